@@ -68,8 +68,9 @@ test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes in
 test-lowest: .venv-lowest/.stamp ## tests of the cores, the ports and the demo with the lowest versions of all libraries
 	@.venv-lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(addprefix tests/,$(LOWEST_TESTS))
 
-lint: .venv/.stamp ## ruff
+lint: .venv/.stamp ## ruff, rules and layout
 	@.venv/bin/python -m ruff check .
+	@.venv/bin/python -m ruff format --check -q . || { echo 'make: run .venv/bin/python -m ruff format .' >&2; exit 1; }
 
 types: .venv/.stamp ## strict mypy
 	@.venv/bin/python -m mypy

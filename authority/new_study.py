@@ -429,8 +429,7 @@ def _write_authority(
 
 
 def _check_files(work: Path, names: list[str]) -> None:
-    """Read back what was written: an option that the files can't hold is refused now, not at the first start.
-    """
+    """Read back what was written: an option that the files can't hold is refused now, not at the first start."""
     import client.host_file
     import server.study_file
     from runtime.settings_file import ConfigurationError

@@ -328,9 +328,7 @@ def exclusive(path: Path, wait_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise AuthorityError(
-                        f"another process is using {path.parent}: wait for it, or stop it"
-                    ) from None
+                    raise AuthorityError(f"another process is using {path.parent}: wait for it, or stop it") from None
                 time.sleep(0.05)
         yield
     finally:

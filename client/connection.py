@@ -255,9 +255,7 @@ async def _open_session(channel: grpc.aio.Channel, identity: IdentityKey, study:
         response_deserializer=pb.CoordinatorMessage.FromString,
     )()
     nonce = os.urandom(NONCE_BYTES)
-    opening = pb.Open(
-        protocol_version=PROTOCOL_VERSION, identity=identity.public, study=study, nonce=nonce
-    )
+    opening = pb.Open(protocol_version=PROTOCOL_VERSION, identity=identity.public, study=study, nonce=nonce)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             await _write(call, pb.ParticipantMessage(open=opening))

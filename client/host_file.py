@@ -210,7 +210,7 @@ class HostConfiguration(Settings):
             raise ValueError("data.parts is missing: into how many parts the data set is cut")
         for index, entry in enumerate(self.participants):
             if getattr(entry, needed) is None or getattr(entry, other) is not None:
-                which = "a file of her own, data = \"FILE\"" if own else "a part of the data set, part = NUMBER"
+                which = 'a file of her own, data = "FILE"' if own else "a part of the data set, part = NUMBER"
                 raise ValueError(
                     f"participants[{index}]: with data.dataset = {self.data.dataset!r} each participant has {which}, "
                     f"and no {other}"

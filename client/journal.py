@@ -73,9 +73,7 @@ class ClientJournal:
             self.close()
             raise
 
-    async def accept_study(
-        self, study: str, document_sha256: bytes, roster_version: int, roster_digest: bytes
-    ) -> None:
+    async def accept_study(self, study: str, document_sha256: bytes, roster_version: int, roster_digest: bytes) -> None:
         """Pin a study's document, and remember its newest roster version.
 
         Charges are summed at the order that the document fixes, so it must stay the same for the whole study.

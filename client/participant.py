@@ -390,9 +390,7 @@ class Participant:
         vector = await self.behaviour.mask(encoding, encode)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
-        await self._say(
-            attempt, "masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
-        )
+        await self._say(attempt, "masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
 
     async def _upload(self, attempt: _Attempt) -> None:
         packed = attempt.packed

@@ -325,6 +325,7 @@ class ParticipantHost:
     def _web_proxy(self) -> WebProxy | None:
         return web_proxy_of(self._settings.coordinator.address, os.environ)
 
+
 async def run_until_stopped(work: Coroutine[Any, Any, None]) -> int:
     """Run to the end, or until SIGTERM or SIGINT; returns the exit code, having let the work clean up."""
     stopped: list[int] = []

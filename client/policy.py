@@ -369,8 +369,7 @@ def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: by
     if not after <= plan.budget_coordinator:
         raise PolicyRefusal(
             "epsilon-in-plan",
-            f"one more round would bring epsilon to {after:.3f}, above the study's budget "
-            f"{plan.budget_coordinator:g}",
+            f"one more round would bring epsilon to {after:.3f}, above the study's budget {plan.budget_coordinator:g}",
         )
     if policy.max_epsilon_total is None:
         return

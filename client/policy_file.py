@@ -51,9 +51,7 @@ class PolicyTable(Table):
         help="most over all studies of this ledger, of any coordinator; studies with one kind of guarantee only",
         gt=0,
     )
-    max_delta_total: float | None = key(
-        None, help="delta at which the total is stated", shown="max_delta", gt=0, lt=1
-    )
+    max_delta_total: float | None = key(None, help="delta at which the total is stated", shown="max_delta", gt=0, lt=1)
     mechanism: MechanismName | None = key(
         None, help="the only mechanism accepted; with gaussian the coordinator sees sums without noise"
     )
@@ -79,9 +77,7 @@ class PolicyTable(Table):
     max_bits: int | None = key(None, help="most bits of one value on the wire", ge=1, le=62)
     max_dimension: int | None = key(None, help="most values in an update", ge=1)
     tasks: tuple[TaskName, ...] | None = key(None, help="tasks accepted")
-    task_digests: tuple[Sha256, ...] | None = key(
-        None, help="SHA-256 of a task's name and options, as `join` shows it"
-    )
+    task_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a task's name and options, as `join` shows it")
     study_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a study document, as `join` shows it")
     model_digests: tuple[Sha256, ...] | None = key(
         None, help="SHA-256 of the models that a round may begin from, where the model is public and stays the same"

@@ -18,9 +18,7 @@ from wire import coordinator_pb2 as pb
 Result = TypeVar("Result")
 Number = tuple[int, int]  # round, attempt
 
-COUNTED: Final = frozenset(
-    {"round_start", "cohort_keys", "neighbour_shares", "survivor_sets", "unmasking_request"}
-)
+COUNTED: Final = frozenset({"round_start", "cohort_keys", "neighbour_shares", "survivor_sets", "unmasking_request"})
 """What the coordinator says once in an attempt; credits are given again."""
 BREAKS_S: Final = 0.5
 """A call can fail this much before the stream of its session shows that the connection is broken."""

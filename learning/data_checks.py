@@ -172,9 +172,7 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
         )
 
 
-def _cannot_use(
-    name: str, options: Mapping[str, Any], examples: Dataset, of: str, why: str, *, joins: bool
-) -> Failure:
+def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: str, why: str, *, joins: bool) -> Failure:
     from learning.own_data import columns_told
 
     told = f"the task {name} can't use the examples of {of}: {why}"

@@ -157,9 +157,7 @@ def partition_digest(parts: Sequence[NDArray[np.int64]]) -> str:
     return digest.hexdigest()
 
 
-def _dirichlet(
-    labels: NDArray[np.int64], clients: int, alpha: float, rng: PublicRandom
-) -> list[NDArray[np.int64]]:
+def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: PublicRandom) -> list[NDArray[np.int64]]:
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
         members = rng.shuffled(np.flatnonzero(labels == label))

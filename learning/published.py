@@ -204,9 +204,7 @@ def _cifar_batch(file: Path) -> Block:
     records = np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, 1 + _CIFAR_PIXELS)
     if int(records[:, 0].max()) > 9:
         raise damaged(file, "holds classes above 9")
-    return Block(
-        len(records), lambda: _cifar_images(records[:, 1:]), lambda: np.asarray(records[:, 0], dtype=np.int64)
-    )
+    return Block(len(records), lambda: _cifar_images(records[:, 1:]), lambda: np.asarray(records[:, 0], dtype=np.int64))
 
 
 def _inked(pixels: NDArray[Any]) -> NDArray[np.uint8]:

@@ -214,9 +214,7 @@ class Encoder:
         half = rule.bit_size(self.clips) / 2 * HAIR
         return np.concatenate([scaled, np.where(norms <= np.array(self.clips), half, -half)])
 
-    def decode_sum(
-        self, total: Words, survivors: int, random_bytes: RandomBytes | None = None
-    ) -> NDArray[np.float64]:
+    def decode_sum(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None) -> NDArray[np.float64]:
         """`decode`, the mean alone."""
         return self.decode(total, survivors, random_bytes).mean
 

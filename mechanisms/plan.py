@@ -173,9 +173,7 @@ class Plan(Statement):
             ValueError: fewer honest shares than `h_min`, or more than there can be.
         """
         if not self.h_min <= honest <= self.clients - self.colluders:
-            raise ValueError(
-                f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}"
-            )
+            raise ValueError(f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}")
         return round_curve(self, self.noise, honest)
 
     def round_cost(self, honest: int, order: float | None = None) -> float:

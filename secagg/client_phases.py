@@ -102,9 +102,7 @@ class AdvertiseKeys(ClientPhase):
         symbols = shamir.random_symbols(shamir.SYMBOLS, self._random_bytes)
         mask_key = AgreementKey(mask_private_key(symbols, round_context, self._identity.public))
         channel_key = AgreementKey(self._random_bytes(KEY_BYTES))
-        statement = advertisement_statement(
-            round_context, self._identity.public, mask_key.public, channel_key.public
-        )
+        statement = advertisement_statement(round_context, self._identity.public, mask_key.public, channel_key.public)
         advertisement = Advertisement(mask_key.public, channel_key.public, self._identity.sign(statement))
         secrets = _AttemptKeys(self._identity, self._random_bytes, round_context, symbols, mask_key, channel_key)
         return ShareKeys(self._config, self._me, secrets, advertisement), advertisement
@@ -127,9 +125,7 @@ class ShareKeys(ClientPhase):
 
     name = SHARE_KEYS
 
-    def __init__(
-        self, config: RoundConfig, me: int, keys: _AttemptKeys, advertisement: Advertisement
-    ) -> None:
+    def __init__(self, config: RoundConfig, me: int, keys: _AttemptKeys, advertisement: Advertisement) -> None:
         self._config, self._me, self._keys, self._advertisement = config, me, keys, advertisement
 
     def receive(self, message: CohortKeys) -> tuple[MaskedInputCollection, SealedShares]:
@@ -175,9 +171,7 @@ class ShareKeys(ClientPhase):
                 ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(pair.sealed))
 
         root = MerkleTree(pair_nodes(b"".join(leaves))).root
-        signature = keys.identity.sign(
-            dealing_statement(cohort.context, keys.identity.public, root, commitment)
-        )
+        signature = keys.identity.sign(dealing_statement(cohort.context, keys.identity.public, root, commitment))
         following = MaskedInputCollection(cohort, keys.identity, keys.mask_key, seed, agreements, held)
         return following, SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
 
@@ -293,9 +287,7 @@ class MaskedInputCollection(ClientPhase):
         if tuple(dealt.dealer for dealt in message.shares) != neighbours:
             raise CoordinatorMisbehaved(MASKED_INPUT, "the dealings are not those of the neighbours in u2")
         if len(neighbours) + graph.complete < graph.threshold:
-            raise CoordinatorMisbehaved(
-                MASKED_INPUT, f"{len(neighbours)} neighbours in u2, {graph.threshold} needed"
-            )
+            raise CoordinatorMisbehaved(MASKED_INPUT, f"{len(neighbours)} neighbours in u2, {graph.threshold} needed")
         held = dict(self._held)
         places = graph.places(cohort.me)
         mine = LeavesOfHolder(KIND_LABELS, cohort.context, self._identity.public, graph.x(cohort.me))
@@ -310,9 +302,7 @@ class MaskedInputCollection(ClientPhase):
         except InvalidKey as error:
             raise CoordinatorMisbehaved(MASKED_INPUT, f"a mask key of u2: {error}") from error
         parameters = cohort.config.parameters
-        own = self_mask_key(
-            self._seed, self._identity.public, parameters.bits, parameters.dim, cohort.context
-        )
+        own = self_mask_key(self._seed, self._identity.public, parameters.bits, parameters.dim, cohort.context)
         return Masking(cohort, self._identity, u2, [(own, 1), *masks], held)
 
     def _pairwise_key(self, dealer: int) -> bytes:
@@ -378,9 +368,7 @@ class Masking(ClientPhase):
         """For the encoder, whose rotation is seeded by `Cohort.context`."""
         return self._cohort
 
-    def mask(
-        self, vector: NDArray[np.unsignedinteger]
-    ) -> tuple[ConsistencyCheck | UnsignedUnmasking, MaskedInput]:
+    def mask(self, vector: NDArray[np.unsignedinteger]) -> tuple[ConsistencyCheck | UnsignedUnmasking, MaskedInput]:
         """Mask and pack one vector; the mask keys are deleted afterwards.
 
         Durable before the first byte is sent: the participant's charge for the attempt.

@@ -32,9 +32,7 @@ from secagg.spot_checks import signatures_to_check
 class _AfterUpload(ClientPhase):
     """The upload is sent; the coordinator states whose inputs the sum contains."""
 
-    def __init__(
-        self, cohort: Cohort, identity: IdentityKey, u2: Subset, held: dict[int, HeldShare | None]
-    ) -> None:
+    def __init__(self, cohort: Cohort, identity: IdentityKey, u2: Subset, held: dict[int, HeldShare | None]) -> None:
         self._cohort, self._identity, self._u2, self._held = cohort, identity, u2, held
 
     def _survivors(self, message: SurvivorSets) -> Subset:
@@ -188,9 +186,7 @@ class Unmasking(ClientPhase):
         return Answered(message, reply), reply
 
 
-def _reveal(
-    cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]
-) -> UnmaskingReply:
+def _reveal(cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]) -> UnmaskingReply:
     """One kind of share of each dealer in u2 whose shares it holds; all held shares are deleted."""
     shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
     survivors = frozenset(u3)

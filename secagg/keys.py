@@ -182,9 +182,7 @@ def pairwise_mask_key(
         low, high: (identity, public mask key) of the participant with the smaller and the larger identity.
         vector: name of the vector; several vectors of one attempt thus never share a stream.
     """
-    info = encode(
-        "sordino/v1/pairwise-mask", vector.encode(), *low, *high, number(bits), number(dim), cohort_context
-    )
+    info = encode("sordino/v1/pairwise-mask", vector.encode(), *low, *high, number(bits), number(dim), cohort_context)
     return hkdf(shared, cohort_context, info, 16)
 
 
@@ -257,5 +255,3 @@ def consistency_statement(cohort_context: bytes, u2: bytes, u3: bytes) -> bytes:
 def set_digest(name: str, cohort_context: bytes, identities: list[bytes]) -> bytes:
     """SHA-256 of a set of participants, given in ascending order of identity."""
     return digest_of_rows("sordino/v1/set", name.encode(), cohort_context, rows=b"".join(identities))
-
-

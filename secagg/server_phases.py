@@ -159,9 +159,7 @@ class ShareKeys(ServerPhase):
             raise InvalidMessage(SHARE_KEYS, sender, "the seed commitment is not 32 bytes long")
         leaves = b"".join(message.leaves)
         tree = MerkleTree(pair_nodes(leaves))
-        statement = dealing_statement(
-            cohort.context, cohort.identity(sender), tree.root, message.seed_commitment
-        )
+        statement = dealing_statement(cohort.context, cohort.identity(sender), tree.root, message.seed_commitment)
         if not cohort.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(SHARE_KEYS, sender, "the commitments are not signed by the participant's identity")
         row, degree = self._positions[sender], cohort.graph.degree
@@ -249,9 +247,7 @@ class MaskedInputCollection(ServerPhase):
     def check_offer(self, sender: int, sha256: bytes, signature: bytes) -> None:
         """Check that an upload with this digest would be accepted, before any of it is staged."""
         self._take(sender, sender in self.u2 and sender not in self._u3)
-        statement = upload_statement(
-            self.cohort.context, self.cohort.identity(sender), sha256, self._u2_digest
-        )
+        statement = upload_statement(self.cohort.context, self.cohort.identity(sender), sha256, self._u2_digest)
         if not self.cohort.config.roster.verify(sender, signature, statement):
             raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
 

@@ -314,9 +314,7 @@ class Unmasking(ServerPhase):
     def _pairwise_masks(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
         """Masks that the dealer's neighbours in u3 added or subtracted for it, to be removed."""
         cohort, parameters = self.cohort, self.cohort.config.parameters
-        key = AgreementKey(
-            mask_private_key(symbols, cohort.round_context, cohort.identity(dealer))
-        )
+        key = AgreementKey(mask_private_key(symbols, cohort.round_context, cohort.identity(dealer)))
         if key.public != cohort.advertisements[dealer].mask_key:
             raise _WrongSecret(dealer, "its shares rebuild another mask key than it advertised")
         masks: list[tuple[bytes, int]] = []

@@ -67,9 +67,7 @@ _EXIT_CODES: Final = {
 }
 
 
-def serve(
-    configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None
-) -> int:
+def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None) -> int:
     """Run a study to its end.
 
     Args:
@@ -192,9 +190,7 @@ async def _live() -> None:
         await asyncio.sleep(EVERY_S)
 
 
-async def _serve_with(
-    configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None
-) -> int:
+async def _serve_with(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
     if http is None:
         return await _serve_study(configuration, study, journal, None)
     wanted = configuration.coordinator.http_listen

@@ -182,9 +182,7 @@ class Enrolment:
                 f"this coordinator speaks protocol version {PROTOCOL_VERSION}, you speak {version}: install the same "
                 "version of sordino on both sides",
             )
-        return pb.Description(
-            card=self._card, study_document=self._document, roster_version=self._study.roster_version
-        )
+        return pb.Description(card=self._card, study_document=self._document, roster_version=self._study.roster_version)
 
     async def enrol(self, raw: bytes, address: str) -> pb.EnrolAnswer:
         """Take a request, or say what became of it.

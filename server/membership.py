@@ -42,9 +42,7 @@ class Change:
     left: list[int]
 
 
-def as_few_as_explain(
-    conflicts: Mapping[int, frozenset[int]], blamed: Collection[tuple[int, int]] = ()
-) -> set[int]:
+def as_few_as_explain(conflicts: Mapping[int, frozenset[int]], blamed: Collection[tuple[int, int]] = ()) -> set[int]:
     """Some of those in conflict, so few as can be found quickly, without whom there would be none.
 
     The cheats are such a set themselves. Whoever accuses many goes before those it accuses. Of a pair the dealer goes,

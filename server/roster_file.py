@@ -190,5 +190,3 @@ def _stamp(path: Path) -> object:
     except OSError:
         return None
     return about.st_ino, about.st_size, about.st_mtime_ns
-
-

@@ -124,9 +124,7 @@ async def _refuse(
     raise AssertionError("abort raises")
 
 
-async def _session(
-    study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-) -> None:
+async def _session(study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
     iterator = aiter(requests)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
@@ -265,5 +263,3 @@ async def _download(
     for frame in frames(document):
         yield frame
         study.sessions.traffic.documents_sent += len(frame)
-
-

@@ -513,9 +513,7 @@ class Study:
             )
         )
 
-    async def _finish(
-        self, round_: int, number: int, attempt: Attempt, completed: Completed, began: float
-    ) -> None:
+    async def _finish(self, round_: int, number: int, attempt: Attempt, completed: Completed, began: float) -> None:
         learned: Learned = await self._compute(self._model.learn, completed)
         wrapped = learned.decoded.wrapping.share if self._plan.padded_dim >= FEWEST_VALUES else None
         if wrapped is not None and wrapped > _MUCH_WRAPPING:
@@ -568,12 +566,8 @@ class Study:
         """Off the loop, in the same thread as the protocol."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
-    async def _round_end(
-        self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str
-    ) -> None:
-        end = codec.message(
-            round_end=pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason)
-        )
+    async def _round_end(self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str) -> None:
+        end = codec.message(round_end=pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason))
         outgoing = Outgoing(self.sessions, set(cohort), self._compute)
         await outgoing.broadcast(cohort, end)
 

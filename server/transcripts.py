@@ -69,9 +69,7 @@ def check_publishing(plan: Plan) -> None:
         )
 
 
-def open_transcripts(
-    configuration: StudyConfiguration, study: bytes, plan: Plan
-) -> tuple[Transcripts | None, bool]:
+def open_transcripts(configuration: StudyConfiguration, study: bytes, plan: Plan) -> tuple[Transcripts | None, bool]:
     """What a study's settings say about transcripts.
 
     Returns:

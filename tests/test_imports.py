@@ -59,13 +59,9 @@ PEERS_REQUIREMENTS = ROOT / "sordino" / "lab" / "bench" / "peers" / "requirement
 # The fuzzer lies in an environment of its own too; what else uses the targets never imports it.
 FUZZ_RUNNER = "tests/fuzz/run.py"
 FUZZ_REQUIREMENTS = ROOT / "tests" / "fuzz" / "requirements.txt"
-SKIPPED_FOLDERS = re.compile(
-    r"\.git|\.venv.*|\..*_cache|\.hypothesis|__pycache__|build|dist|.*\.egg-info|\.?demo-.*"
-)
+SKIPPED_FOLDERS = re.compile(r"\.git|\.venv.*|\..*_cache|\.hypothesis|__pycache__|build|dist|.*\.egg-info|\.?demo-.*")
 # A place on one machine only: home and work folders at the root of a file system, drive letters.
-MACHINE_PATH = re.compile(
-    r"(?<![\w.:~)}\]-])/(?:home|root|Users|work|mnt)(?![\w-])|\b[A-Z]:\\\w|\.\./shared\b"
-)
+MACHINE_PATH = re.compile(r"(?<![\w.:~)}\]-])/(?:home|root|Users|work|mnt)(?![\w-])|\b[A-Z]:\\\w|\.\./shared\b")
 
 
 @dataclass(frozen=True)
@@ -396,9 +392,7 @@ IMPORT_ALL = BLOCKING + "for name in sys.argv[2:]:\n    importlib.import_module(
 RUN_COMMAND = BLOCKING + "sys.argv[:2] = ['sordino']\nfrom sordino.cli import main\nsys.exit(main())\n"
 
 
-def run_blocked(
-    script: str, blocked: set[str], *arguments: str, tree: Path = ROOT
-) -> subprocess.CompletedProcess[str]:
+def run_blocked(script: str, blocked: set[str], *arguments: str, tree: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run a script in the tree with some libraries made impossible to import."""
     command = [sys.executable, "-c", script, ",".join(sorted(blocked)), *arguments]
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=60)

@@ -37,9 +37,7 @@ class Installed:
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command of the installation in a folder outside the checkout."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        return subprocess.run(
-            command, cwd=self.outside, env=environment, capture_output=True, text=True, timeout=60
-        )
+        return subprocess.run(command, cwd=self.outside, env=environment, capture_output=True, text=True, timeout=60)
 
     def evaluate(self, script: str) -> str:
         done = self.run(self.python, "-c", script)

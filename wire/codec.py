@@ -54,15 +54,11 @@ def write_ticket(ticket: Ticket | None) -> pb.LotteryTicket | None:
 
 
 def read_ticket(message: pb.LotteryTicket) -> Ticket:
-    return Ticket(
-        _sized(message.seed, SEED_BYTES, "seed"), tuple(_sized(one, 32, "path") for one in message.path)
-    )
+    return Ticket(_sized(message.seed, SEED_BYTES, "seed"), tuple(_sized(one, 32, "path") for one in message.path))
 
 
 def write_advertisement(message: Advertisement) -> pb.Advertisement:
-    return pb.Advertisement(
-        mask_key=message.mask_key, channel_key=message.channel_key, signature=message.signature
-    )
+    return pb.Advertisement(mask_key=message.mask_key, channel_key=message.channel_key, signature=message.signature)
 
 
 def read_advertisement(message: pb.Advertisement) -> Advertisement:
@@ -176,9 +172,7 @@ def read_consistency(message: pb.ConsistencySignature) -> ConsistencySignature:
 # ---------------------------------------------------------------- Unmasking
 
 
-def write_survivor_proof(
-    round_: int, attempt: int, sets: SurvivorSets, request: UnmaskingRequest
-) -> pb.SurvivorProof:
+def write_survivor_proof(round_: int, attempt: int, sets: SurvivorSets, request: UnmaskingRequest) -> pb.SurvivorProof:
     signatures = [pb.SurvivorSignature(participant=who, signature=sig) for who, sig in request.signatures]
     return pb.SurvivorProof(round=round_, attempt=attempt, u2=sets.u2, u3=sets.u3, signatures=signatures)
 

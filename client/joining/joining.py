@@ -335,8 +335,8 @@ async def _wait(home: JoinedHome, say: Say) -> None:
                 names=(identity_uri(home.identity),),
             )
         except EnrolmentRefused as error:
-            raise _unsigned(home, answer.reason) if refused else InputFailure(
-                f"{address}: {error}; it isn't kept."
+            raise (
+                _unsigned(home, answer.reason) if refused else InputFailure(f"{address}: {error}; it isn't kept.")
             ) from error
         if not signed.accepted:
             home.keep_refusal(peer_text(signed.reason))

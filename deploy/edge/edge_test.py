@@ -126,9 +126,7 @@ class Study:
     def events(self) -> list[dict[str, Any]]:
         return read_events(self.folder / "coordinator" / "state.sqlite")
 
-    def wait_for(
-        self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[dict[str, Any]]], bool]
-    ) -> None:
+    def wait_for(self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[dict[str, Any]]], bool]) -> None:
         """Until the completed rounds are so.
 
         Raises:

@@ -57,9 +57,7 @@ def in_memory(parts: Mapping[Part, Sequence[Block]], identity: str) -> Blocks:
     return Blocks({part: begin([one for one in blocks if one.count]) for part, blocks in parts.items()}, identity)
 
 
-def by_user(
-    users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels: NDArray[np.int64]
-) -> dict[str, Block]:
+def by_user(users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels: NDArray[np.int64]) -> dict[str, Block]:
     """A block for each user, in the users' order, numbers before words; rows of a user keep theirs."""
     keys = np.asarray(users)
     blocks = {}

@@ -114,6 +114,4 @@ def _default(options: TrainingOptions, name: str) -> object:
 def _without_usual(
     options: TrainingOptions, mapping: dict[str, bool | int | float | str], names: tuple[str, ...]
 ) -> dict[str, bool | int | float | str]:
-    return {
-        name: value for name, value in mapping.items() if name not in names or value != _default(options, name)
-    }
+    return {name: value for name, value in mapping.items() if name not in names or value != _default(options, name)}

@@ -144,8 +144,7 @@ class Quantile(StatisticTask):
             place = int(np.searchsorted(cumulative, share))
             error = float(self._share_errors(share, total, estimate.stddev)[place])
             found, low, high = (
-                self._inverse(cumulative, one)
-                for one in (share, share - INTERVAL * error, share + INTERVAL * error)
+                self._inverse(cumulative, one) for one in (share, share - INTERVAL * error, share + INTERVAL * error)
             )
             values.append(self._value(share, found, low, high, error))
         return {

@@ -54,9 +54,7 @@ def share(module: nn.Module, shares: Sequence[Share]) -> None:
     """Tell a module that `shareable` made whose rows the next pass holds. Gradients are added to what is there."""
     for part in module.modules():
         if isinstance(part, _Shared):
-            part.shares = [
-                (one.rows, one.gradients[part.names[0]], one.gradients.get(part.names[1])) for one in shares
-            ]
+            part.shares = [(one.rows, one.gradients[part.names[0]], one.gradients.get(part.names[1])) for one in shares]
 
 
 class _Shared(nn.Module):

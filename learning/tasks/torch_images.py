@@ -210,9 +210,7 @@ class _Block(nn.Module):
         self.norm2 = nn.GroupNorm(groups, after)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(groups, after)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(groups, after))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         hidden = functional.relu(self.norm1(self.conv1(images)))

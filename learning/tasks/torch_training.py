@@ -90,9 +90,7 @@ class TorchTraining(TorchModule):
             on_threads(train, range(len(data)))
         return updates
 
-    def _train(
-        self, start: Arrays, data: Dataset, rng: Shuffler, l2_clip: float, update: NDArray[np.float32]
-    ) -> None:
+    def _train(self, start: Arrays, data: Dataset, rng: Shuffler, l2_clip: float, update: NDArray[np.float32]) -> None:
         """Train one participant; her change is written to ``update``, (dim,)."""
         device = next(iter(start.values())).device
         module = self._taken(self._template, self._spare)

@@ -320,9 +320,7 @@ class VoteLearner:
             OptionError: the examples don't fit the task, or are too few for one round.
         """
         if not len(data):
-            raise OptionError(
-                "votes are on the coordinator's own examples, and it has none: name a file of them"
-            )
+            raise OptionError("votes are on the coordinator's own examples, and it has none: name a file of them")
         if data.features.shape[1:] != task.example_shape:
             raise OptionError(
                 f"votes are on the coordinator's own examples: they have shape {list(data.features.shape[1:])}, task "

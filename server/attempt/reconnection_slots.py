@@ -22,9 +22,7 @@ MOST_UNREAD: Final = 2
 class ReconnectionSlots:
     """The places of one attempt."""
 
-    def __init__(
-        self, sessions: Mapping[int, Session], resume_s: float, lost: Callable[[int, str], None]
-    ) -> None:
+    def __init__(self, sessions: Mapping[int, Session], resume_s: float, lost: Callable[[int, str], None]) -> None:
         """
         Args:
             sessions: on which the participants of the attempt are spoken to, at its beginning.

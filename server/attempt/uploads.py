@@ -128,9 +128,7 @@ class Uploads:
             offer.begin.cancel()
         latest = self._latest(offer)
         reason = self._stalled() if until <= latest else self._too_slow()
-        offer.begin = asyncio.get_running_loop().call_at(
-            min(until, latest), self.expired, offer.participant, reason
-        )
+        offer.begin = asyncio.get_running_loop().call_at(min(until, latest), self.expired, offer.participant, reason)
 
     # ------------------------------------------------------------ for a participant whose connection broke
 

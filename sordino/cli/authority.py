@@ -318,9 +318,7 @@ def sign_(
 )
 def revoke_(
     directory: Where,
-    who: Annotated[
-        str, typer.Argument(metavar="WHO", help="The participant, or the invitation.", show_default=False)
-    ],
+    who: Annotated[str, typer.Argument(metavar="WHO", help="The participant, or the invitation.", show_default=False)],
     whole_host: Annotated[
         bool, typer.Option("--whole-host", help="All participants on the host of that name, if it has several.")
     ] = False,

@@ -19,7 +19,7 @@ app = verb_group(
     NAME,
     "Measure the protocol, the noise and what lies below them on this machine.\n\nTimes are CPU time, since "
     "machines are shared. [bold]all[/bold] holds each hot path against its limit and fails when a bound is broken; "
-    "[bold]peers[/bold] runs other projects on the same work in the same run."
+    "[bold]peers[/bold] runs other projects on the same work in the same run.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 

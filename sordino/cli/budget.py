@@ -19,7 +19,7 @@ app = verb_group(
     NAME,
     "Read the privacy ledger of a coordinator or of a participant.\n\nEvery sum is charged before it is opened. "
     "The ledger is append-only, and each row holds the hash of the row before it. Both verbs check all of it, write "
-    "nothing, and may run beside `serve` and `join`."
+    "nothing, and may run beside `serve` and `join`.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
 

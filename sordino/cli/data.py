@@ -128,9 +128,7 @@ def prepare(
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(
-            min=10, max=100_000, help="shakespeare: words with a number of their own.", show_default="10000"
-        ),
+        typer.Option(min=10, max=100_000, help="shakespeare: words with a number of their own.", show_default="10000"),
     ] = None,
     alpha: Annotated[
         float | None,

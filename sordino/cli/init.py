@@ -49,6 +49,7 @@ BOUNDED = (
     "and none is cut."
 )
 
+
 def _run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
     authority: Annotated[

@@ -146,9 +146,7 @@ def run(
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Shards only: runs of one class for each.", rich_help_panel=_DATA, show_default="2"
-        ),
+        typer.Option(min=1, help="Shards only: runs of one class for each.", rich_help_panel=_DATA, show_default="2"),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA, show_default="1")
@@ -242,9 +240,12 @@ def run(
         with showing_life():  # days may pass until she is admitted
             home = get_place(options, say, desk=desk, homes=homes)
         address, policy = None, None  # both are in the folder now
-    elif not joined and (yes or any(
-        one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
-    )):
+    elif not joined and (
+        yes
+        or any(
+            one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
+        )
+    ):
         raise Failure(
             ExitCode.INPUT,
             "--yes, --name, --task, --ledger and the options of the data are for joining, with --code or --desk. Add "

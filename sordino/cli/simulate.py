@@ -114,9 +114,7 @@ def _run(
     checkpoint_every: Annotated[
         int, typer.Option(min=1, help="Rounds from one checkpoint to the next.", rich_help_panel=_PANEL)
     ] = 10,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that train and encode.", rich_help_panel=_PANEL)
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train and encode.", rich_help_panel=_PANEL)] = 1,
     engine: Annotated[
         str,
         typer.Option(
@@ -127,9 +125,7 @@ def _run(
     ] = "local",
     device: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="Of tasks that train with torch: cpu, cuda or auto.", rich_help_panel=_PANEL
-        ),
+        typer.Option(metavar="NAME", help="Of tasks that train with torch: cpu, cuda or auto.", rich_help_panel=_PANEL),
     ] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **given: Any,

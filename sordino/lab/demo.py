@@ -221,11 +221,7 @@ class Demo:
         # As early as can be once all have dealt: who has sent its vector is in the sum, and may leave unnoticed.
         ended = view.current.phase_seconds
         dealt = SHARE_KEYS in ended and MASKED_INPUT not in ended
-        if (
-            self.killed_in is None
-            and dealt
-            and view.round >= min(KILL_ROUND, max(1, self.options.rounds // 2))
-        ):
+        if self.killed_in is None and dealt and view.round >= min(KILL_ROUND, max(1, self.options.rounds // 2)):
             victims = self._victims()
             for child in victims:
                 child.measure()

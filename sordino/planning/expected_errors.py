@@ -66,9 +66,7 @@ def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[s
 def expected_rows(expected: Expected) -> list[tuple[str, str, str]]:
     """(what, how exactly, what that means) of each value, for `sordino.planning.text.aligned`."""
     rows = []
-    tables = zip(
-        expected["values"], expected["values_of_fewest"], expected["values_of_all_rounds"], strict=True
-    )
+    tables = zip(expected["values"], expected["values_of_fewest"], expected["values_of_all_rounds"], strict=True)
     for value, fewest, whole in list(tables)[:_SHOWN]:
         much, meaning = _told(expected["statistic"], value, expected["participants"])
         more = []

@@ -29,9 +29,7 @@ def works(again: Again, **changed: Any) -> bool:
         return False
 
 
-def check_counts(
-    chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None
-) -> None:
+def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None) -> None:
     """How many there are, must survive and must begin, before the noise is looked for.
 
     Args:

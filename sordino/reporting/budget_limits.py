@@ -50,8 +50,7 @@ def _study(study: StudyTotals, policy: Policy | None, who: int | str | None) -> 
         "allowed": None if policy is None else policy.max_epsilon,
         "planned": first.epsilon,
         # A participant keeps no study document, only its digest: what the coordinator may do isn't in it.
-        "holds": f"{adjacency_word(first.adjacency)}, "
-        + condition(first.mechanism, first.colluders, adversary=None),
+        "holds": f"{adjacency_word(first.adjacency)}, " + condition(first.mechanism, first.colluders, adversary=None),
     }
 
 

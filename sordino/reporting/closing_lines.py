@@ -87,8 +87,7 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         ),
         f"rounds              {view.completed} of {view.started.rounds}, "
         f"{median([done.seconds for done in rounds]):.1f} s each",
-        "dropouts            "
-        + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
+        "dropouts            " + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
         f"key to sum          {median([done.key_to_sum_s for done in rounds]):.2f} s, "
         f"{counted(view.participants, 'participant')}",
         f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "

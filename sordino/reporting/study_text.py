@@ -71,8 +71,10 @@ def waiting(view: StudyView, now: float | None = None) -> str:
     if not view.round:
         missing = max(0, view.participants - len(view.connected))
         return f"Waiting for {missing} of {view.participants} participants to connect"
-    return f"Round {view.round} done, preparing the next" if view.completed >= view.round else (
-        f"Round {view.round}: preparing"
+    return (
+        f"Round {view.round} done, preparing the next"
+        if view.completed >= view.round
+        else (f"Round {view.round}: preparing")
     )
 
 

@@ -167,9 +167,7 @@ class Attempt:
         await self.coordinator.tell(
             {
                 who: pb.CoordinatorMessage(
-                    neighbour_shares=codec.write_neighbour_shares(
-                        *self.number, cohort.neighbour_shares(who, members)
-                    )
+                    neighbour_shares=codec.write_neighbour_shares(*self.number, cohort.neighbour_shares(who, members))
                 )
                 for who in audience
             }
@@ -315,5 +313,3 @@ class Attempt:
         """Whether the sum of exactly these inputs came out."""
         members = frozenset(members)
         return members <= cohort.uploads.keys() and cohort.opens(members)
-
-

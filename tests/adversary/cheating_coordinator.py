@@ -85,9 +85,7 @@ class CheatingCoordinator:
     # ------------------------------------------------------------ for the service
 
     def welcome(self, session: Session) -> pb.Welcome:
-        return pb.Welcome(
-            session_token=session.token, study_sha256=self.study_sha256, roster_sha256=self.roster_sha256
-        )
+        return pb.Welcome(session_token=session.token, study_sha256=self.study_sha256, roster_sha256=self.roster_sha256)
 
     def document(self, sha256: bytes) -> bytes | None:
         return self.documents.get(sha256)
@@ -326,5 +324,3 @@ async def cheating(
     """Serve a study and start the honest participants' client; ``settings`` change tables of host.toml."""
     async with serving(places, study, colluders=colluders) as coordinator, joined(coordinator, **settings):
         yield coordinator
-
-

@@ -79,5 +79,3 @@ class Notes(Cohort):
         bits = self.config.parameters.bits
         total = sum(self.inputs[one].astype(object) for one in members) % (1 << bits)
         return bool((opened.astype(object) == total).all())
-
-

@@ -36,8 +36,8 @@ OVER = "this phase is over for this participant"
             PARTICIPANT,
             changed=(
                 (
-                    "            case \"survivor_sets\":\n",
-                    "            case \"survivor_sets\":\n"
+                    '            case "survivor_sets":\n',
+                    '            case "survivor_sets":\n'
                     "                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
                 ),
                 (

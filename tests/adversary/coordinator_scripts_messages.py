@@ -77,9 +77,7 @@ NEIGHBOUR = "members.4.advertisement"  # of everybody but participant 4, to whom
     does="Changes one bit, or the length, of a key or a signature in u1.",
     must="Everybody refuses before they deal.",
     outcome="refused",
-    check=(
-        naive(UNSIGNED, shows="goes on"),
-    ),
+    check=(naive(UNSIGNED, shows="goes on"),),
 )
 async def damaged_advertisements(places: Places) -> Seen:
     fields = [f"{NEIGHBOUR}.{name}" for name in ("mask_key", "channel_key", "signature")]

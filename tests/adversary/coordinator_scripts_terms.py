@@ -70,11 +70,7 @@ def noise(coordinator: CheatingCoordinator, factor: Fraction) -> str:
     does="Runs a study whose sums may hold six, to people whose policy asks for eight.",
     must="They leave before any round.",
     outcome="leaves",
-    check=(
-        Naive(
-            "client.policy", changed=(("plan.min_survivors < policy.min_survivors", "False"),), shows="sum"
-        ),
-    ),
+    check=(Naive("client.policy", changed=(("plan.min_survivors < policy.min_survivors", "False"),), shows="sum"),),
 )
 async def policy_survivors(places: Places) -> Seen:
     return await with_document(places, "nine", lambda one: one.public.study_bytes, min_survivors=8)
@@ -86,9 +82,7 @@ async def policy_survivors(places: Places) -> Seen:
     does="Replaces the study document, after the first was accepted, by one with smaller sums.",
     must="They leave: a study keeps the document that was accepted first.",
     outcome="leaves",
-    check=(
-        Naive("client.journal", without=("differs from the one this host accepted first",), shows="goes on"),
-    ),
+    check=(Naive("client.journal", without=("differs from the one this host accepted first",), shows="goes on"),),
 )
 async def another_document(places: Places) -> Seen:
     async with serving(places, "strict") as coordinator:
@@ -133,9 +127,7 @@ async def below_the_threshold(places: Places) -> Seen:
     check=(Naive("mechanisms.plan", without=("exceeds the target", "exceeds its budget"), shows="sum"),),
 )
 async def less_noise(places: Places) -> Seen:
-    return await with_document(
-        places, "nine", lambda one: with_plan(one, local_variance=noise(one, Fraction(1, 4)))
-    )
+    return await with_document(places, "nine", lambda one: with_plan(one, local_variance=noise(one, Fraction(1, 4))))
 
 
 @scripted(

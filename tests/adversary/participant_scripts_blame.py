@@ -125,9 +125,7 @@ HURRIES = Off(
     changed=(("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),),
     shows="budget reached",
 )
-NOBODY_SET_ASIDE = Off(
-    "server.exclusions", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED
-)
+NOBODY_SET_ASIDE = Off("server.exclusions", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED)
 NOBODY_COUNTS = Off(
     "server.exclusions", changed=(("membership.in_too_many_conflicts(found) | ", ""),), shows="is not named"
 )

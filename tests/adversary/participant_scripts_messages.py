@@ -157,7 +157,6 @@ register(
 )
 
 
-
 def twice(cheater: Cheater, honest: Any) -> list[pb.ParticipantMessage]:
     """The same message again."""
     kind = next(field.name for field in pb.PhaseMessage.DESCRIPTOR.fields if field.message_type is honest.DESCRIPTOR)

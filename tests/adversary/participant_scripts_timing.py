@@ -92,9 +92,7 @@ def by_other_culprits(
         cheats |= {len(KINDS) + who: Cheat() for who in range(partners)}
         rounds = len(KINDS) + first - 1
         stage = await play(places, cheats, participants=13, rounds=rounds)
-        blames = [
-            Blame(who, kind, reasons[kind], round=who + first, excluded=True) for who, kind in enumerate(KINDS)
-        ]
+        blames = [Blame(who, kind, reasons[kind], round=who + first, excluded=True) for who, kind in enumerate(KINDS)]
         return judge(stage, *blames, rounds=rounds)
 
     register(Script(name, PARTICIPANT, does, must, SUM_OF_OTHERS, check, run))

@@ -159,9 +159,7 @@ def too_short_and_signed(cheater: Cheater, _: Any) -> Any:
 
 
 async def short_by_signature(places: Places) -> Seen:
-    stage = await play(
-        places, {0: Cheat({INPUT: too_short_and_signed}, too_short)}, participants=5
-    )
+    stage = await play(places, {0: Cheat({INPUT: too_short_and_signed}, too_short)}, participants=5)
     return judge(stage, Blame(0, INPUT, "has 15 bytes"))
 
 
@@ -505,9 +503,7 @@ register(
         (
             Off(
                 "server.sessions",
-                changed=(
-                    ("return self._by_token.get(token)", "return next(iter(self._by_token.values()), None)"),
-                ),
+                changed=(("return self._by_token.get(token)", "return next(iter(self._by_token.values()), None)"),),
             ),
         ),
         others_token,

@@ -87,5 +87,3 @@ def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
             server_credentials(configuration.coordinator),
         )
     return _public[folder]
-
-

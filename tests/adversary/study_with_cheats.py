@@ -311,9 +311,7 @@ def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostS
     settings = _load(home).settings()
     return replace(
         settings,
-        host=replace(
-            settings.host, journal=work / f"{home.name}.sqlite", ledger=work / home.name / "spent.sqlite"
-        ),
+        host=replace(settings.host, journal=work / f"{home.name}.sqlite", ledger=work / home.name / "spent.sqlite"),
         coordinator=replace(settings.coordinator, address=address),
         participants=tuple(one for one in settings.participants if load_identity(one.key).public in honest),
     )

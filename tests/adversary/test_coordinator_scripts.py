@@ -16,9 +16,7 @@ from tests.support.naive_variants import CLIENT, refusals
 
 SCRIPTS = scripts(COORDINATOR)
 NAIVE = [
-    pytest.param(script, naive, id=f"{script.name}-{at}")
-    for script in SCRIPTS
-    for at, naive in enumerate(script.check)
+    pytest.param(script, naive, id=f"{script.name}-{at}") for script in SCRIPTS for at, naive in enumerate(script.check)
 ]
 
 # Refusals that pass on what another module has found: no `if` of their own, but a script for what is found there.

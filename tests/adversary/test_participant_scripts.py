@@ -19,9 +19,7 @@ from tests.support.naive_variants import refusals
 
 SCRIPTS = scripts(PARTICIPANT)
 NAIVE = [
-    pytest.param(script, naive, id=f"{script.name}-{at}")
-    for script in SCRIPTS
-    for at, naive in enumerate(script.check)
+    pytest.param(script, naive, id=f"{script.name}-{at}") for script in SCRIPTS for at, naive in enumerate(script.check)
 ]
 REFUSED = ("InvalidMessage", "UnexpectedMessage", "_WrongSecret")
 SHELL = ("UploadRefused", "UnexpectedUpload", "MalformedUpload", "MalformedMessage", "SessionRefused")

@@ -90,9 +90,7 @@ class Office:
 
     def invite(self, name: str = "", valid_s: float = DAY) -> JoinCode:
         with locked(self.folder.state, 0) as store:
-            return invite(
-                self.folder, store, name=name, valid_s=valid_s, now=self.now, random_bytes=self.rng.randbytes
-            )
+            return invite(self.folder, store, name=name, valid_s=valid_s, now=self.now, random_bytes=self.rng.randbytes)
 
     def attend(self, *requests: bytes, sign: bool = True, **others: object) -> Visit:
         """A visit to a coordinator that shows these requests beside those that it showed before."""

@@ -417,8 +417,9 @@ def _talk(path: Path) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callab
     with socket.socket(socket.AF_UNIX) as visitor:
         visitor.settimeout(10)
         visitor.connect(str(path))
-        yield lambda question: visitor.sendall(json.dumps(question).encode() + b"\n"), lambda: json.loads(
-            visitor.recv(4096)
+        yield (
+            lambda question: visitor.sendall(json.dumps(question).encode() + b"\n"),
+            lambda: json.loads(visitor.recv(4096)),
         )
 
 

@@ -190,9 +190,10 @@ def test_identities_over_the_same_data(home: Path, run: Run) -> None:
     assert now["data"][0]["identities"] == sorted((bytes(32).hex(), ME.hex()))
     assert now["data"][0]["renyi"] == pytest.approx(2 * was["data"][0]["renyi"])
     assert now["epsilon_coordinator"] == now["data"][0]["epsilon"] > was["epsilon_coordinator"]
-    clinic, asked = body["limits"]["studies"][0], json.loads(
-        run("budget", "show", home, "--participant", ME.hex()[:8], "--json")[1]
-    )["limits"]["studies"][0]
+    clinic, asked = (
+        body["limits"]["studies"][0],
+        json.loads(run("budget", "show", home, "--participant", ME.hex()[:8], "--json")[1])["limits"]["studies"][0],
+    )
     assert (clinic["participants"], clinic["data"], clinic["attempts"]) == (3, 2, 4)
     assert clinic["epsilon"] == asked["epsilon"] == now["epsilon_coordinator"]
     assert asked["attempts"] == 4

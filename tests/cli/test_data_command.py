@@ -159,15 +159,13 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     tool = bin_ / "npm"
-    tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/called\n{script}\n")
+    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\n{script}\n')
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{bin_}{os.pathsep}/bin{os.pathsep}/usr/bin")
     return tmp_path / "called"
 
 
-def test_fetched_by_name_and_version(
-    run: Run, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetched_by_name_and_version(run: Run, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called = manager(tmp_path, monkeypatch, f"cp {package} {PACKAGE.file}")
     code, out, err = run("data", "prepare", "twelve", "--yes")
     assert (code, err) == (0, "")

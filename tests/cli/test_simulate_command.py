@@ -247,8 +247,7 @@ def test_every_optimiser_learns_at_its_own_rate(run: Run) -> None:
 
 
 def test_both_spellings_are_taken(run: Run) -> None:
-    """What a verb calls clients another calls participants, and so with dropouts; where both mean something, it asks.
-    """
+    """Verbs name clients, participants and dropouts differently; an ambiguous spelling gets a question."""
     code, out, _ = run("simulate", "--clients=50", "--rounds", "1", "--json")
     assert (code, json.loads(out)["rows"][0]["participants"]) == (0, 50)
     code, out, _ = run("plan", "--participants", "50", "--rounds", "1", "--drop", "0.2", "--json")
@@ -260,9 +259,7 @@ def test_both_spellings_are_taken(run: Run) -> None:
     assert "Use --drop for the share that leaves, or --max-dropout for the share that the plan allows" in told
 
 
-def test_a_task_that_swaps_its_arrays_is_told(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_swaps_its_arrays_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "swaps_arrays.py").write_text(
         "import numpy as np\n"
         "from sordino import ModelTask, TaskOptions\n\n\n"

@@ -132,9 +132,7 @@ def test_bad_input(folder: Path, arguments: list[str], said: str, capsys: pytest
     assert "Traceback" not in err
 
 
-def test_show_says_who_left_where_and_what_it_doesnt_prove(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_says_who_left_where_and_what_it_doesnt_prove(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command("show", folder / "dropouts", capsys=capsys)
     words = " ".join(out.split())
     assert code == 0

@@ -111,9 +111,7 @@ def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
     fixed = ClipRule.flat(6, 2.0)
     assert write_model(vector, (2.0,), fixed) == vector.astype("<f4").tobytes()
     assert read_model(vector.tobytes(), 6, fixed).clips == (2.0,)
-    moving = ClipRule(
-        layers=(4, 2), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2
-    )
+    moving = ClipRule(layers=(4, 2), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2)
     data = write_model(vector, (0.1, 0.3), moving)
     assert model_sha256(vector, (0.1, 0.3), moving) == hashlib.sha256(data).digest()
     assert len(data) == model_bytes(6, moving) == 40
@@ -127,9 +125,7 @@ def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
             read_model(bad, 6, moving)
 
 
-def test_an_encoding_that_fails_gets_an_answer_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoding_that_fails_gets_an_answer_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether rounding or clipping raises may depend on the data: the zero contribution is sent, never a refusal."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
     failed: list[int] = []

@@ -321,9 +321,7 @@ def test_the_budget_of_a_participant_ends_before_the_study(
     assert [event["u3"] for event in completed] == [PARTICIPANTS - 1] * 2
 
 
-def test_an_identity_stays_with_its_data(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_identity_stays_with_its_data(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger knows the data by its name: said before any round, not by a failure in every one."""
     play(study_folder, tmp_path / "first", monkeypatch)
     ledger = ledger_of(tmp_path / "first" / "journal.sqlite")

@@ -295,9 +295,7 @@ def spent_by(*names: str, rounds: int = 2) -> Totals:
 
 
 def total(spent: Totals, of: StudyDocument, who: bytes = ME) -> float:
-    return epsilon_in_total(
-        of.plan, spent, delta=1e-5, study_sha256=sha256(of), data_name=who.hex()
-    )
+    return epsilon_in_total(of.plan, spent, delta=1e-5, study_sha256=sha256(of), data_name=who.hex())
 
 
 def test_a_renamed_study_gets_no_fresh_budget() -> None:

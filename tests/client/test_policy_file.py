@@ -16,7 +16,9 @@ from runtime.settings_file import ConfigurationError as SettingsError
 from tests.client.test_host_file import LEAST
 
 POLICY = "[policy]\nmax_epsilon = 4\nmin_honest_survivors = 5\n"
-FULL = POLICY + f"""
+FULL = (
+    POLICY
+    + f"""
 max_delta = 1e-6
 max_epsilon_round = 1
 max_epsilon_total = 9
@@ -40,6 +42,7 @@ hours = ["22:00-06:00", "12:00-13:00"]
 curious_coordinator = true
 one_machine = true
 """
+)
 
 
 @pytest.fixture

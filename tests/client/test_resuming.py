@@ -268,9 +268,7 @@ async def broken_line() -> tuple[ResumableSession, FakeSession]:
     return line, second
 
 
-@pytest.mark.parametrize(
-    ("received", "again"), [(0, None), (1, ["share_keys"]), (2, []), (3, None), (2**32 - 1, None)]
-)
+@pytest.mark.parametrize(("received", "again"), [(0, None), (1, ["share_keys"]), (2, []), (3, None), (2**32 - 1, None)])
 def test_it_says_again_what_is_lacking_and_no_more(received: int, again: list[str] | None) -> None:
     async def scenario() -> None:
         line, session = await broken_line()

@@ -47,6 +47,8 @@ PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them
 COLLUDERS = 2
 VERIFY_EVERY = 10
+
+
 class KillRun:
     """One run; use ``run``."""
 

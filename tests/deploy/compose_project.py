@@ -147,8 +147,14 @@ def docker(*arguments: str, stdin: str | None = None) -> str:
 
 def _run(command: list[str], environment: Mapping[str, str], *, stdin: str | None = None, quiet: bool = True) -> str:
     done = subprocess.run(
-        command, cwd=ROOT, env=dict(environment), input=stdin, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None,
+        command,
+        cwd=ROOT,
+        env=dict(environment),
+        input=stdin,
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if quiet else None,
     )
     if done.returncode:
         said = ((done.stderr or "") + done.stdout).strip().splitlines()[-8:]

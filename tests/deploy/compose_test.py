@@ -186,8 +186,14 @@ class Run:
         docker("exec", coordinator, "sordino", "budget", "verify", home)
         transcripts = docker("exec", coordinator, "sh", "-c", f"ls {home}/coordinator/transcripts/*.transcript").split()
         docker(
-            "exec", coordinator, "sordino", "transcript", "verify", *transcripts,
-            "--authority", f"{home}/coordinator/authority.pub",
+            "exec",
+            coordinator,
+            "sordino",
+            "transcript",
+            "verify",
+            *transcripts,
+            "--authority",
+            f"{home}/coordinator/authority.pub",
         )
         rows = [json.dumps(plan), *(json.dumps({"round": one["round"], "u3": one["u3"]}) for one in rounds)]
         said = docker("exec", "-i", coordinator, "python3", "-c", _SUMS, home, stdin="\n".join(rows) + "\n")

@@ -116,9 +116,7 @@ def test_only_endings_that_may_pass_are_started_again(code: int, told: int) -> N
 MAKES = '[ "$1" != init ] || { mkdir -p "$2"; touch "$2/study.toml"; }'
 
 
-def started(
-    script: str, tmp_path: Path, *, does: str = MAKES, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def started(script: str, tmp_path: Path, *, does: str = MAKES, **variables: str) -> subprocess.CompletedProcess[str]:
     """A start script with the container's folders elsewhere, and a `sordino` that says what it is told."""
     (tmp_path / "bin").mkdir(exist_ok=True)
     told = tmp_path / "bin" / "sordino"

@@ -88,9 +88,7 @@ def read_a_transcript(data: bytes) -> None:
 def transcript_seeds() -> Iterator[bytes]:
     for setting in (whole(7), drawn(7, 9)):
         bare = play(setting, 1).transcript(card=_card(setting.study))
-        yield write_transcript(
-            bare, authority(), sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None
-        )
+        yield write_transcript(bare, authority(), sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None)
 
 
 # ---------------------------------------------------------------- study

@@ -155,7 +155,7 @@ def change_toml(data: bytes, choose: Choices) -> bytes:
 _TOML_NAMES: Final = (b"_env_file", b"_cli_parse_args", b"file", b"self", b"a.b", b'""', b"[x]", b"[[x]]")
 _TOML_VALUES: Final = (
     *(b"0", b"1", b"-1", b"9" * 25, b"9" * 5000, b"0.5", b"1e400", b"nan", b"-inf", b'""', b'"x"', b'"12"', b"true"),
-    *(b"[]", b"[1, \"a\"]", b"{}", b"{a = 1}", b"1979-05-27T07:32:00Z", b"07:32:00", b'"\\u0000"', b"[" * 2000),
+    *(b"[]", b'[1, "a"]', b"{}", b"{a = 1}", b"1979-05-27T07:32:00Z", b"07:32:00", b'"\\u0000"', b"[" * 2000),
     *(b'"mlp"', b'"lottery"', b'"localhost:1"', b'"gaussian"', b'"22:00-22:00"', b"0x7fffffffffffffffff"),
 )
 
@@ -192,9 +192,12 @@ def _private() -> bytes:
 def pair_seeds() -> Iterator[bytes]:
     yield _private() + client_certificate()
     yield _private() + with_inner(client_certificate(), *NO_VERSION).encode()
-    yield ec.derive_private_key(5, ec.SECP384R1()).private_bytes(
-        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
-    ) + client_certificate()
+    yield (
+        ec.derive_private_key(5, ec.SECP384R1()).private_bytes(
+            Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+        )
+        + client_certificate()
+    )
 
 
 # ---------------------------------------------------------------- the coordinator's folder

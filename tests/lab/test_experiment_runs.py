@@ -498,9 +498,7 @@ def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
     assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
 
 
-def test_bits_misses_its_text_before_it_plays_images(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_misses_its_text_before_it_plays_images(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "nothing"))
     code, _, err = run("experiment", "bits", "--seeds", 1, "--workers", 1, "--output", tmp_path / "bits")
     assert code == 2

@@ -275,7 +275,8 @@ def test_a_broken_connection_keeps_its_place_only_where_connections_break_by_the
 
 
 def test_every_dropout_has_one_cause() -> None:
-    options = OPTIONS.changed(drop=0.0,
+    options = OPTIONS.changed(
+        drop=0.0,
         seed=2,
         cheats=Cheats(share=0.05),
         links=(Link(share=0.1, resets_per_min=1),),

@@ -43,9 +43,7 @@ def test_each_row_is_what_the_participant_computes_alone(name, options, make, me
     rng = np.random.default_rng(1)
     start = {key: rng.normal(0, 0.1, shape).astype(np.float32) for key, shape in task.contribution_shapes.items()}
     data = [make(size, seed) for seed, size in enumerate(SIZES)]
-    alone = [
-        flatten(task.local_update(start, one, update_rng(0, 1, place), 0.05)) for place, one in enumerate(data)
-    ]
+    alone = [flatten(task.local_update(start, one, update_rng(0, 1, place), 0.05)) for place, one in enumerate(data)]
     together = task.local_updates(start, data, [update_rng(0, 1, place) for place in range(len(data))], 0.05)
     assert together.dtype == np.float32
     np.testing.assert_allclose(together, np.array(alone), rtol=1e-3, atol=2e-6)

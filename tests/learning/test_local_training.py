@@ -200,9 +200,7 @@ def test_blur_discounts_earlier_gradients() -> None:
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.7, 0.95])
 def test_lus_keeps_what_the_loss_would_miss(method: str, sparsity: float) -> None:
     of = options(method=method, sparsity=sparsity, local_epochs=2)
-    dense = by_hand(
-        ordered(of), 0.3, lambda drift: 0.4 if method == "blur-lus" and norm(drift) > 1.2 else 0.0
-    )
+    dense = by_hand(ordered(of), 0.3, lambda drift: 0.4 if method == "blur-lus" and norm(drift) > 1.2 else 0.0)
     expected = list(dense)
     for begin, end in ((0, 6), (6, 10)):
         kept = max(1, round((1 - sparsity) * (end - begin)))

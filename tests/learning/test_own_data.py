@@ -174,9 +174,9 @@ def test_whole_numbers_that_are_too_large_for_a_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(figures.features[:, 0], np.array([1, 1 << 40], np.float32))
     model = read_held(file, statistics=False)
     assert (model.features.dtype, model.features.tolist()) == (np.int32, [[1, 2]])
-    assert "left out 1 row, since no number can be read in column 0 (1 cell)" in unread_told(
-        "mlp", None, model, file
-    )[0]
+    assert (
+        "left out 1 row, since no number can be read in column 0 (1 cell)" in unread_told("mlp", None, model, file)[0]
+    )
 
 
 def test_images_with_a_broken_one(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from learning.own_task import TaskMistake, TaskUnavailable, place_of, with_place
 from learning.parameters import flatten_contribution
 from learning.task import update_rng
 
-LINE = '''from dataclasses import dataclass
+LINE = """from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,8 +44,8 @@ class Line(ModelTask):
 
     def evaluate(self, parameters, data):
         return {"accuracy": 0.5, "loss": 1.0}
-'''
-ROWS = '''from dataclasses import dataclass
+"""
+ROWS = """from dataclasses import dataclass
 
 from torch import nn
 
@@ -64,7 +64,7 @@ class Rows(TorchTask):
 
     def module(self):
         return nn.Sequential(nn.Linear(4, self.options.hidden), nn.ReLU(), nn.Linear(self.options.hidden, 3))
-'''
+"""
 DATA = Dataset(np.ones((3, 4), np.float32), np.zeros(3, np.int64))
 Written = Callable[[str], Path]
 

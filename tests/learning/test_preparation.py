@@ -276,8 +276,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 
 def test_virtual_writers_share_no_image(digits: tuple[Path, Path]) -> None:
     opened = [
-        Unpinned(package, folder)
-        for package, folder in zip(CATALOGUE["femnist-shaped"].packages, digits, strict=True)
+        Unpinned(package, folder) for package, folder in zip(CATALOGUE["femnist-shaped"].packages, digits, strict=True)
     ]
     made = femnist_shaped(opened, Options(writers=60, alpha=0.1, seed=4))
     features, labels = made.blocks.rows("train", None)

@@ -206,9 +206,9 @@ def _elsewhere(kind: str, folder: Path) -> None:
             elif kind == "nowhere":
                 group.create_dataset(member, (10**10, *shape[1:]), item, chunks=(1, *shape[1:]))
             elif kind == "nowhere, compressed":
-                group.create_dataset(
-                    member, (10**6, *shape[1:]), item, chunks=(10, *shape[1:]), compression="gzip"
-                )[0] = np.zeros(shape[1:], item)
+                group.create_dataset(member, (10**6, *shape[1:]), item, chunks=(10, *shape[1:]), compression="gzip")[
+                    0
+                ] = np.zeros(shape[1:], item)
             else:
                 group[member] = np.zeros(shape if member == "pixels" else 200, item)
                 for number in range(300):

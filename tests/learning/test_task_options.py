@@ -66,9 +66,7 @@ def test_unknown_task_lists_the_known_ones() -> None:
 
 
 def test_update_rng_differs_by_seed_round_and_participant() -> None:
-    draws = {
-        key: int(update_rng(*key).words(1)[0]) for key in [(0, 1, 2), (0, 2, 1), (1, 1, 2), (0, 1, 3), (0, 12, 0)]
-    }
+    draws = {key: int(update_rng(*key).words(1)[0]) for key in [(0, 1, 2), (0, 2, 1), (1, 1, 2), (0, 1, 3), (0, 12, 0)]}
     assert len(set(draws.values())) == len(draws)
     assert int(update_rng(0, 1, 2).words(1)[0]) == draws[(0, 1, 2)]
 

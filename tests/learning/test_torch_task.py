@@ -146,9 +146,7 @@ def test_images_of_other_shapes_are_learnt(
 def test_lstm_counts_words_alone() -> None:
     """Loss: all but padding. Accuracy: words of the vocabulary, 1 to 7; 8, 9 and 10 are special."""
     task = make_task("lstm", {"vocabulary": 7, "length": 4, "embedding": 3, "hidden": 5})
-    data = Dataset(
-        np.array([[9, 1, 2, 3], [9, 4, 8, 0]], dtype=np.int32), np.array([[1, 2, 3, 10], [4, 8, 10, 0]])
-    )
+    data = Dataset(np.array([[9, 1, 2, 3], [9, 4, 8, 0]], dtype=np.int32), np.array([[1, 2, 3, 10], [4, 8, 10, 0]]))
     parameters = task.initial_parameters()
     module = task.module()
     with torch.no_grad():
@@ -526,9 +524,7 @@ def test_a_frozen_backbone_works_outside_the_module() -> None:
 
     task, before = Tuned(Options(local_steps=3)), backbone.weight.clone()
     start, alone = start_and_alone(task, [images(5), images(4, 1)])
-    found = task.local_updates(
-        start, [images(5), images(4, 1)], [update_rng(0, 1, 0), update_rng(0, 1, 1)], 0.1
-    )
+    found = task.local_updates(start, [images(5), images(4, 1)], [update_rng(0, 1, 0), update_rng(0, 1, 1)], 0.1)
     np.testing.assert_allclose(found, alone, rtol=1e-3, atol=1e-7)
     assert torch.equal(backbone.weight, before)
     assert (np.abs(found).max(), list(start)) != (0, ["weight", "bias"])

@@ -128,9 +128,7 @@ def plan_with(rule: ClipRule, **changes: Any) -> Plan:
 
 def test_grid_norms_are_the_same_whatever_the_clips_are(keyed: Keyed) -> None:
     """So no charge depends on clips, and the rounded norm is held to the same bound at every clip."""
-    rule = ClipRule(
-        layers=(300, 200), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2
-    )
+    rule = ClipRule(layers=(300, 200), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2)
     plan = plan_with(rule)
     update = np.random.default_rng(1).normal(size=500)
     for clips in ((1.0, 2.0), (1e-20, 3e-20), (1e20, 1e3), (5.0, 1e-9)):

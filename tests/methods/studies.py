@@ -24,11 +24,7 @@ _METHODS: Final[Mapping[str, tuple[str, ...]]] = {
 
 STUDIES: Final[Mapping[str, tuple[str, ...]]] = {
     **{f"{name}, numpy": _of(*options) for name, options in _METHODS.items()},
-    **{
-        f"{name}, torch": _of(*_TORCH, *options)
-        for name, options in _METHODS.items()
-        if name != "dp-fedsgd"
-    },
+    **{f"{name}, torch": _of(*_TORCH, *options) for name, options in _METHODS.items() if name != "dp-fedsgd"},
     "votes, numpy": _of("--task", "votes", "--task-option", "queries=20"),
     "votes, torch": _of("--task", "votes", "--task-option", "of=cnn", *_TORCH[2:], "--task-option", "queries=20"),
     "dp-fedsgd, torch": _of("--task", "cnn", "--method", "dp-fedsgd"),

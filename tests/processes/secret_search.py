@@ -98,11 +98,7 @@ class Search:
         for kind, vectors in secrets.integers.items():
             for vector in vectors:
                 values = vector.tolist()
-                self._pairs |= {
-                    (a, b): kind
-                    for a, b in pairwise(values)
-                    if min(abs(a), abs(b)) >= LEAST_INTEGER
-                }
+                self._pairs |= {(a, b): kind for a, b in pairwise(values) if min(abs(a), abs(b)) >= LEAST_INTEGER}
         self._triples: dict[tuple[str, ...], str] = {}
         for kind, vectors_ in secrets.floats.items():
             for vector_ in vectors_:

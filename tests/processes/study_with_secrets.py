@@ -341,9 +341,7 @@ def join_codes() -> None:
     SECRETS.note("join code's MAC key", digest("sordino/v1/join-code-mac", code.secret))
     tls = ec.generate_private_key(ec.SECP256R1())
     SECRETS.note("TLS key", tls.private_numbers().private_value.to_bytes(32, "big"))
-    request = EnrolmentRequest(
-        "join", "seven", identity.public, "laptop", make_csr(tls), 1_790_000_000.0, code.code_id
-    )
+    request = EnrolmentRequest("join", "seven", identity.public, "laptop", make_csr(tls), 1_790_000_000.0, code.code_id)
     signed = read_request(make_request(request, identity, code))
     log = structlog.get_logger()
     log.debug("a request", code=code, request=request, signed=signed, known=signed.mac_is(code.secret))

@@ -43,9 +43,7 @@ def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
     with running_study(tmp_path / "study", rounds=ROUNDS) as study:
         gate = tmp_path / "go"
         alive = tmp_path / "alive"
-        first = study.start_coordinator(
-            SORDINO_COORDINATOR__HTTP_LISTEN="127.0.0.1:0", SORDINO_HEALTH_FILE=str(alive)
-        )
+        first = study.start_coordinator(SORDINO_COORDINATOR__HTTP_LISTEN="127.0.0.1:0", SORDINO_HEALTH_FILE=str(alive))
         hosts = study.start_host(list(EVERYBODY), [line(2, "before consistency", "hold", gate)])
         study.wait_for("phase_started", round=2, phase="ConsistencyCheck")
         first.send_signal(signal.SIGTERM)

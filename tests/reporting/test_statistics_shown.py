@@ -160,10 +160,12 @@ def lost(stddev: float, share: float) -> dict[str, Any]:
     task: Any = make_task("quantile", {"high": 12, "bins": 16})
     mean = np.zeros(16)
     mean[0] = share
-    return json.loads(json.dumps(  # type: ignore[no-any-return]
-        {"statistic": "quantile", "participants": 5, "rounds": 1, "asked": task.options.asked()}
-        | task.statistic(Estimate(mean, stddev, 5.0))
-    ))
+    return json.loads(
+        json.dumps(  # type: ignore[no-any-return]
+            {"statistic": "quantile", "participants": 5, "rounds": 1, "asked": task.options.asked()}
+            | task.statistic(Estimate(mean, stddev, 5.0))
+        )
+    )
 
 
 def test_a_quantile_that_fails_says_why(events: Events) -> None:

@@ -55,9 +55,7 @@ def test_every_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in it["exception"]
 
 
-def test_on_a_terminal_they_are_for_people(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_they_are_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     configure_logs()
     logging.getLogger("uvicorn.error").error("went \x1b[2J wrong")

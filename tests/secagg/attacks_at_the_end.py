@@ -67,9 +67,7 @@ def a_second_request_that_nobody_signed(client: Side) -> bool:
 # ---------------------------------------------------------------- what takes a charge back
 
 
-def takes_back(
-    client: Side, cohort: Cohort, who: int, sets: Sets, signatures: Mapping[int, bytes]
-) -> bool:
+def takes_back(client: Side, cohort: Cohort, who: int, sets: Sets, signatures: Mapping[int, bytes]) -> bool:
     """Whether this participant believes that no sum of the attempt holds its input."""
     request = UnmaskingRequest(tuple(sorted(signatures.items())))
     client.excluding_survivors(cohort.phases[who]._cohort, cohort.survivor_sets(sets), request)

@@ -353,9 +353,7 @@ def _without_dealings(cohort: Cohort, receiver: int) -> NeighbourShares:
     return replace(message, shares=tuple(one for one in message.shares if one.dealer in cohort.sealed))
 
 
-def _opens_in_two_cohorts(
-    client: Side, told_to: Callable[[Cohort, int], NeighbourShares | None]
-) -> bool:
+def _opens_in_two_cohorts(client: Side, told_to: Callable[[Cohort, int], NeighbourShares | None]) -> bool:
     config = make_config(20)
     assert (config.parameters.min_survivors, config.parameters.quorum) == (12, 12)
     colluders = {18, 19}

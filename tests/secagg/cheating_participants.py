@@ -138,6 +138,7 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
         case 4:  # what is sealed is not what is committed to
             sealed = bytes(96)
         case 5:  # what is sealed lies outside the field, and is committed to
+
             def all_outside(shares: NDArray[np.uint16]) -> None:
                 shares[row] = PRIME + 1
 

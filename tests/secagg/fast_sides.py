@@ -91,7 +91,6 @@ def refusals() -> Iterator[None]:
 # ---------------------------------------------------------------- messages
 
 
-
 def read_advertisement(message: Message) -> Advertisement:
     return Advertisement(message["mask_key"], message["channel_key"], message["signature"])
 

@@ -511,9 +511,7 @@ class LyingCoordinator(RuleBasedStateMachine):
                 good = self.some_signatures(view, sets, how, at, needed)
                 phase = answer(self.client, self.plan, who, self.life[who], told[:2]).phase
                 try:
-                    self.client.excluding_survivors(
-                        phase._cohort, self.sets(view, sets), UnmaskingRequest(tuple(good))
-                    )
+                    self.client.excluding_survivors(phase._cohort, self.sets(view, sets), UnmaskingRequest(tuple(good)))
                 except CoordinatorMisbehaved:
                     continue
                 except Exception as error:

@@ -105,9 +105,7 @@ class Played:
     asked: int = 0
 
 
-def play(
-    kind: str, number: int, scripts: int, client: Side = CLIENT, server: Side = SERVER
-) -> Played:
+def play(kind: str, number: int, scripts: int, client: Side = CLIENT, server: Side = SERVER) -> Played:
     """One batch."""
     machine: Any = KINDS[kind](client, server)
     test = get_state_machine_test(

@@ -194,9 +194,7 @@ def test_the_tables_are_complete() -> None:
     client.remove(CLIENT.ClientPhase)
     assert {one.__name__ for one in client} == set(columns(CLIENT_TABLE)) == set(CLIENT_CHAIN)
     server = {
-        one
-        for one in classes(*SERVER.modules)
-        if issubclass(one, SERVER.ServerPhase) and one is not SERVER.ServerPhase
+        one for one in classes(*SERVER.modules) if issubclass(one, SERVER.ServerPhase) and one is not SERVER.ServerPhase
     }
     assert {one.__name__ for one in server} | {"Completed"} == set(columns(SERVER_TABLE)) == set(SERVER_CHAIN)
     for by_kind, by_circumstance in ((CLIENT_TABLE, CLIENT_CIRCUMSTANCES), (SERVER_TABLE, SERVER_CIRCUMSTANCES)):
@@ -398,9 +396,7 @@ def test_every_circumstance_at_a_participant(circumstance: str, name: str) -> No
             refused_by_participant(phase, down(name))
         return
     result = phase.receive(message)
-    assert type(result[0] if isinstance(result, tuple) else result).__name__ == (
-        CLIENT_CHAIN[name] or "UnmaskingReply"
-    )
+    assert type(result[0] if isinstance(result, tuple) else result).__name__ == (CLIENT_CHAIN[name] or "UnmaskingReply")
 
 
 @pytest.mark.parametrize(("circumstance", "name"), table(SERVER_CIRCUMSTANCES))

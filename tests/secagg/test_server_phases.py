@@ -162,9 +162,7 @@ def an_upload_that_nobody_signed(attempt: Attempt, honest: MaskedInput) -> Maske
 def an_upload_that_says_another_u2(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
     """On a ring its neighbours will ask which u2 it was masked in, and refuse."""
     context, u2 = attempt.cohort.context, attempt.coordinator.u2 - {0}
-    statement = upload_statement(
-        context, ME.public, honest.sha256, set_of(attempt.config, context, "u2", u2)
-    )
+    statement = upload_statement(context, ME.public, honest.sha256, set_of(attempt.config, context, "u2", u2))
     return replace(honest, signature=ME.sign(statement))
 
 

@@ -195,9 +195,7 @@ def one_too_few(valid_first: bool) -> dict[int, bytes]:
 
 
 FIRST = "shown[: sample_size(len(shown), needed - len(certain))]"
-FIRST_ONES = changed(
-    spot_checks, "_sample(shown, sample_size(len(shown), needed - len(certain)), random_bytes)", FIRST
-)
+FIRST_ONES = changed(spot_checks, "_sample(shown, sample_size(len(shown), needed - len(certain)), random_bytes)", FIRST)
 HALF_AS_SURE = changed(spot_checks, "_CHANCE: Final = 2.0**-64", "_CHANCE: Final = 2.0**-4")
 
 

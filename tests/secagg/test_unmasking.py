@@ -245,9 +245,7 @@ def test_replies_on_a_ring_are_about_neighbours(dropped: tuple[int, ...]) -> Non
     for (phase, who), reply in attempt.sent.items():
         if phase == UNMASK:
             kinds = [type(share) for share in reply.shares]
-            assert kinds == [
-                MaskKeyShare if one in dropped else SelfMaskSeedShare for one in graph.neighbours(who)
-            ]
+            assert kinds == [MaskKeyShare if one in dropped else SelfMaskSeedShare for one in graph.neighbours(who)]
 
 
 def test_a_ring_may_change_with_u1() -> None:

@@ -315,9 +315,7 @@ CROWD = tuple(RosterEntry(identity(f"m{n}").public, "one") for n in range(4))
         (lambda a: write_package(a.roster(2, study="other"), None, []), "study 'other'"),
         (lambda a: write_package(a.roster(2, [identity(f"m{n}").public for n in range(8)]), None, []), "has 8"),
         (
-            lambda a: write_package(
-                a.roster(2, entries=tuple(sorted(CROWD, key=lambda one: one.identity))), None, []
-            ),
+            lambda a: write_package(a.roster(2, entries=tuple(sorted(CROWD, key=lambda one: one.identity))), None, []),
             "one host would run 4",
         ),
         (lambda a: write_package(other_roster(a, 1), None, []), "another version 1"),

@@ -89,9 +89,7 @@ def test_resident_memory() -> None:
     assert 5 < resident_mb() < 100_000
 
 
-def test_between_attempts_and_not_within(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_between_attempts_and_not_within(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: list[bool] = []
 
     async def scenario() -> None:

@@ -18,9 +18,7 @@ from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, iden
 from wire import coordinator_pb2 as pb
 
 
-def test_survivors_the_sum_and_the_lag(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_survivors_the_sum_and_the_lag(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     completed: list[Completed] = []
     honest = server.attempt.attempt.Unmasking.close
 

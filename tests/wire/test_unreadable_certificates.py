@@ -95,9 +95,7 @@ def test_a_client_key_of_a_strange_kind(tmp_path: object, change: Callable[[byte
     from client.credentials import CertificateError as Refused
     from client.credentials import load_certificate
 
-    key = KEY.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     for one in (change(key) + certificate(), key + change(certificate()), key + changed(certificate(), *VERSION)):
         path = Path(str(tmp_path)) / "client.pem"
         path.write_bytes(one)

@@ -36,6 +36,7 @@ LARGEST_TRANSCRIPT: Final = 512 << 20
 LONGEST_REASON: Final = 500
 _KEY, _SIGNATURE, _DIGEST = 32, 64, 32
 
+
 class Check(StrEnum):
     """What is checked, in this order. The names are stable: errors and JSON contain them."""
 
@@ -146,9 +147,7 @@ class Transcript:
             and {"seed": self.ticket.seed.hex(), "path": [node.hex() for node in self.ticket.path]},
             "parameters": dict(self.parameters),
             "u1": list(self.u1),
-            "advertisements": [
-                _base64(one.mask_key + one.channel_key + one.signature) for one in self.advertisements
-            ],
+            "advertisements": [_base64(one.mask_key + one.channel_key + one.signature) for one in self.advertisements],
             "u2": list(self.u2),
             "u3": list(self.u3),
             "numbers": list(self.numbers),
@@ -338,9 +337,7 @@ def _read(fields: dict[str, Any]) -> Transcript:
         u2=_positions(fields, "u2"),
         u3=_positions(fields, "u3"),
         numbers=_list(fields, "numbers", _whole),
-        signatures=tuple(
-            zip(_list(fields, "signers", _whole), _list(fields, "signatures", _signature), strict=True)
-        ),
+        signatures=tuple(zip(_list(fields, "signers", _whole), _list(fields, "signatures", _signature), strict=True)),
         excluded=_list(fields, "excluded", _excluded),
         caught=_list(fields, "caught", _excluded),
         charge=_charge(fields["charge"]),

@@ -99,8 +99,7 @@ def _card(found: Transcript, authority: bytes | None) -> Card:
     if fingerprint(named) != wanted:
         raise InvalidTranscript(
             Check.AUTHORITY,
-            f"its authority has the fingerprint {show_fingerprint(fingerprint(named))}, "
-            f"not {show_fingerprint(wanted)}",
+            f"its authority has the fingerprint {show_fingerprint(fingerprint(named))}, not {show_fingerprint(wanted)}",
         )
     with _failing(Check.AUTHORITY, InvalidCard, prefix="its card doesn't hold: "):
         return verify_card(found.card, wanted)
@@ -168,9 +167,7 @@ def _advertisements(found: Transcript, config: RoundConfig) -> bytes:
                 raise InvalidTranscript(Check.ADVERTISEMENTS, f"participant {who} advertised a key of low order")
             seen.add(key)
         identity = roster.identity(who)
-        statement = advertisement_statement(
-            round_context, identity, advertised.mask_key, advertised.channel_key
-        )
+        statement = advertisement_statement(round_context, identity, advertised.mask_key, advertised.channel_key)
         if not verify_signature(identity, advertised.signature, statement):
             raise InvalidTranscript(
                 Check.ADVERTISEMENTS,

@@ -83,9 +83,7 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
         signatures=[(at, keys[at].sign(signed)) for at in range(parameters.signatures_needed(clients))],
         row=Row(1, bytes(32), row_hash(bytes(32), 1, entry.to_bytes()), entry),
     )
-    data = write_transcript(
-        whole, coordinator, sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None
-    )
+    data = write_transcript(whole, coordinator, sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None)
     return data, card.authority_public
 
 

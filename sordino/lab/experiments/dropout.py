@@ -158,8 +158,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
 def _accuracies(rows: Sequence[Row], sizes: Sizes) -> Table:
     found = Results(rows, "planned", "leaving")
     body: list[list[Cell]] = [
-        [_percent(leaving), *(found.cell(planned, leaving) for planned in sizes.planned)]
-        for leaving in sizes.leaving
+        [_percent(leaving), *(found.cell(planned, leaving) for planned in sizes.planned)] for leaving in sizes.leaving
     ]
     columns = ("leave", *(f"planned for {_percent(planned)}" for planned in sizes.planned))
     note = "Accuracy in percent, mean ± standard error over seeds. 'round aborted': three attempts had too few left."

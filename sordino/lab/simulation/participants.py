@@ -144,9 +144,7 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
 
 
 @lru_cache(maxsize=2)
-def _loaded(
-    dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str
-) -> Data:
+def _loaded(dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str) -> Data:
     try:
         parts = cut_dataset(dataset, name, participants, alpha, seed, shards)
     except DatasetError:

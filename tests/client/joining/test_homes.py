@@ -212,9 +212,7 @@ def test_nobody_shares_a_home(tmp_path: Path, held: list[int]) -> None:
     def begin_one() -> None:
         barrier.wait()
         taken.append(
-            take_home(
-                tmp_path / "homes", address=None, authority=lambda key: True, desk=None, begin=True, say=print
-            )[0]
+            take_home(tmp_path / "homes", address=None, authority=lambda key: True, desk=None, begin=True, say=print)[0]
         )
 
     threads = [threading.Thread(target=begin_one) for _ in range(10)]

@@ -144,9 +144,7 @@ def test_what_is_shown_is_what_comes(unsigned: Joining, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdtemp"])
-def test_interrupted_before_the_request_leaves(
-    unsigned: Joining, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_interrupted_before_the_request_leaves(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """At any step before the folder is there: no folder, and nothing was sent."""
 
     def crash(*_: Any, **__: Any) -> None:
