@@ -267,7 +267,7 @@ def study_bytes(folder: Path, work: Path) -> bytes:
         ({"policy": {"max_epsilon": 999.0}}, "epsilon 1000 is above max_epsilon 999"),
         ({"policy": {"mechanism": "skellam"}}, "the mechanism is 'ddgauss', this host accepted 'skellam'"),
         ({"policy": {"max_delta": 0.01}}, "delta 0.1 is above max_delta 0.01"),
-        ({"policy": {"min_honest_survivors": 4}}, "among 3 honest participants at least"),
+        ({"policy": {"min_honest_survivors": 4}}, "among at least 3 honest participants"),
         ({"policy": {"min_colluders": 3}}, "assumes 2 of 7 participants to collude, min_colluders asks for 3"),
         ({"policy": {"one_machine": False}}, "one host runs 7 participants, but only 2 are assumed to collude"),
         ({"study": {"name": "eight"}}, "this coordinator runs another study"),
