@@ -18,9 +18,10 @@ from structlog.testing import capture_logs
 import client.participant_host
 import server.sessions
 from client.conditions import Gate, Machine, NotNow
-from client.host_file import ConfigurationError, load
+from client.host_file import load
 from client.settings import Conditions, HostSettings
 from runtime.processes import has_aes, too_old
+from runtime.settings_file import ConfigurationError
 from tests.support.host_in_process import host, settings_of
 from tests.support.study_in_process import coordinator
 from wire import coordinator_pb2 as pb

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from client.host_file import ConfigurationError, load
+from client.host_file import load
+from runtime.settings_file import ConfigurationError
 
 LEAST = f"""
 [host]
@@ -65,7 +66,7 @@ def test_files_of_ones_own(home: Path) -> None:
     assert [entry.data for entry in load(home).participants] == [home / "a.csv", Path("/elsewhere/b.npz")]
     assert [entry.data for entry in load(home).settings().participants] == [home / "a.csv", Path("/elsewhere/b.npz")]
     (home / "host.toml").write_text(text.replace("part = 9", 'data = "a.csv"'))
-    assert "two of them have data = 'a.csv'. Each participant holds data of her own" in refusal(home)
+    assert "two of them have data = a.csv. Give each participant its own data" in refusal(home)
 
 
 def test_published_files_are_found_from_the_folder(home: Path) -> None:
@@ -90,8 +91,8 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("old", "new", "told"),
     [
         ("part = 9", "part = 10", "participants[1].part = 10 is outside the 10 parts of the data: use 0 to 9"),
-        ("keys/b.key", "keys/a.key", "stands there twice"),
-        ("part = 9", "part = 0", "two of them have part = 0. Each participant holds a part of her own"),
+        ("keys/b.key", "keys/a.key", "is listed twice"),
+        ("part = 9", "part = 0", "two of them have part = 0. Give each participant its own data"),
         ("part = 9", "", "with data.dataset = 'fashion-mnist-subset' each participant has a part of the data set"),
         ("part = 9", 'part = 9\ndata = "b.csv"', "and no data"),
         ("parts = 10", "", "data.parts is missing"),

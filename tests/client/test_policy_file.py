@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from client.host_file import ConfigurationError, load
+from client.host_file import load
 from client.policy_file import PolicyTable, load_policy
 from client.settings import HostSettings, Window, parse_window
-from runtime.settings_file import ConfigurationError as SettingsError
+from runtime.settings_file import ConfigurationError
 from tests.client.test_host_file import LEAST
 
 POLICY = "[policy]\nmax_epsilon = 4\nmin_honest_survivors = 5\n"
@@ -63,7 +63,7 @@ def without_table(policy: str) -> str:
 
 def refusal(path: Path, text: str) -> str:
     path.write_text(text)
-    with pytest.raises(SettingsError) as error:
+    with pytest.raises(ConfigurationError) as error:
         load_policy(path)
     told = str(error.value)
     assert told.startswith(f"{path}: ")
@@ -97,7 +97,7 @@ def test_what_is_left_out(tmp_path: Path) -> None:
 
 MISTAKES = {
     "nothing": ("", "policy is missing. Add it."),
-    "no table": ("max_epsilon = 4", "its keys stand in no table: put [policy] on a line before them."),
+    "no table": ("max_epsilon = 4", "its keys are in no table: put [policy] on a line before them."),
     "a key missing": ("[policy]\nmax_epsilon = 4", "policy.min_honest_survivors is missing. Add it."),
     "a key mistyped": (
         POLICY + "max_epsilon_totl = 9",
@@ -117,7 +117,7 @@ MISTAKES = {
     "unknown mechanism": (POLICY + 'mechanisms = ["gauss"]', "policy.mechanisms[0] = 'gauss' should be 'ddgauss', "),
     "one and many": (
         POLICY + 'mechanism = "skellam"\nmechanisms = ["ddgauss"]',
-        "policy: mechanism and mechanisms both stand there: keep mechanisms alone.",
+        "policy: mechanism and mechanisms are both set: keep only mechanisms.",
     ),
     "a short digest": (POLICY + 'task_digests = ["abc"]', "policy.task_digests[0] = 'abc'"),
     "bits the wrong way": (
@@ -138,7 +138,7 @@ MISTAKES = {
     ),
     "a delta for nothing": (
         POLICY + "max_delta_total = 1e-5",
-        "policy: max_delta_total stands there without max_epsilon_total: add that, or remove it.",
+        "policy: max_delta_total is set without max_epsilon_total: add that key, or remove this one.",
     ),
     "an hour too many": (
         POLICY + 'hours = ["22:00-25:00"]',
@@ -161,7 +161,7 @@ def test_one_line_for_every_mistake(tmp_path: Path, name: str) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"there is no such file. A policy file holds one table, \[policy\]"):
+    with pytest.raises(ConfigurationError, match=r"there is no such file. A policy file holds one table, \[policy\]"):
         load_policy(tmp_path / "policy.toml")
 
 
@@ -203,7 +203,7 @@ def test_the_environment_changes_single_keys_of_either(home: Path, monkeypatch: 
     [
         (
             '[policy]\nfile = "policy.toml"\nmax_epsilon = 4\none_machine = true\n',
-            "host.toml: policy.file stands beside max_epsilon, one_machine: keep the file, or the limits here without",
+            "host.toml: policy.file and max_epsilon, one_machine are both set: keep the file, or the limits without it",
         ),
         ('[policy]\nfile = "other.toml"\n', "other.toml: there is no such file. A policy file holds one table"),
         ("[policy]\nfile = 3\n", "host.toml: policy.file must be the name of a policy file, such as 'policy.toml'."),
