@@ -250,7 +250,7 @@ def check_roster(configuration: HostSettings, document: StudyDocument, roster: R
     """Check the roster against the plan and the policy.
 
     Raises:
-        PolicyRefusal: one host runs more participants than are assumed to collude, although they fall together.
+        PolicyRefusal: one host, and so one attacker, may control more participants than are assumed to collude.
     """
     largest = roster.largest_host()
     if largest > document.plan.colluders and not configuration.policy.one_machine:
@@ -295,12 +295,15 @@ def check_round(
                 "hours", f"it is {here.tm_hour:02}:{here.tm_min:02} here, hours allows {', '.join(policy.hours)}"
             )
     attempt, most = (study_sha256.hex(), *number), policy.max_rounds_per_day
-    if most is not None and (charged := totals.pace.within_a_day(now, besides=attempt)) >= most:
-        again = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.pace.free_again(now, most, besides=attempt)))
-        raise PolicyRefusal(
-            "rounds-per-day",
-            f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from {again}",
-        )
+    if most is not None:
+        charged = totals.pace.within_a_day(now, besides=attempt)
+        if charged >= most:
+            again = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.pace.free_again(now, most, besides=attempt)))
+            raise PolicyRefusal(
+                "rounds-per-day",
+                f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from "
+                f"{again}",
+            )
     check_budget(policy, plan, totals, study_sha256=study_sha256, data_name=data_name)
 
 

@@ -92,7 +92,7 @@ def test_nobody_who_took_no_part_is_counted(logs: list[Any]) -> None:
             3,
         ),
         ("last error: UNAVAILABLE: ipv4:127.0.0.1:9443: Socket closed", "this host's certificate (tls/client.pem)", 2),
-        ("ipv6:%5B::1%5D:9443: Failed to connect to remote host: Connection refused", "nobody listens there", 1),
+        ("ipv6:%5B::1%5D:9443: Failed to connect to remote host: Connection refused", "nothing listens there", 1),
         ("address lookup failed for nowhere.invalid:9443: Domain name not found]", "there is no machine of this", 1),
         ("something \x1b[2J else", "something ?[2J else", 0),
     ],
