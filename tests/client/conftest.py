@@ -1,4 +1,4 @@
-"""Whole studies between a host and a coordinator in this process."""
+"""A host's folder, and whole studies between a host and a coordinator in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,36 @@ import pytest
 
 from tests.support.host_in_process import Lie, Play, Story, play
 from tests.support.study_in_process import make_folder
+
+LEAST = f"""
+[host]
+name = "host-01"
+[study]
+name = "clinic"
+authority_public_key = "{"ab" * 32}"
+task = "softmax-regression"
+[policy]
+max_epsilon = 4
+min_honest_survivors = 5
+[data]
+parts = 10
+[[participants]]
+key = "keys/a.key"
+part = 0
+[[participants]]
+key = "keys/b.key"
+part = 9
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A host's folder with the shortest host.toml; its other files exist, and hold nothing."""
+    for name in ("ca.pem", "tls/client.pem", "tls/client.key", "keys/a.key", "keys/b.key"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "host.toml").write_text(LEAST)
+    return tmp_path
 
 
 @pytest.fixture

@@ -10,36 +10,7 @@ import pytest
 
 from client.host_file import load
 from runtime.settings_file import ConfigurationError
-
-LEAST = f"""
-[host]
-name = "host-01"
-[study]
-name = "clinic"
-authority_public_key = "{"ab" * 32}"
-task = "softmax-regression"
-[policy]
-max_epsilon = 4
-min_honest_survivors = 5
-[data]
-parts = 10
-[[participants]]
-key = "keys/a.key"
-part = 0
-[[participants]]
-key = "keys/b.key"
-part = 9
-"""
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "tls").mkdir()
-    for name in ("ca.pem", "tls/client.pem", "tls/client.key", "keys/a.key", "keys/b.key"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "host.toml").write_text(LEAST)
-    return tmp_path
+from tests.client.conftest import LEAST
 
 
 def refusal(home: Path) -> str:
@@ -107,7 +78,7 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("keys/b.key", "keys/c.key", "participants[1].key: there is no file"),
     ],
 )
-def test_mistakes_are_told(home: Path, old: str, new: str, told: str) -> None:
+def test_a_mistake_is_reported(home: Path, old: str, new: str, told: str) -> None:
     (home / "host.toml").write_text(LEAST.replace(old, new, 1))
     assert told in refusal(home)
 
@@ -129,15 +100,11 @@ def test_lines_that_a_parser_takes_for_something_else(home: Path, line: str, tol
     assert told in refusal(home)
 
 
-def test_nobody_to_host(home: Path) -> None:
-    text = "participants = []\n" + LEAST.split("[[participants]]", 1)[0]
-    (home / "host.toml").write_text(text)
-    assert "participants" in refusal(home)
-
-
-def test_no_certificate(home: Path) -> None:
+def test_no_participants_and_no_certificate(home: Path) -> None:
     (home / "ca.pem").unlink()
     assert "coordinator.ca: there is no file" in refusal(home)
+    (home / "host.toml").write_text("participants = []\n" + LEAST.split("[[participants]]", 1)[0])
+    assert "participants" in refusal(home)
 
 
 def test_loads_nothing_of_the_server() -> None:

@@ -90,7 +90,26 @@ def all_but(one: int) -> bytes:
     return bits(*(who for who in range(PARTICIPANTS) if who != one))
 
 
+def a_few(me: int) -> bytes:
+    return bits(*sorted({me, 0, 1, 2}))
+
+
+def without_a_neighbour(me: int) -> bytes:
+    """As u2, this denies a neighbour that the participant masked with: its mask key would be requested from others."""
+    return all_but(other_than(me))
+
+
 EVERYBODY = bits(*range(PARTICIPANTS))
+
+
+def sets(**fields: bytes | Callable[[int], bytes]) -> Callable[[int, Any], None]:
+    """A change that sets fields: to a value, or to a function of the participant."""
+
+    def change(me: int, content: Any) -> None:
+        for name, value in fields.items():
+            setattr(content, name, value(me) if callable(value) else value)
+
+    return change
 
 
 def too_few_dealers(me: int, message: pb.NeighbourShares) -> None:
@@ -98,25 +117,8 @@ def too_few_dealers(me: int, message: pb.NeighbourShares) -> None:
     message.u2 = bits(me, *(one.dealer for one in message.shares))
 
 
-def too_few_told(me: int, message: pb.NeighbourShares) -> None:
-    """All dealings are present, but fewer dealers are said to be in u2."""
-    message.u2 = bits(*sorted({me, 0, 1, 2}))
-
-
 def dealing_withheld(_: int, message: pb.NeighbourShares) -> None:
     del message.shares[0]
-
-
-def without_me_in_u2(me: int, message: pb.NeighbourShares) -> None:
-    message.u2 = all_but(me)
-
-
-def no_u2(_: int, message: pb.NeighbourShares) -> None:
-    message.u2 = b""
-
-
-def beyond_u1(_: int, message: pb.NeighbourShares) -> None:
-    message.u2 = b"\xff"
 
 
 def dealer_twice(_: int, message: pb.NeighbourShares) -> None:
@@ -134,42 +136,6 @@ def not_a_neighbour(me: int, message: pb.NeighbourShares) -> None:
 def credit_too_early(_: int, message: pb.NeighbourShares) -> list[pb.CoordinatorMessage]:
     number = {"round": message.round, "attempt": message.attempt}
     return [pb.CoordinatorMessage(upload_credit=pb.UploadCredit(**number))]
-
-
-# ---------------------------------------------------------------- u3
-
-
-def without_me_in_u3(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u3 = all_but(me)
-
-
-def few_survivors(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u3 = bits(*sorted({me, 0, 1, 2}))
-
-
-def only_me(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u2, sets.u3 = bits(me), bits(me)
-
-
-def another_u2(me: int, sets: pb.SurvivorSets) -> None:
-    """A neighbour it masked with is said to have missed u2: its mask key would be requested from others."""
-    sets.u2 = sets.u3 = all_but(other_than(me))
-
-
-def not_within_u2(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u2, sets.u3 = all_but(other_than(me)), EVERYBODY
-
-
-def long_bitmap(_: int, sets: pb.SurvivorSets) -> None:
-    sets.u3 = EVERYBODY + b"\0"
-
-
-def no_bitmap(_: int, sets: pb.SurvivorSets) -> None:
-    sets.u2 = b""
-
-
-def stray_bits(_: int, sets: pb.SurvivorSets) -> None:
-    sets.u3 = b"\xff"
 
 
 # ---------------------------------------------------------------- the request
@@ -208,14 +174,6 @@ def short_signature(_: int, request: pb.UnmaskingRequest) -> None:
 # ---------------------------------------------------------------- order and numbers
 
 
-def another_study(_: int, start: pb.RoundStart) -> None:
-    start.study_sha256 = bytes(32)
-
-
-def another_roster(_: int, start: pb.RoundStart) -> None:
-    start.roster_sha256 = bytes(32)
-
-
 def request_before_sets(_: int, sets: pb.SurvivorSets) -> list[pb.CoordinatorMessage]:
     return [pb.CoordinatorMessage(unmasking_request=pb.UnmaskingRequest(round=sets.round, attempt=sets.attempt))]
 
@@ -240,21 +198,21 @@ LIES = [
     Lie("a dealer twice", "neighbour_shares", "masked_input", "not those of the neighbours in u2", dealer_twice),
     Lie("a stranger in u2", "neighbour_shares", "masked_input", "not those of the neighbours in u2", not_a_neighbour),
     Lie("a dealing withheld", "neighbour_shares", "masked_input", "not those of the neighbours", dealing_withheld),
-    Lie("fewer told than dealt", "neighbour_shares", "masked_input", "u2 has ", too_few_told),
-    Lie("u2 without me", "neighbour_shares", "masked_input", "left out of u2", without_me_in_u2),
-    Lie("no u2", "neighbour_shares", "masked_input", "one bit for each", no_u2),
-    Lie("u2 beyond u1", "neighbour_shares", "masked_input", "unused bits", beyond_u1),
+    Lie("fewer told than dealt", "neighbour_shares", "masked_input", "u2 has ", sets(u2=a_few)),
+    Lie("u2 without me", "neighbour_shares", "masked_input", "left out of u2", sets(u2=all_but)),
+    Lie("no u2", "neighbour_shares", "masked_input", "one bit for each", sets(u2=b"")),
+    Lie("u2 beyond u1", "neighbour_shares", "masked_input", "unused bits", sets(u2=b"\xff")),
     Lie("a dealing nobody signed", "neighbour_shares", "masked_input", "not signed by it", dealing_of_others),
     Lie("credit too early", "neighbour_shares", "upload", "wasn't asked for", credit_too_early),
     Lie("sets before masks", "neighbour_shares", "consistency", "out of order", sets_before_masks),
-    Lie("u3 without me", "survivor_sets", "consistency", "left out of u3", without_me_in_u3),
-    Lie("u3 too small", "survivor_sets", "consistency", "5 needed", few_survivors),
-    Lie("only me", "survivor_sets", "consistency", OTHER_U2, only_me),
-    Lie("another u2", "survivor_sets", "consistency", OTHER_U2, another_u2),
-    Lie("u3 beyond u2", "survivor_sets", "consistency", OTHER_U2, not_within_u2),
-    Lie("a long bitmap", "survivor_sets", "consistency", "one bit for each", long_bitmap),
-    Lie("no bitmap", "survivor_sets", "consistency", "one bit for each", no_bitmap),
-    Lie("stray bits", "survivor_sets", "consistency", "unused bits", stray_bits),
+    Lie("u3 without me", "survivor_sets", "consistency", "left out of u3", sets(u3=all_but)),
+    Lie("u3 too small", "survivor_sets", "consistency", "5 needed", sets(u3=a_few)),
+    Lie("only me", "survivor_sets", "consistency", OTHER_U2, sets(u2=bits, u3=bits)),
+    Lie("another u2", "survivor_sets", "consistency", OTHER_U2, sets(u2=without_a_neighbour, u3=without_a_neighbour)),
+    Lie("u3 beyond u2", "survivor_sets", "consistency", OTHER_U2, sets(u2=without_a_neighbour, u3=EVERYBODY)),
+    Lie("a long bitmap", "survivor_sets", "consistency", "one bit for each", sets(u3=EVERYBODY + b"\0")),
+    Lie("no bitmap", "survivor_sets", "consistency", "one bit for each", sets(u2=b"")),
+    Lie("stray bits", "survivor_sets", "consistency", "unused bits", sets(u3=b"\xff")),
     Lie("request before sets", "survivor_sets", "unmasking", "out of order", request_before_sets),
     Lie("one signature short", "unmasking_request", "unmasking", "4 signatures over the survivors", few_signatures),
     Lie("no signatures", "unmasking_request", "unmasking", "0 signatures", no_signatures),
@@ -263,8 +221,20 @@ LIES = [
     Lie("one signer often", "unmasking_request", "unmasking", "ascending list of members", one_signer_often),
     Lie("a strange signer", "unmasking_request", "unmasking", "members of u3", strange_signer),
     Lie("a short signature", "unmasking_request", "unmasking", "64 bytes", short_signature),
-    Lie("another study document", "round_start", "advertise_keys", "another study document", another_study),
-    Lie("another roster", "round_start", "advertise_keys", "names a roster that isn't there", another_roster),
+    Lie(
+        "another study document",
+        "round_start",
+        "advertise_keys",
+        "another study document",
+        sets(study_sha256=bytes(32)),
+    ),
+    Lie(
+        "another roster",
+        "round_start",
+        "advertise_keys",
+        "names a roster that isn't there",
+        sets(roster_sha256=bytes(32)),
+    ),
 ]
 
 

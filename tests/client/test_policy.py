@@ -154,7 +154,7 @@ CASES: dict[str, tuple[Callable[[], None], list[Callable[[], None]]]] = {
     ),
 }
 SENTENCES = {  # reason -> part of its sentence
-    "another-study": f"runs the study document {STUDY_SHA256}, and this host agreed to {'ab' * 32}",
+    "another-study": f"the coordinator runs the study document {STUDY_SHA256}, and this host agreed to {'ab' * 32}",
     "study-name": "the study is 'clinic', this host joined 'clinic-2'",
     "study-digest": f"the study document is {STUDY_SHA256}, which study_digests doesn't hold",
     "task": "the task is 'softmax-regression', tasks allows 'mlp' or 'cnn'",
