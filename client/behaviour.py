@@ -1,8 +1,8 @@
-"""Hooks for what a participant says, when, and what it masks: a load test and tests of attacks and crashes use them.
+"""Hooks for what a participant sends, when, and what it masks, for load tests and tests of attacks and crashes.
 
-The default changes nothing, and no other one is passed outside `sordino.lab` and the tests. A hook replaces a step of
-the participant and is given the honest step, so that it can do something before it, after it or in its place. Checks,
-durable writes and charges are not steps: no hook can skip them.
+The default changes nothing, and only `sordino.lab` and the tests pass another one. A hook replaces a step of the
+participant and gets the honest step, so it can act before it, after it or instead of it. Checks, durable writes and
+charges are not steps: no hook can skip them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Words = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the vector of an attempt is made.
+    """Parameters of the vector of an attempt.
 
     Attributes:
         context: public seed of the rotation, 32 bytes: the attempt's cohort context.
@@ -37,27 +37,27 @@ class Encoding:
     clips: tuple[float, ...]
 
     def encoder(self) -> Encoder:
-        """May take a quarter of a second, for the tables of the noise."""
+        """Makes tables for the noise, which may take a quarter of a second."""
         return Encoder(self.plan, self.context, self.clips)
 
 
 async def chunks_of(packed: bytes | bytearray, offset: int = 0) -> AsyncIterator[bytes]:
-    """A packed vector from an offset on, in framed chunks."""
+    """A packed vector from an offset, in framed chunks."""
     for one in frames(packed[offset:] if offset else packed):
         yield one
 
 
 class Behaviour:
-    """The honest participant: each hook takes the honest step and nothing else."""
+    """The honest participant: each hook takes only the honest step."""
 
     __slots__ = ()
 
     async def attend(self, stay: Callable[[], Awaitable[None]], cut: Callable[[], Awaitable[None]]) -> None:
-        """The whole time in which the participant takes part.
+        """The participant's whole time in the study.
 
         Args:
-            stay: stays connected until the study ends; may be cancelled, and called again afterwards.
-            cut: closes its connections at once, without a farewell; the next session gets a new connection.
+            stay: stays connected until the study ends; may be cancelled and called again.
+            cut: closes the connections at once, without a farewell; the next session opens a new one.
         """
         await stay()
 
@@ -71,7 +71,7 @@ class Behaviour:
         await send(content)
 
     async def mask(self, encoding: Encoding, encode: Callable[[], Awaitable[Words]]) -> Words:
-        """What is masked, words below 2^B of shape (padded_dim,); ``encode`` waits for training and adds the noise."""
+        """The words to mask, below 2^B, shape (padded_dim,); ``encode`` waits for training and adds the noise."""
         return await encode()
 
     async def upload(
@@ -84,15 +84,15 @@ class Behaviour:
         """One upload of the masked vector, from the offset where the coordinator's copy ends.
 
         Args:
-            send: sends framed chunks; whether the coordinator has counted them, False where the connection broke.
+            send: sends framed chunks; returns whether the coordinator counted them, False if the connection broke.
         """
         return await send(chunks_of(packed, offset))
 
     def handled(self, fault: Exception | None) -> None:
-        """A message of the coordinator was handled, or a fault ended its handling."""
+        """Called when a message of the coordinator was handled, or a fault ended its handling."""
 
     def away(self, reason: str) -> None:
-        """The coordinator couldn't be reached, or ended the session; the reason as it is shown."""
+        """Called when the coordinator was unreachable or ended the session, with the shown reason."""
 
 
 HONEST: Final = Behaviour()

@@ -1,4 +1,4 @@
-"""The participant's side of the wire: one TLS channel per process, sessions, documents and uploads over it."""
+"""The participant's side of the wire: one TLS channel per process, with sessions, documents and uploads over it."""
 
 from __future__ import annotations
 
@@ -24,43 +24,38 @@ NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
 HANDSHAKES = 3  # attempts, where a stream ends without a reason
 AHEAD = 8  # messages that are read before they are handled
-FAREWELL_S = 0.5  # for the coordinator to take note of a participant that is stopped
-TRANSFER_S = 600.0  # longest time for one vector or document, whatever the coordinator's deadlines are
+FAREWELL_S = 0.5  # for the coordinator to note that a participant stops
+TRANSFER_S = 600.0  # longest time for one vector or document, independent of the coordinator's deadlines
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     *PARTICIPANT_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),
-    # Our own loop waits between attempts; the channel must not wait on top of it.
+    # The client's own loop waits between attempts; the channel must not add to it.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
 
 class UploadRejected(Exception):
-    """The coordinator doesn't take the vector, or not any more."""
+    """The coordinator doesn't take the vector, or no longer."""
 
 
 class DocumentUnavailable(Exception):
-    """The coordinator doesn't hand out the document, or not any more."""
+    """The coordinator doesn't hand out the document, or no longer."""
 
 
 class DocumentMismatch(Exception):
-    """The coordinator sent other bytes than the digest it named, or too many."""
+    """The coordinator sent bytes that don't have the announced digest, or too many."""
 
 
 def open_channel(address: str, ca: bytes, certificate: ClientCertificate | None = None) -> grpc.aio.Channel:
-    """A TLS channel that trusts nothing but the study's own certificate authority.
-
-    Args:
-        ca: certificates in PEM.
-        certificate: to show; sessions can't be opened without one.
-    """
+    """A TLS channel that trusts only these certificate authorities (PEM); a session needs a client certificate."""
     pair = (None, None) if certificate is None else (certificate.key, certificate.chain)
     return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca, *pair), options=CHANNEL_OPTIONS)
 
 
 class Channels:
-    """One TLS channel of a process; another one from the next session on when its certificate was renewed."""
+    """The TLS channel of a process; a new one from the next session on after its certificate was renewed."""
 
     def __init__(self, address: str, ca: bytes, certificate: ClientCertificate) -> None:
         self._address, self._ca, self._certificate = address, ca, certificate
@@ -74,12 +69,12 @@ class Channels:
         return self._opened[-1]
 
     def renew(self, certificate: ClientCertificate) -> None:
-        """Use this certificate from the next session on; sessions that are open stay as they are."""
+        """Use this certificate from the next session on; open sessions stay."""
         self._certificate = certificate
         self._opened.append(self._open())
 
     async def close(self, grace: float | None = None) -> None:
-        """Close the connections with all that is under way on them, after `grace` seconds."""
+        """Close the connections and all calls on them, after `grace` seconds."""
         await asyncio.gather(*(channel.close(grace) for channel in self._opened))
 
     async def cut(self) -> None:
@@ -96,11 +91,11 @@ class Session:
         self._sending = asyncio.Lock()
         self._incoming: asyncio.Queue[pb.CoordinatorMessage | Exception | None] = asyncio.Queue(AHEAD)
         self._ended = asyncio.Event()
-        self._read_so_far = asyncio.Event()  # something was, since this was cleared last
+        self._read_so_far = asyncio.Event()  # something was read since this was cleared
         self._reader = asyncio.create_task(self._read())
 
     async def send(self, message: pb.ParticipantMessage) -> None:
-        """Write one message; on a stream that has ended it is lost, which the next read shows."""
+        """Write one message; on a stream that has ended it is lost, and the next read shows that."""
         async with self._sending:  # a heartbeat in the middle of another message would end the call (INTERNAL)
             await _write(self._call, message)
 
@@ -112,9 +107,7 @@ class Session:
             yield message
 
     async def _read(self) -> None:
-        """Ahead of what is handled: a write to a stream that the coordinator has ended loses what is unread, and with
-        it the end of the study.
-        """
+        """Read ahead: a write to a stream that the coordinator has ended loses unread messages, StudyEnd included."""
         end: Exception | None = None
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
@@ -127,21 +120,21 @@ class Session:
         await self._incoming.put(end)
 
     async def breaks(self, within_s: float) -> bool:
-        """Whether the stream has ended, or does within this time: what fails just before fails for no other reason."""
+        """Whether the stream has ended or ends within this time, which explains a call that failed just before."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._ended.wait()
         return self._ended.is_set()
 
     async def beat(self) -> None:
-        """Show now and then that this participant is there, and that the coordinator is.
+        """Send heartbeats, and check that the coordinator answers.
 
         Raises:
-            TimeoutError: it stays silent, although the connection doesn't say so.
+            TimeoutError: it is silent, although the connection seems intact.
         """
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            if self._ended.is_set():  # `messages` raises what it ended with, perhaps only after a long training
+            if self._ended.is_set():  # `messages` raises the reason, perhaps only after a long training
                 await asyncio.Event().wait()
             self._read_so_far.clear()
             await self.send(pb.ParticipantMessage(heartbeat=pb.Heartbeat()))
@@ -149,23 +142,23 @@ class Session:
                 async with asyncio.timeout(HEARTBEAT_ANSWER_S):
                     await self._read_so_far.wait()
             except TimeoutError:
-                if not self._incoming.full():  # else its answer waits behind what isn't handled yet
+                if not self._incoming.full():  # else the answer waits behind unhandled messages
                     raise
 
     async def leave(self) -> None:
-        """Announce that this participant stops, so that the coordinator doesn't wait for it."""
+        """Tell the coordinator that this participant stops, so that it doesn't wait for it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self.send(pb.ParticipantMessage(leaving=pb.Leaving()))
                 await self._ended.wait()
 
     async def upload(self, chunks: AsyncIterator[bytes]) -> bytes:
-        """Send framed chunks, made as they are taken; returns the digest the coordinator counted.
+        """Send framed chunks, made on demand; returns the digest that the coordinator counted.
 
         Raises:
-            UploadRejected: it wasn't taken, or came too late. Its own stream shows whether the session goes on: a call
-                that the coordinator ends while it is being written can end in any status.
-            Exception: whatever `chunks` raised.
+            UploadRejected: it wasn't taken, or came too late. Only the session's stream shows whether the session goes
+                on: a call that the coordinator ends during a write can end in any status.
+            Exception: any error of `chunks`.
         """
         broken: list[Exception] = []
 
@@ -183,7 +176,7 @@ class Session:
         try:
             receipt: pb.UploadReceipt = await call
         except asyncio.CancelledError:
-            # gRPC cancels a call whose chunks fail, or whose end it can't write. Only a cancelled task ends here.
+            # gRPC also cancels a call whose chunks fail, or whose end it can't write. Re-raised if the task ends.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             if broken:
@@ -242,7 +235,7 @@ async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: 
         try:
             return await _open_session(channel, identity, study)
         except grpc.aio.AioRpcError as error:
-            # gRPC's code for a write to a stream that was refused a moment before: the reason is lost with it.
+            # gRPC's code for a write to a stream that was refused just before; the reason is lost.
             if error.code() is not grpc.StatusCode.INTERNAL:
                 raise
     return await _open_session(channel, identity, study)

@@ -1,8 +1,7 @@
 """Credentials on disk: identity keys, and the TLS client certificate with which this process opens sessions.
 
-The certificate lies in the host's folder with its key. A renewed one is written into one file beside it, key and chain
-together, by one rename: after a crash at any moment there is a matching pair, the old or the new. Of the two, the one
-that is valid for longer is used.
+The certificate and its key are in the host's folder. A renewed pair is written beside them as one file, by one rename,
+so after a crash at any moment there is a matching pair, old or new. The pair that is valid for longer is used.
 """
 
 from __future__ import annotations
@@ -30,22 +29,17 @@ RENEW_AT: Final = 1 / 3  # of the validity that is left
 
 @dataclass(frozen=True)
 class ClientCertificate:
-    """A chain with the key of its first certificate, both PEM; times in seconds since 1970."""
+    """A chain with the key of its first certificate, both PEM; times in seconds since 1970; URIs of its SAN."""
 
     chain: bytes
     key: bytes = field(repr=False)
     not_before: float
     not_after: float
     names: tuple[str, ...]
-    """URIs of its SAN."""
     path: Path
 
     def check_time(self, now: float) -> None:
-        """Whether it is valid by this machine's clock.
-
-        Raises:
-            CertificateError: not yet, or not any more; with both times.
-        """
+        """Raises CertificateError where it isn't valid yet, or no longer, by this machine's clock; with both times."""
         if now < self.not_before:
             raise CertificateError(
                 f"the certificate {self.path} is valid from {shown(self.not_before)} on, and this machine's clock says "
@@ -55,17 +49,17 @@ class ClientCertificate:
             raise CertificateError(
                 f"the certificate {self.path} expired on {shown(self.not_after)} (this machine's clock says "
                 f"{shown(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
-                "again into a new folder, with --ledger and the old folder's ledger.sqlite: the new identity goes on "
-                "spending the same budget"
+                "again into a new folder, with --ledger and the old folder's ledger.sqlite: the new identity continues "
+                "with the same budget"
             )
 
     def renew_at(self) -> float:
-        """When less than a third of its validity is left."""
+        """When a third of its validity is left."""
         return self.not_after - (self.not_after - self.not_before) * RENEW_AT
 
 
 def shown(seconds: float) -> str:
-    """A time as people read it: ``2026-05-03 14:07 UTC``."""
+    """``2026-05-03 14:07 UTC``."""
     try:
         return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):
@@ -73,38 +67,33 @@ def shown(seconds: float) -> str:
 
 
 def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
-    """The pair that a host's folder holds, or the renewed one beside it when that is valid for longer.
+    """The pair in a host's folder, or the renewed one beside it if that is valid for longer.
 
     Raises:
         CertificateError: neither can be used: missing, no certificate, or a key that isn't the certificate's.
         runtime.key_files.KeyFileError: a key file is missing or open to others.
     """
-    found: ClientCertificate | None = None
-    trouble: CertificateError | KeyFileError | None = None
+    found: list[ClientCertificate] = []
+    errors: list[Exception] = []
     renewed = certificate.with_name(RENEWED_FILE)
-    pairs = [(certificate, key)] + ([(renewed, renewed)] if renewed.exists() else [])
-    for chain_file, key_file in pairs:
+    for chain_file, key_file in [(certificate, key)] + ([(renewed, renewed)] if renewed.exists() else []):
         try:
-            one = _read_pair(chain_file, key_file)
+            found.append(_read_pair(chain_file, key_file))
         except (CertificateError, KeyFileError) as error:
-            trouble = trouble or error
-            continue
-        if found is None or one.not_after > found.not_after:
-            found = one
-    if found is None:
-        assert trouble is not None  # noqa: S101  # one of both is set
-        raise trouble
-    return found
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return max(found, key=lambda one: one.not_after)
 
 
 def store_renewed(certificate: Path, chain: bytes, key: bytes) -> None:
-    """Make a renewed certificate the one that `load_certificate` finds; durable when this returns.
+    """Keep a renewed certificate, which `load_certificate` then finds; durable when this returns.
 
     Args:
         certificate: the file that host.toml names.
 
     Raises:
-        OSError: the folder takes no writes; what was there stays in use.
+        OSError: the folder can't be written; the previous pair stays in use.
         CertificateError: chain and key aren't a pair.
     """
     _pair(chain, key, certificate)
@@ -131,13 +120,13 @@ def _pair(chain: bytes, key: bytes, path: Path) -> ClientCertificate:
     try:
         private: PrivateKeyTypes = load_pem_private_key(key, password=None)
     except UNREADABLE:
-        # Not chained: what a parser says of a file that it can't read may quote it.
+        # Not chained: a parser's message about an unreadable file may quote the file.
         raise CertificateError(f"the key of {path} is no unencrypted private key in PEM") from None
     leaf = certificates[0]
     try:
         pair = _public(private.public_key()) == _public(leaf.public_key())
     except UNREADABLE:
-        raise CertificateError(f"{path} or its key is of a kind that isn't known here: copy both again") from None
+        raise CertificateError(f"{path} or its key is of an unknown kind: copy both again") from None
     if not pair:
         raise CertificateError(f"{path} and its key don't belong together: copy both from the same place")
     try:
@@ -163,15 +152,14 @@ def load_identity(path: Path) -> IdentityKey:
     """Read an identity key.
 
     Raises:
-        KeyFileError: missing, open to others in one of the ways of `runtime.key_files`, or not an unencrypted Ed25519
-            private key in PEM.
+        KeyFileError: refused by `runtime.key_files`, or not an unencrypted Ed25519 private key in PEM.
     """
     try:
         private = load_pem_private_key(read_key_file(path), password=None)
     except KeyFileError:
         raise
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not chained, and the content in no local: what a parser says, or a report with all locals, may quote it.
+        # Not chained, and the content in no local: a parser's message, or a report with all locals, may quote it.
         raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
     if not isinstance(private, Ed25519PrivateKey):
         raise KeyFileError(f"{path} is not an Ed25519 key")

@@ -1,9 +1,9 @@
-"""Asking for a place in a study, or for a new certificate, at the coordinator's port for enrolment.
+"""Requests for a place in a study, or for a new certificate, at the coordinator's enrolment port.
 
-The coordinator isn't trusted. Its TLS certificate is accepted unchecked, only to read the study's card; the card is
-signed by the authority whose fingerprint the join code holds, and names the one certificate authority that is trusted
-from then on. The answer to a request is signed by the authority too, and must hold a certificate for the very
-key and identity that were asked for.
+The coordinator isn't trusted. Its TLS certificate is accepted unchecked only to read the study's card. The authority
+whose fingerprint is in the join code signs the card, and the card names the only certificate authority that is trusted
+from then on. The authority also signs the answer to a request, which must hold a certificate for the requested key and
+identity.
 """
 
 from __future__ import annotations
@@ -44,30 +44,33 @@ CLOCK_NOTED_S, CLOCK_REFUSED_S = 120.0, 3600.0
 
 
 class EnrolmentUnavailable(NetworkFailure):
-    """The coordinator can't be reached, or can't take the request now; one sentence. Trying again may help."""
+    """The coordinator can't be reached, or can't take the request now. Trying again may help."""
 
 
 class NobodyListens(EnrolmentUnavailable):
-    """The machine is there, and no coordinator on that port: perhaps not yet."""
+    """The machine answers, but nothing listens on that port, perhaps not yet."""
 
 
 class EnrolmentRefused(InputFailure):
-    """Something isn't as it must be: trying again changes nothing. One sentence that names what to change."""
+    """A check failed, and trying again changes nothing; the sentence names what to change."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of a study before it is joined; nothing about the participant has been sent."""
+    """What is known about a study before it is joined; nothing about the participant has been sent.
+
+    Attributes:
+        clock_difference_s: by how much the coordinator's clock is ahead of this machine's; None if it didn't say.
+    """
 
     card: Card
     document: StudyDocument
     study_sha256: bytes
     clock_difference_s: float | None
-    """By how much the coordinator's clock is ahead of this machine's; None when it didn't say."""
 
 
 async def reach(address: str) -> None:
-    """Whether a TLS server listens there; nothing is sent but the handshake.
+    """Check that a TLS server listens there; only the handshake is sent.
 
     Raises:
         EnrolmentUnavailable, NobodyListens, EnrolmentRefused: as `look`.
@@ -84,14 +87,14 @@ async def look(address: str, fingerprint: bytes) -> Look:
     Raises:
         EnrolmentUnavailable: there is no answer.
         NobodyListens: the port is closed.
-        EnrolmentRefused: another authority, a card or a document that doesn't hold, or a clock that is wrong.
+        EnrolmentRefused: another authority, an invalid card or document, or a wrong clock.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
     certificate = _read_certificate(der, address)
     _check_times(certificate, address)
-    # Trusted for this one call, whose answer needs no trust.
+    # Trusted for this one call, whose answer is checked by the authority's signature.
     pem = certificate.public_bytes(serialization.Encoding.PEM)
-    async with _channel(address, pem) as channel:
+    async with enrolment_channel(address, pem) as channel:
         call = _method(channel, "Describe", pb.Description)(
             pb.DescribeRequest(protocol_version=PROTOCOL_VERSION).SerializeToString(), timeout=CALL_S
         )
@@ -121,7 +124,7 @@ async def look(address: str, fingerprint: bytes) -> Look:
 
 
 def clock_sentence(difference_s: float) -> str:
-    """That a clock may be wrong, with both times."""
+    """One of the clocks is wrong; with both times."""
     now = time.time()
     return (
         f"this machine's clock says {shown(now)}, the coordinator's {shown(now + difference_s)}: one of the two is "
@@ -130,14 +133,14 @@ def clock_sentence(difference_s: float) -> str:
 
 
 async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
-    """Hand in a request, or ask what became of it: the same bytes, the same request.
+    """Send a request, or ask for its answer: the same bytes are the same request.
 
     Args:
         channel: of `enrolment_channel`.
 
     Raises:
         EnrolmentUnavailable: not reachable, or too busy now.
-        EnrolmentRefused: the coordinator doesn't take such a request.
+        EnrolmentRefused: the coordinator doesn't accept such a request.
     """
     call = _method(channel, "Enrol", pb.EnrolAnswer)(
         pb.EnrolRequest(request=request).SerializeToString(), timeout=CALL_S
@@ -147,24 +150,29 @@ async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.Enr
     return answer
 
 
-def enrolment_channel(address: str, ca: bytes) -> contextlib.AbstractAsyncContextManager[grpc.aio.Channel]:
-    """A channel to the port for enrolment that trusts the study's own certificate authority (PEM) alone."""
-    return _channel(address, ca)
+@contextlib.asynccontextmanager
+async def enrolment_channel(address: str, ca: bytes) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to an enrolment port that trusts only this certificate authority (PEM)."""
+    channel = open_channel(address, ca)
+    try:
+        yield channel
+    finally:
+        await channel.close()
 
 
 def check_answer(
     data: bytes, *, authority_public: bytes, request_id: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
 ) -> Answer:
-    """Read an answer, and check that the certificate in it is the one that was asked for.
+    """Read an answer, and check that its certificate is the requested one.
 
     Args:
         request_id: SHA-256 of the request's bytes.
         ca: the study's certificate authority, PEM.
-        key: the private key that the request was made for, PEM.
-        names: URIs of which the certificate must name one, and nothing else.
+        key: the private key of the request, PEM.
+        names: URIs; the certificate must name exactly one of them, and nothing else.
 
     Raises:
-        EnrolmentRefused: it isn't.
+        EnrolmentRefused: it isn't, or the authority didn't sign the answer.
     """
     try:
         answer = verify_answer(data, authority_public, request_id)
@@ -176,11 +184,7 @@ def check_answer(
 
 
 def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, ...]) -> None:
-    """Whether a client certificate is one of this study, for this key, and names whom it must. Arguments as above.
-
-    Raises:
-        EnrolmentRefused: it isn't.
-    """
+    """Check that a client certificate is of this study and for this key and name. As `check_answer`."""
     form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     try:
         leaf = x509.load_pem_x509_certificates(chain)[0]
@@ -201,15 +205,6 @@ def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, 
 # ---------------------------------------------------------------- the wire
 
 
-@contextlib.asynccontextmanager
-async def _channel(address: str, ca: bytes) -> AsyncIterator[grpc.aio.Channel]:
-    channel = open_channel(address, ca)
-    try:
-        yield channel
-    finally:
-        await channel.close()
-
-
 def _method(channel: grpc.aio.Channel, name: str, answer: Any) -> Any:
     def read(raw: bytes) -> Any:
         if len(raw) > LARGEST_CARD + LARGEST_DOCUMENT + 1024:
@@ -225,7 +220,7 @@ async def _answer(call: Any, address: str) -> Any:
     except grpc.aio.AioRpcError as error:
         code, details = error.code(), peer_text(error.details() or error.code().name)
         if code == grpc.StatusCode.UNIMPLEMENTED:
-            raise EnrolmentRefused(f"{address} is not a port for enrolment: ask for the right one") from error
+            raise EnrolmentRefused(f"{address} is not an enrolment port: ask for the right one") from error
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
             raise EnrolmentRefused(f"{address}: {details}") from error
         if "is not in peer certificate" in details or "Hostname Verification" in details:
@@ -236,12 +231,12 @@ async def _answer(call: Any, address: str) -> Any:
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             raise EnrolmentUnavailable(f"{address}: {details}") from error
         if "Socket closed" in details or "Connection reset" in details:
-            details = "it closed the connection; this may be the port of the sessions, not the one for enrolment"
+            details = "it closed the connection; this may be the session port, not the enrolment port"
         raise EnrolmentUnavailable(f"{address} can't be reached: {details}") from error
 
 
 def _fetch_certificate(address: str) -> bytes:
-    """Whatever certificate the other side shows, DER; nothing is sent but the handshake."""
+    """The certificate that the other side shows, unchecked, DER; only the handshake is sent."""
     host, port = split_address(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -253,16 +248,16 @@ def _fetch_certificate(address: str) -> bytes:
         ):
             found = secured.getpeercert(binary_form=True)
     except ssl.SSLError as error:
-        raise EnrolmentRefused(f"{address} doesn't speak TLS: is it the coordinator's port for enrolment?") from error
+        raise EnrolmentRefused(f"{address} doesn't speak TLS: is it the coordinator's enrolment port?") from error
     except ConnectionRefusedError as error:
         raise NobodyListens(
-            f"{address} can't be reached: nobody listens there; check the address, and that the coordinator runs"
+            f"{address} can't be reached: nothing listens there; check the address, and that the coordinator runs"
         ) from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise EnrolmentUnavailable(f"{address} can't be reached: {reason}; check the address") from error
     if not found:
-        raise EnrolmentRefused(f"{address} shows no certificate: is it the coordinator's port for enrolment?")
+        raise EnrolmentRefused(f"{address} shows no certificate: is it the coordinator's enrolment port?")
     return found
 
 

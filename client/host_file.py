@@ -1,7 +1,7 @@
-"""What ``host.toml`` may say: one client process, the participants it hosts, and the policy they accepted.
+"""``host.toml``: one client process, the participants that it hosts, and their policy.
 
-The folder of a host is complete: keys, the coordinator's certificate authority, the authority's public key.
-It can be copied to another machine; all paths are relative to the file.
+The folder of a host is complete (keys, the coordinator's certificate authority, the authority's public key) and can be
+copied to another machine: all paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from learning.data_names import OWN, check_dataset_name, located
 from learning.option_help import OPTION_HELP
 from learning.task_names import trained_task
 from runtime.settings_file import (
-    ConfigurationError,
     Settings,
     Table,
     check_files,
@@ -28,20 +27,6 @@ from runtime.settings_file import (
 )
 from runtime.settings_keys import key as declared
 from runtime.settings_keys import tables_toml
-
-__all__ = [
-    "ConditionsTable",
-    "ConfigurationError",
-    "CoordinatorTable",
-    "DataTable",
-    "HostConfiguration",
-    "HostTable",
-    "ParticipantTable",
-    "PolicyTable",
-    "StudyTable",
-    "host_toml",
-    "load",
-]
 
 HOST_FILE = "host.toml"
 _HINT = "Name a host's folder or its host.toml; `sordino init DIR` makes them under DIR/hosts."
@@ -69,7 +54,7 @@ class HostTable(Table):
 
 
 class StudyTable(Table):
-    """[study]: the one study that this host takes part in."""
+    """[study]: the study that this host takes part in."""
 
     name: str = declared(help="of the study", min_length=1, max_length=64, option="study_name")
     task: TaskName = declared(help="what is computed", option="task_name")
@@ -78,7 +63,7 @@ class StudyTable(Table):
         pattern=r"^[0-9a-fA-F]{64}$",
     )
     sha256: Sha256 | None = declared(
-        None, help="of the study document that was agreed to: plan, budget and task; another one is refused"
+        None, help="of the accepted study document (plan, budget, task); any other is refused"
     )
 
     @property
@@ -87,7 +72,7 @@ class StudyTable(Table):
 
 
 class CoordinatorTable(Table):
-    """[coordinator]: whom to connect to."""
+    """[coordinator]: the coordinator, and this process's TLS files."""
 
     address: str = declared("localhost:8443", help="HOST:PORT of the coordinator")
     ca: Path = declared(Path("ca.pem"), help="the coordinator's TLS certificate must chain to it")
@@ -95,7 +80,7 @@ class CoordinatorTable(Table):
         Path("tls/client.pem"), help="certificate of this process; a renewed one is written beside it, as renewed.pem"
     )
     key: Path = declared(Path("tls/client.key"), help="its private key; secret", option="tls_key")
-    enrolment: str = declared("", help="HOST:PORT where the certificate is renewed; empty: it isn't")
+    enrolment: str = declared("", help="HOST:PORT where the certificate is renewed; empty: it isn't renewed")
     give_up_s: float = declared(
         60.0,
         help="how long to keep trying while the coordinator can't be reached; 0: for ever",
@@ -115,9 +100,9 @@ class CoordinatorTable(Table):
 
 
 class DataTable(Table):
-    """[data]: the data set, and how it is cut into ``parts``; each participant holds one of them.
+    """[data]: the data set and its cut into ``parts``, of which each participant holds one.
 
-    With ``dataset = "own"`` nothing is cut: each participant names a file, and the other keys say nothing."""
+    With ``dataset = "own"`` each participant names a file instead, and the other keys have no effect."""
 
     dataset: Annotated[str, AfterValidator(check_dataset_name)] = declared(
         "fashion-mnist-subset",
@@ -133,12 +118,12 @@ class DataTable(Table):
 
 
 class ConditionsTable(Table):
-    """[conditions]: when this device takes part; docs/edge.md says how each is found out.
+    """[conditions]: when this device takes part; docs/edge.md says how each is measured.
 
-    While one doesn't hold the process isn't connected, which the coordinator sees. Hours, and rounds a day, are in
-    [policy]."""
+    While one doesn't hold, the process isn't connected, and the coordinator sees that. Hours and rounds per day are in
+    [policy], because their refusals look like all others."""
 
-    mains_power: bool = declared(False, help="only while it doesn't run on its battery")
+    mains_power: bool = declared(False, help="only while it doesn't run on battery")
     idle: bool = declared(False, help="only while other programs use at most max_load of the processors")
     max_load: float = declared(0.25, help="share of all processors, over the last minute", gt=0, le=1)
     min_free_memory_mb: int = declared(
@@ -170,7 +155,7 @@ class ParticipantTable(Table):
 
 
 class HostConfiguration(Settings):
-    """One client process as its owner configured it; frozen, validated once."""
+    """A whole host.toml; frozen, validated once."""
 
     host: HostTable = declared(help="", option=None)
     study: StudyTable = declared(help="", option=None)
@@ -189,10 +174,9 @@ class HostConfiguration(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        keys = [entry.key for entry in self.participants]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
+        twice = _repeated([entry.key for entry in self.participants])
         if twice is not None:
-            raise ValueError(f"participants: {twice} stands there twice. Give each participant its own key")
+            raise ValueError(f"participants: {twice} is listed twice. Give each participant its own key")
         self._check_data()
         for task in (self.study.task, trained_task(self.study.task, self.task)):
             if self.policy.tasks is not None and task not in self.policy.tasks:
@@ -203,31 +187,23 @@ class HostConfiguration(Settings):
         return self
 
     def _check_data(self) -> None:
-        """Raises ValueError: a participant's data isn't named as the data set needs it, or two name the same."""
+        """Raises ValueError: a participant's data isn't named as the data set requires, or two name the same."""
         own = self.data.dataset == OWN
         needed, other = ("data", "part") if own else ("part", "data")
         if not own and self.data.parts < 1:
-            raise ValueError("data.parts is missing: into how many parts the data set is cut")
+            raise ValueError("data.parts is missing: the number of parts that the data set is cut into")
         for index, entry in enumerate(self.participants):
             if getattr(entry, needed) is None or getattr(entry, other) is not None:
-                which = 'a file of her own, data = "FILE"' if own else "a part of the data set, part = NUMBER"
+                which = 'a file, data = "FILE"' if own else "a part of the data set, part = NUMBER"
                 raise ValueError(
                     f"participants[{index}]: with data.dataset = {self.data.dataset!r} each participant has {which}, "
                     f"and no {other}"
                 )
-        files = [entry.data for entry in self.participants if entry.data is not None]
-        same = next((file for file in files if files.count(file) > 1), None)
-        if same is not None:
-            raise ValueError(
-                f"participants: two of them have data = {str(same)!r}. Each participant holds data of her own: what "
-                "two identities tell of the same data adds up"
-            )
-        parts = [entry.part for entry in self.participants if entry.part is not None]
-        shared = next((part for part in parts if parts.count(part) > 1), None)
+        shared = _repeated([getattr(entry, needed) for entry in self.participants])
         if shared is not None:
             raise ValueError(
-                f"participants: two of them have part = {shared}. Each participant holds a part of her own: what two "
-                "identities tell of the same data adds up"
+                f"participants: two of them have {needed} = {shared}. Give each participant its own data: what "
+                "two identities reveal about the same data adds up"
             )
         for index, entry in enumerate(self.participants):
             if entry.part is not None and entry.part >= self.data.parts:
@@ -235,6 +211,11 @@ class HostConfiguration(Settings):
                     f"participants[{index}].part = {entry.part} is outside the {self.data.parts} parts of "
                     f"the data: use 0 to {self.data.parts - 1}"
                 )
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    """The first value that occurs twice; None if there is none."""
+    return next((value for value in values if values.count(value) > 1), None)
 
 
 def host_toml(
@@ -253,12 +234,12 @@ def host_toml(
     participants: Sequence[Mapping[str, Any]],
     ledger: str = "ledger.sqlite",
 ) -> str:
-    """The commented file of a host whose folder is complete, read back by `load`.
+    """A host.toml with comments, which `load` reads.
 
     Args:
-        header: lines of the comment above all tables.
+        header: lines of the comment at its top.
         name: of the host.
-        policy, data, participants: tables, as TOML holds them; a policy may also name its file.
+        policy, data, participants: tables; a policy may also name its file.
     """
     tables = {
         "host": {"name": name, "journal": "journal.sqlite", "ledger": ledger},
@@ -280,14 +261,13 @@ def host_toml(
 
 
 def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
-    """Read a host's file, or the ``host.toml`` in a host's folder; all paths come back absolute.
+    """Read a host.toml, or the one in a folder, and make its paths absolute.
 
     Args:
-        path: the file or the folder.
-        policy: in the place of the one that host.toml holds or names.
+        policy: replaces the one that host.toml holds or names.
 
     Raises:
-        ConfigurationError: the file, a key in it, or a file that it names can't be used.
+        runtime.settings_file.ConfigurationError: the file, a key in it, or a file that it names can't be used.
     """
     file = path / HOST_FILE if path.is_dir() else path
     configuration = read_settings(

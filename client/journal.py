@@ -1,8 +1,8 @@
-"""What a participant must not forget, written before the message that depends on it is sent.
+"""The durable state of a client process, written before the message that depends on it is sent.
 
-One file serves all participants of a client process. It answers: which attempts were joined (a restarted process sits
-those out), which survivor sets were signed, which unmasking request was answered. What was charged is in the ledger,
-which may serve several studies over the same data; the journal notes its end, so that an older copy of it is found.
+One file serves all participants of the process: which attempts were joined (a restarted process skips them), which
+survivor sets were signed, and which unmasking request was answered. Charges are in the ledger, which may serve several
+studies over the same data; the journal notes the ledger's end, so that an older copy of it is detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS ledger (id INTEGER PRIMARY KEY CHECK (id = 1), rows I
 
 
 class AlreadyJoined(Exception):
-    """This attempt, or a later one, was joined before: its keys are gone, so it is sat out."""
+    """This attempt, or a later one, was joined before: its keys are gone, so it is skipped."""
 
 
 class ClientJournal:
@@ -43,7 +43,7 @@ class ClientJournal:
         """
         Args:
             path: of the journal.
-            ledger: of the participants' charges; both are made if neither is there.
+            ledger: of the participants' charges; both are created if neither exists.
 
         Raises:
             runtime.durable.StorageError: one of the two can't be used; nothing is written then.
@@ -74,13 +74,13 @@ class ClientJournal:
             raise
 
     async def accept_study(self, study: str, document_sha256: bytes, roster_version: int, roster_digest: bytes) -> None:
-        """Pin a study's document, and remember its newest roster version.
+        """Pin a study's document, and note its newest roster version.
 
-        Charges are summed at the order that the document fixes, so it must stay the same for the whole study.
+        Charges are summed at the order that the document fixes, so a study must keep its document.
 
         Raises:
-            ValueError: another document than the one accepted first, an older roster than one seen before, or another
-                one of the same version.
+            ValueError: the document isn't the one accepted first, or the roster is older than one seen before, or
+                differs from one of the same version.
         """
         rows = self._store.read("SELECT document, roster_version, roster FROM studies WHERE study = ?", (study,))
         if rows and bytes(rows[0][0]) != document_sha256:
@@ -88,7 +88,7 @@ class ClientJournal:
                 f"the plan or task of the study {study!r} differs from the one this host accepted first: "
                 "give a changed study another name"
             )
-        # The ledger knows as well, should the journal have been lost.
+        # The ledger holds it too, in case the journal was lost.
         for charged in self.ledger.totals.studies.values():
             if charged.first.study == study and charged.first.study_sha256 != document_sha256.hex():
                 raise ValueError(
@@ -101,8 +101,8 @@ class ClientJournal:
             )
         if rows and roster_version == rows[0][1] and roster_digest != bytes(rows[0][2]):
             raise ValueError(
-                f"the coordinator shows another version {roster_version} of the roster than was seen before: the "
-                "authority's key is in two hands, or its folder was put back to an older copy"
+                f"the coordinator shows another version {roster_version} of the roster than was seen before: two "
+                "parties have the authority's key, or its folder was restored from an older copy"
             )
         await self._store.write(
             (
@@ -113,11 +113,7 @@ class ClientJournal:
         )
 
     async def join(self, study: str, identity: bytes, round_: int, attempt: int) -> None:
-        """Before keys are advertised.
-
-        Raises:
-            AlreadyJoined: round numbers only grow, and attempts within a round.
-        """
+        """Note an attempt before keys are advertised; raises AlreadyJoined unless its numbers are higher than all."""
         key = (study, identity)
         if (round_, attempt) <= self._last.get(key, (0, 0)):
             raise AlreadyJoined
@@ -130,24 +126,16 @@ class ClientJournal:
         )
 
     async def charge(self, entry: LedgerEntry) -> Row:
-        """Before the first byte of an upload: the unamplified cost at h_min.
+        """Write a ledger row: the unamplified cost at h_min, before the first byte of an upload.
+
+        Or its withdrawal (`EXCLUDED`), after a quorum has signed a u3 without this participant.
 
         Raises:
-            wire.records.ledger_rows.InvalidRow: the attempt was charged before, or a later one.
+            wire.records.ledger_rows.InvalidRow: the attempt or a later one was charged before; or, for a withdrawal, it
+                isn't the last charge or its exact cost is known.
         """
-        return await self._append(entry)
-
-    async def take_back(self, entry: LedgerEntry) -> Row:
-        """After a quorum has signed a u3 without this participant: the attempt's last charge becomes nothing.
-
-        Raises:
-            wire.records.ledger_rows.InvalidRow: it isn't the last charge, or its exact cost is known already.
-        """
-        return await self._append(entry)
-
-    async def _append(self, entry: LedgerEntry) -> Row:
         row = await asyncio.wrap_future(self.ledger.append(entry))
-        self._note(row.head)  # nothing waits for it: an older note is still a place in the same chain
+        self._note(row.head)  # nothing waits for it: an older note is still a row of the same chain
         return row
 
     def _note(self, head: Head) -> None:
@@ -160,34 +148,24 @@ class ClientJournal:
         )
 
     async def sign(self, study: str, identity: bytes, round_: int, attempt: int, statement: bytes) -> None:
-        """Before a signature over survivor sets is sent."""
-        await self._update("signed = ?", (statement,), study, identity, round_, attempt)
+        """Note the statement before a signature over survivor sets is sent."""
+        await self._update("signed", statement, study, identity, round_, attempt)
 
     async def answer(
         self, study: str, identity: bytes, round_: int, attempt: int, request: bytes, exact: LedgerEntry
     ) -> None:
-        """Before an unmasking request is answered: its digest, and the cost at the u3 that a quorum signed.
+        """Note an unmasking request before it is answered: its digest, and the cost at the u3 that a quorum signed.
 
-        That cost takes the place of the one at h_min, of which it is at most equal. If only one of the two reaches the
-        disk, the participant has been charged what the sum cost, or more.
+        That cost replaces the one at h_min, which is at least as high. If only one of the two reaches the disk, the
+        participant has been charged what the sum cost, or more.
         """
-        await asyncio.gather(
-            self._update("answered = ?", (request,), study, identity, round_, attempt), self._append(exact)
-        )
+        await asyncio.gather(self._update("answered", request, study, identity, round_, attempt), self.charge(exact))
 
-    async def _update(
-        self,
-        columns: str,
-        values: tuple[bytes | float, ...],
-        study: str,
-        identity: bytes,
-        round_: int,
-        attempt: int,
-    ) -> None:
+    async def _update(self, column: str, value: bytes, study: str, identity: bytes, round_: int, attempt: int) -> None:
         await self._store.write(
             (
-                f"UPDATE attempts SET {columns} WHERE study = ? AND identity = ? AND round = ? AND attempt = ?",
-                (*values, study, identity, round_, attempt),
+                f"UPDATE attempts SET {column} = ? WHERE study = ? AND identity = ? AND round = ? AND attempt = ?",
+                (value, study, identity, round_, attempt),
             )
         )
 
@@ -198,14 +176,11 @@ class ClientJournal:
 
 
 def check_ledger(journal: Path, ledger: Path) -> Head | None:
-    """Check a ledger against what the journal noted of it; writes nothing.
-
-    Returns:
-        The end of the ledger when it was last noted; None if the journal knows of none.
+    """Compare a ledger with the end that the journal noted, which is returned (None: none); writes nothing.
 
     Raises:
-        runtime.durable.StorageError: a file can't be read. For the ledger: `wire.records.ledger.LedgerError`, and
-            `wire.records.ledger.ChangedLedger` where it differs from what the participants wrote.
+        runtime.durable.StorageError: a file can't be read; for the ledger `wire.records.ledger.LedgerError`, or
+            `wire.records.ledger.ChangedLedger` if it isn't what the participants wrote.
     """
     noted = _noted(journal)
     met: list[Head] = []

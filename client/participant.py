@@ -1,7 +1,7 @@
-"""One participant: takes part in the rounds of a study through the protocol core.
+"""One participant, which takes part in the rounds of a study through the protocol core.
 
-Training begins when a round is announced and runs beside the key exchange. Whatever must be durable is written before
-the message that depends on it. A failure ends the attempt for this participant and nothing else.
+Training begins when a round is announced and runs beside the key exchange. State that must be durable is written before
+the message that depends on it. A failure ends only the attempt, and only for this participant.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Phase = TypeVar("Phase")
 
 
 class Charge(NamedTuple):
-    """The last charge, while it may be taken back."""
+    """The last charge, while it may be withdrawn."""
 
     terms: StudyTerms
     number: Number
@@ -60,7 +60,7 @@ class Charge(NamedTuple):
 
 @dataclass
 class _Attempt:
-    """One attempt under way. The phase is whatever the core's last step returned."""
+    """The attempt under way; its phase is the result of the core's last step."""
 
     number: Number
     terms: StudyTerms
@@ -68,9 +68,9 @@ class _Attempt:
     phase: object
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[Update | None] = field(repr=False)
-    agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, while others deal
-    packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator says that it has it
-    offset: int = 0  # where its copy ends
+    agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, computed while others deal
+    packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator confirms it
+    offset: int = 0  # where the coordinator's copy ends
 
     def drop(self) -> None:
         self.model.cancel()
@@ -98,17 +98,17 @@ class Participant:
     ) -> None:
         """
         Args:
-            data_name: by which the ledger knows the data; see `client.held_data`.
-            executor: for the protocol's arithmetic, so that streams are answered meanwhile.
-            lines: reports what becomes of each attempt.
-            may_begin: called when an attempt is announced; if it returns False the participant leaves instead.
+            data_name: the data's name in the ledger; see `client.held_data`.
+            executor: for the protocol's arithmetic, so that the event loop stays free.
+            lines: reports the end of each attempt.
+            may_begin: called when an attempt is announced; if it returns False, the participant leaves instead.
         """
         self.identity, self.data_name, self.training, self.behaviour = identity, data_name, training, behaviour
         self._policy, self._journal, self._study, self._executor = policy, journal, study, executor
         self._lines, self._may_begin = lines, may_begin
         self._terms: StudyTerms | None = None
         self._attempt: _Attempt | None = None
-        # Read and not handled: an attempt goes on while its session breaks and another one is opened.
+        # Read but not handled: an attempt continues while its session breaks and another one is opened.
         self._inbox: asyncio.Queue[tuple[Session, str, Any]] = asyncio.Queue(AHEAD)
         self._session = ResumableSession()
         self._worker: asyncio.Task[None] | None = None
@@ -118,14 +118,14 @@ class Participant:
 
     @property
     def under_way(self) -> bool:
-        """Whether an attempt is, or the handling of a message: then it is not the moment to leave."""
+        """Whether an attempt or the handling of a message is, so that the participant shouldn't leave now."""
         return self._answering or self._attempt is not None or self._session.number is not None
 
     async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
         """Handle messages until the study or the session ends; an attempt under way stays for the next session.
 
         Returns:
-            The coordinator's reason for the end of the study; None when the stream ended without one.
+            The coordinator's reason for the end of the study; None if the stream ended without one.
 
         Raises:
             grpc.aio.AioRpcError: the stream broke.
@@ -160,14 +160,14 @@ class Participant:
             await asyncio.gather(listening, beating, return_exceptions=True)
 
     async def rest(self, seconds: float) -> None:
-        """Wait between two sessions. Raises the error that has ended the handling of messages, if one has."""
+        """Wait between two sessions; raises the error that ended the handling of messages, if there is one."""
         if self._worker is None:
             await asyncio.sleep(seconds)
         elif (await asyncio.wait({self._worker}, timeout=seconds))[0]:
             self._worker.result()
 
     async def close(self) -> None:
-        """End whatever is under way: no session follows."""
+        """End everything under way: no session follows."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.cancel()
@@ -199,18 +199,18 @@ class Participant:
                     attempt.packed = None
                 continue
             await self._inbox.put((session, kind, content))
-            # Not before there is room for it: what was counted is never sent again, and a session can end meanwhile.
+            # Only once there was room for it: a counted message is never sent again, and a session can end meanwhile.
             if kind != "resumed":
                 await self._session.heard(kind, content)
         return None
 
     async def _work(self) -> None:
-        """Handle what was read, in order."""
+        """Handle the messages in order."""
         while True:
             session, kind, content = await self._inbox.get()
             self._answering = True
             try:
-                # A credit of an earlier session is void: it is granted again.
+                # A credit of an earlier session is void: the coordinator grants it again.
                 if kind != "upload_credit" or self._session.is_on(session):
                     await self._guarded(kind, content)
                     self.behaviour.handled(None)
@@ -222,7 +222,7 @@ class Participant:
                 self._inbox.task_done()
 
     async def _guarded(self, kind: str, message: Any) -> None:
-        """Handle a message; where that fails the attempt is refused, and the failure goes no further."""
+        """Handle a message; a failure refuses the attempt and has no other effect."""
         number = (getattr(message, "round", 0), getattr(message, "attempt", 0))
         log = self._log.bind(round=number[0], attempt=number[1])
         try:
@@ -234,7 +234,7 @@ class Participant:
             log.warning("refused by policy", rule=error.reason, reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_POLICY)
         except UploadRejected as error:
-            # Mostly the coordinator has left this participant out already; otherwise it needn't wait for the deadline.
+            # Usually the coordinator has dropped this participant already; otherwise this spares it the deadline.
             log.info("upload not taken", reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except DocumentUnavailable as error:
@@ -248,7 +248,7 @@ class Participant:
             log.error("failed", error=type(error).__name__, reason=reason)
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except (InvalidUpdate, ValueError, ArithmeticError) as error:
-            # The type and nothing else of the error: an update's content never reaches a log.
+            # Only the error's type: an update's content never reaches a log.
             log.error("failed", error=type(error).__name__)
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
 
@@ -307,11 +307,11 @@ class Participant:
     # ------------------------------------------------------------ the phases
 
     async def _terms_of(self, message: pb.RoundStart) -> StudyTerms:
-        """The terms of a round: those that hold, or with a later roster than theirs."""
+        """The terms of a round: the current ones, perhaps with a later roster."""
         assert self._terms is not None  # noqa: S101  # since the first session
         if message.study_sha256 != self._terms.study_sha256:
             raise CoordinatorMisbehaved("AdvertiseKeys", "the round names another study document")
-        # Fetched every time: another participant of this process may have seen a later version than this one.
+        # Fetched every time: another participant of this process may have seen a later version.
         try:
             return await self._session.fetched(lambda one: self._study.accept_roster(one, message.roster_sha256))
         except InvalidRoster as error:
@@ -323,11 +323,11 @@ class Participant:
         self._drop_attempt()
         terms = self._terms = await self._terms_of(message)
         plan = terms.document.plan
-        if message.round > plan.rounds:  # once joined, no earlier round could be
+        if message.round > plan.rounds:  # once it is joined, no earlier round could be
             raise CoordinatorMisbehaved("AdvertiseKeys", f"round {message.round} of a plan with {plan.rounds}")
         ticket = None
         if plan.sampling == LOTTERY:
-            if len(terms.roster) < plan.population:  # the rate that the plan counts on is that of a larger roster
+            if len(terms.roster) < plan.population:  # the plan's sampling rate is that of a larger roster
                 raise CoordinatorMisbehaved("AdvertiseKeys", f"{plan.population} must be on the roster before a round")
             if not message.HasField("ticket"):
                 raise CoordinatorMisbehaved("AdvertiseKeys", "the plan draws cohorts, and the round has no ticket")
@@ -356,7 +356,7 @@ class Participant:
         await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
 
     async def _model(self, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
-        """The round's model and clips. What can fail here doesn't depend on the participant's data."""
+        """The round's model and clips. A failure here doesn't depend on the participant's data."""
         rule, dim = terms.document.plan.clipping, self.training.broadcast_dim
         largest = model_bytes(dim, rule)
         data = await self._session.fetched(lambda one: self._study.fetch(one, model_sha256, largest))
@@ -377,7 +377,7 @@ class Participant:
         attempt.phase = masking
         clips = (await attempt.model).clips
         check_clips(self._policy, clips)
-        # Charged before anything that touches the data is waited for: whatever happens from here on costs a round.
+        # Charged before this waits for anything that uses the data: from here on, the round is paid for in any case.
         self._check_policy(attempt.terms, attempt.number, attempt.model_sha256)
         await self._journal.charge(self._entry(attempt.terms, attempt.number))
         self._charged = Charge(attempt.terms, attempt.number, masking.cohort)
@@ -394,7 +394,7 @@ class Participant:
 
     async def _upload(self, attempt: _Attempt) -> None:
         packed = attempt.packed
-        if packed is None or attempt.offset > len(packed):  # all of it can have arrived but its end
+        if packed is None or attempt.offset > len(packed):  # equal: only the end of the stream was lost
             raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
         if await self.behaviour.upload(attempt.number, packed, attempt.offset, self._session.upload):
             attempt.packed = None
@@ -412,14 +412,14 @@ class Participant:
                 answered, reply = await self._compute(unsigned.receive, request)
             attempt.phase, survivors = answered, len(phase.survivors)
             exact = self._entry(attempt.terms, attempt.number, kind=EXACT, survivors=survivors)
-            self._charged = None  # from here on the sum holds this input
+            self._charged = None  # from here on, the sum may hold this input
             await self._journal.answer(*self._key(attempt), answered.request_digest, exact)
             if self._lines is not None:
                 self._lines.in_sum(attempt.number, self.identity.public, survivors)
         await self._say(attempt, "unmasking", codec.write_unmasking_reply(reply))
 
     async def _take_back(self, message: pb.SurvivorProof) -> None:
-        """A sum was opened without this participant: if a quorum has signed that, the attempt costs it nothing."""
+        """A sum was opened without this participant: if a quorum signed that, the attempt costs it nothing."""
         charged = self._charged
         if charged is None or charged.number != (message.round, message.attempt):
             return
@@ -428,13 +428,13 @@ class Participant:
         sets, request = codec.read_survivor_proof(message)
         await self._compute(excluding_survivors, charged.cohort, sets, request)
         self._charged = None
-        await self._journal.take_back(self._entry(charged.terms, charged.number, kind=EXCLUDED))
+        await self._journal.charge(self._entry(charged.terms, charged.number, kind=EXCLUDED))
         self._log.info("the sum was opened without this participant: nothing is charged", round=message.round)
 
     # ------------------------------------------------------------ helpers
 
     def _entry(self, terms: StudyTerms, number: Number, **more: Any) -> LedgerEntry:
-        """A row of this participant's ledger about an attempt; unless ``more`` says otherwise a charge at h_min."""
+        """A ledger row of this participant about an attempt: by default a charge at h_min."""
         return make_entry(
             terms.document.plan,
             study=terms.document.study,
@@ -477,7 +477,7 @@ class Participant:
             self._lines.over(number, self.identity.public, peer_text(reason))
 
     def _drop_attempt(self) -> None:
-        """Keys, shares and masks go with the attempt."""
+        """Forget the attempt with its keys, shares and masks."""
         if self._attempt is not None:
             self._attempt.drop()
             self._attempt = None
@@ -490,6 +490,6 @@ def _expect(phase: object, wanted: type[Phase], kind: str) -> Phase:
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Take note of a failure that nobody waits for any more."""
+    """Retrieve a failure, so that asyncio doesn't report it as unhandled."""
     if not task.cancelled():
         task.exception()

@@ -51,11 +51,11 @@ from wire.certificates import CertificateError
 
 log = structlog.get_logger()
 
-AT_ONCE_S: Final = 0.2  # longest wait before the first attempt to connect again
+AT_ONCE_S: Final = 0.2  # longest wait before the first reconnection
 RETRY_S: Final = (0.5, 10.0)  # longest wait before the second one, and before any
-STEADY_S: Final = 1.0  # a session that lasts this long was worth opening
+STEADY_S: Final = 1.0  # a session that lasts this long resets the waits
 FINAL: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)  # trying again changes nothing
-FINISHED: Final = ("rounds done", "budget reached")  # the coordinator's reasons for ending a study that can't go on
+FINISHED: Final = ("rounds done", "budget reached")  # the coordinator's reasons for a final end of a study
 
 
 def join(
@@ -67,23 +67,23 @@ def join(
     """Take part in a study until it ends.
 
     Args:
-        service: reports to a supervisor that the process is ready, lives and ends.
+        service: reports to a supervisor that the process is ready, is alive and ends.
         behaviours: as `ParticipantHost`.
 
     Returns:
-        0 when the study ended or the process was stopped by SIGTERM, 130 after Ctrl-C.
+        0 if the study ended or SIGTERM stopped the process, 130 after Ctrl-C.
 
     Raises:
         Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
     way = choose_keystream(time.perf_counter)
     if has_aes() is False:
-        log.info("this processor has no AES instructions: masks are made without, which takes longer", mode=way)
+        log.info("this processor has no AES instructions: masks take longer to compute", mode=way)
     try:
         journal = ClientJournal(settings.host.journal, settings.host.ledger)
-    except StorageError as error:  # a changed ledger included: the code of one is for verbs that verify ledgers
+    except StorageError as error:  # a changed ledger included: its exit code is for verbs that verify ledgers
         raise InputFailure(str(error)) from error
-    # Two threads each: one participant's work beside another's, and no more memory than that.
+    # Two threads each: two participants can work in parallel, with limited memory.
     threads = min(2, os.cpu_count() or 1)
     executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
     trainer = ThreadPoolExecutor(threads, thread_name_prefix="training")
@@ -114,8 +114,8 @@ class ParticipantHost:
         Args:
             executor: for the protocol's arithmetic.
             trainer: for training, which may last minutes; by default ``executor``.
-            held: the participants' data as `client.held_data.held_data` returns it; by default read from there.
-            keep_roster: what is held in the place of a verified roster; by default a `SharedRoster` where there are
+            held: the participants' data, by default from `client.held_data.held_data`.
+            keep_roster: replaces a verified roster by the object to hold; by default a `SharedRoster` if there are
                 several participants.
             behaviours: identity -> its hooks, for tests and `sordino.lab`.
 
@@ -170,21 +170,21 @@ class ParticipantHost:
     async def _why_not(self) -> dict[str, str]:
         """The conditions that don't hold now.
 
-        The policy's hours and rounds a day aren't among them: a participant that disconnected for them would reveal
-        them to the coordinator, to which all refusals look alike.
+        Not the policy's hours and rounds per day: a participant that disconnected for them would reveal them to the
+        coordinator, for which all refusals look alike.
         """
         return await asyncio.to_thread(self._machine.why_not, self._settings.conditions)
 
     async def run(self) -> int:
-        """Until every participant's study has ended, or the process is stopped; returns the exit code."""
+        """Run until the study has ended for every participant or the process is stopped; returns the exit code."""
         return await run_until_stopped(self.stay())
 
     async def stay(self) -> None:
         """Keep the participants connected until the study has ended for each of them.
 
         Raises:
-            Failure: the first reason why one of them could not take part, once the others have ended: the revocation of
-                one participant must not end the part of another.
+            Failure: the first reason why one couldn't take part, after all have ended: the revocation of one
+                participant must not stop another.
         """
         renewal = Renewal(
             self._settings, self._participants[0].identity, self._ca, self._certificate, self._use_certificate
@@ -211,12 +211,12 @@ class ParticipantHost:
             background.cancel()
             await asyncio.gather(*tasks, background, return_exceptions=True)
             await channels.close(grace=1.0)
-            # In the log alone: where a failed process is started again, the exit code would be visible to everybody.
+            # Only in the log: where a failed process is restarted, others could observe an exit code.
             if summary := failure_summary([one.training for one in self._participants]):
                 log.error(summary)
 
     async def _renew_expired(self, renewal: Renewal) -> None:
-        log.info("the certificate has expired, a new one is asked for", path=str(self._certificate.path))
+        log.info("the certificate has expired, requesting a new one", path=str(self._certificate.path))
         try:
             await renewal.renew(self._settings.coordinator.give_up_s or None)
         except (EnrolmentRefused, EnrolmentUnavailable, CertificateError) as error:
@@ -225,11 +225,11 @@ class ParticipantHost:
                 f"the certificate {self._certificate.path} expired on {shown(self._certificate.not_after)} (this "
                 f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
                 "ask the study's authority for a new join code and join again into a new folder, with --ledger "
-                f"{self._settings.host.ledger}: the new identity goes on spending the same budget",
+                f"{self._settings.host.ledger}: the new identity continues with the same budget",
             ) from error
 
     def _use_certificate(self, certificate: ClientCertificate) -> None:
-        """From the next session on."""
+        """Use it from the next session on."""
         self._certificate = certificate
         if self._channels is not None:
             self._channels.renew(certificate)
@@ -248,11 +248,11 @@ class ParticipantHost:
     async def _stay_connected(self, channels: Channels, participant: Participant) -> None:
         address, give_up_s = self._settings.coordinator.address, self._settings.coordinator.give_up_s
         away_since, failures = time.monotonic(), 0
-        told = Trouble(-1, "")  # the most informative since the coordinator was last reachable
+        told = Trouble(-1, "")  # the most specific one since the coordinator was last reachable
         while True:
             if self._gate.is_overdue():
-                await participant.close()  # else an attempt that a coordinator never ends would keep the gate open
-            # Waiting at the gate isn't time without an answer. A participant in an attempt finishes it first.
+                await participant.close()  # else a coordinator that never ends an attempt would keep the gate open
+            # Time at the gate doesn't count as time without an answer. A participant finishes its attempt first.
             if not participant.under_way and await self._gate.opened():
                 away_since = time.monotonic()
             connection, connected = channels.current(), False
@@ -267,23 +267,23 @@ class ParticipantHost:
                         reason = await self._gate.within(work, lambda: participant.under_way)
                     finally:
                         away_since = time.monotonic()  # from the end of the session, however it ends
-                        if away_since - began >= STEADY_S:  # else it is one of those that break at once
+                        if away_since - began >= STEADY_S:  # else sessions break at once, and waits must grow
                             failures = 0
                 finally:
                     session.close()
                 if reason is not None:
-                    if reason not in self._ended:  # said once for all participants of the process
+                    if reason not in self._ended:  # logged once for all participants of the process
                         log.info("the study ended", reason=reason)
                         self._ended.add(reason)
                     if reason not in FINISHED:
                         raise Failure(
                             ExitCode.STUDY,
-                            f"the coordinator gave up ({reason}), and the study can go on when it is served again: "
-                            "start this again then",
+                            f"the coordinator gave up ({reason}). The study can continue when it is served again: then "
+                            "start this again",
                         )
                     return
                 trouble = Trouble(0, "it closed the connection")
-            except NotNow:  # this participant left by itself: nothing is wrong
+            except NotNow:  # this participant left on purpose
                 continue
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name
@@ -297,7 +297,7 @@ class ParticipantHost:
                 trouble = trouble_of_silence(None if connected else self._web_proxy())
             except DocumentMismatch as error:
                 raise NetworkFailure(f"{address}: {error}") from error
-            # Said once for all participants of the process, and again when more is known.
+            # Logged once for all participants of the process, and again when more is known.
             if self._reachable or trouble.tells > max(self._told, 1):
                 longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
                 log.info(f"coordinator away, trying again {longest}", address=address, reason=trouble.words)
@@ -327,7 +327,7 @@ class ParticipantHost:
 
 
 async def run_until_stopped(work: Coroutine[Any, Any, None]) -> int:
-    """Run to the end, or until SIGTERM or SIGINT; returns the exit code, having let the work clean up."""
+    """Run until the end, SIGTERM or SIGINT; returns the exit code after the work has cleaned up."""
     stopped: list[int] = []
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(work)
@@ -353,7 +353,7 @@ def _log_of(identity: IdentityKey) -> Any:
 
 
 def _read_ca(path: Path) -> bytes:
-    """Certificates in PEM. gRPC would accept anything here, and then never connect."""
+    """Certificates in PEM. gRPC would accept any bytes here, and then never connect."""
     content = path.read_bytes()
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
@@ -365,9 +365,9 @@ def _read_ca(path: Path) -> bytes:
 
 
 def _backoff_s(failures: int) -> float:
-    """Soon for the first time, since a place in an attempt is kept for a moment only; then exponential.
+    """Short the first time, since a reconnection slot lasts only a moment; then exponential.
 
-    With jitter, over three quarters and then over the upper half: a thousand participants must not return together.
+    Jitter covers three quarters, then the upper half: a thousand participants must not return together.
     """
     least, most = 0.25, min(AT_ONCE_S, RETRY_S[1])
     if failures > 1:

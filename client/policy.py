@@ -1,8 +1,8 @@
-"""What a participant insists on, whatever the coordinator says: checked before a study and before each round.
+"""The participant's own conditions: checked before a study and before each round, whatever the coordinator says.
 
-A refusal has a name that stays the same from release to release, and a sentence that says what was found and what is
-allowed. Both stay on this device: the coordinator sees no participant, or one code that stands for all of them.
-Nothing here looks at data, so a refusal can't depend on it. docs/policy.md lists the names with their remedies.
+A refusal has a name that stays the same in all releases, and a sentence with what was found and what is allowed. Both
+stay on this device: the coordinator sees no participant, or one code for all refusals. Nothing here looks at data, so a
+refusal can't depend on it. docs/policy.md lists the names with their remedies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from client.policy_total import epsilon_after_plan, epsilon_in_total, kind_of_guarantee
@@ -52,16 +52,16 @@ class PolicyRefusal(Exception):
 
 
 def task_digest(task: str, options: Mapping[str, Any]) -> bytes:
-    """SHA-256 of a task's name and options, as canonical JSON: sorted names, no blanks, floats in their shortest form.
+    """SHA-256 of a task's name and options as canonical JSON: sorted names, no blanks, shortest form of floats.
 
-    What ``policy.task_digests`` lists in hexadecimal digits.
+    ``policy.task_digests`` lists it in hexadecimal digits.
     """
     canonical = json.dumps([task, dict(options)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(b"sordino/v1/task\x00" + canonical.encode()).digest()
 
 
 def digests(document: StudyDocument, study_sha256: bytes) -> dict[str, str]:
-    """What a policy may pin of a study, by the names under which it is shown: 64 hexadecimal digits each."""
+    """The digests of a study that a policy may pin, by the names that are shown: 64 hexadecimal digits each."""
     return {
         "study_sha256": study_sha256.hex(),
         "task_sha256": task_digest(document.task, document.task_options).hex(),
@@ -69,7 +69,7 @@ def digests(document: StudyDocument, study_sha256: bytes) -> dict[str, str]:
 
 
 def check_agreed(configuration: HostSettings, study_sha256: bytes) -> None:
-    """Hold the digest of a study document against the one that was shown and agreed to, where host.toml names it.
+    """Compare the digest of a study document with the one that the host agreed to, where host.toml names it.
 
     Raises:
         PolicyRefusal: it is another study.
@@ -86,92 +86,101 @@ def check_agreed(configuration: HostSettings, study_sha256: bytes) -> None:
 def check_study(
     configuration: HostSettings, document: StudyDocument, study_sha256: bytes, totals: Totals | None = None
 ) -> None:
-    """Hold a study against the host's settings and policy, once, before any round.
-
-    The document has been checked from first principles already (`StudyDocument.from_bytes`); here it is compared with
-    what this participant agreed to.
+    """Check a study against the host's settings and policy, once, before any round.
 
     Args:
-        totals: of the participants' ledger, where there is one already.
+        document: already checked from first principles (`StudyDocument.from_bytes`).
+        totals: of the participants' ledger, if there is one already.
 
     Raises:
         PolicyRefusal: the first condition that isn't met.
     """
     check_agreed(configuration, study_sha256)
-    if document.study != configuration.study.name:
-        raise PolicyRefusal(
-            "study-name", f"the study is {document.study!r}, this host joined {configuration.study.name!r}"
-        )
-    if document.task != configuration.study.task:
-        raise PolicyRefusal("task", f"the task is {document.task!r}, this host accepted {configuration.study.task!r}")
+    joined = configuration.study
+    if document.study != joined.name:
+        raise PolicyRefusal("study-name", f"the study is {document.study!r}, this host joined {joined.name!r}")
+    if document.task != joined.task:
+        raise PolicyRefusal("task", f"the task is {document.task!r}, this host accepted {joined.task!r}")
     if dict(document.task_options) != dict(configuration.task):
         raise PolicyRefusal("task-options", "the options of the task differ from those in host.toml")
     check_terms(configuration.policy, document, study_sha256, totals)
 
 
 def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, totals: Totals | None = None) -> None:
-    """Hold a study against a policy alone, such as before one has joined it. Arguments and errors as `check_study`."""
-    for refusal in _refusals(policy, document, study_sha256):
-        raise refusal
-    if totals is not None:
-        check_guarantee(policy, document.plan, totals)
-        _check_total(policy, document.plan, totals, study_sha256)
-
-
-def _refusals(policy: Policy, document: StudyDocument, study_sha256: bytes) -> Iterator[PolicyRefusal]:
+    """Check a study against a policy alone, for example before joining. Arguments and errors as `check_study`."""
     plan, found = document.plan, digests(document, study_sha256)
-    if policy.study_digests is not None and found["study_sha256"] not in policy.study_digests:
-        yield PolicyRefusal(
-            "study-digest", f"the study document is {found['study_sha256']}, which study_digests doesn't hold"
-        )
+    _check_pinned("study-digest", policy, "study_digests", found["study_sha256"], "the study document is")
     for task in dict.fromkeys((document.task, trained_task(document.task, document.task_options))):
         if policy.tasks is not None and task not in policy.tasks:
-            yield PolicyRefusal("task", f"the task is {task!r}, tasks allows {_listed(policy.tasks)}")
-    if policy.task_digests is not None and found["task_sha256"] not in policy.task_digests:
-        yield PolicyRefusal(
-            "task-digest",
-            f"the task and its options have the digest {found['task_sha256']}, which task_digests doesn't hold",
+            raise PolicyRefusal("task", f"the task is {task!r}, tasks allows {_listed(policy.tasks)}")
+    words = "the task and its options have the digest"
+    _check_pinned("task-digest", policy, "task_digests", found["task_sha256"], words)
+    _check_mechanism(policy, plan)
+    _check_prices(policy, plan)
+    _check_company(policy, plan)
+    check_clips(policy, plan.clipping.clips)  # where they adapt, of the first round
+    least, most = policy.min_bits or 1, policy.max_bits or 62
+    if not least <= plan.bits <= most:
+        raise PolicyRefusal("bits", f"a value has {plan.bits} bits, min_bits and max_bits allow {least} to {most}")
+    if policy.max_dimension is not None and plan.dim > policy.max_dimension:
+        raise PolicyRefusal(
+            "dimension", f"an update has {plan.dim} values, max_dimension allows {policy.max_dimension}"
         )
-    yield from _mechanism(policy, plan)
-    yield from _prices(policy, plan)
-    yield from _company(policy, plan)
-    yield from _coding(policy, plan)
+    if totals is None or policy.max_epsilon_total is None:
+        return
+    check_guarantee(policy, plan, totals)
+    # The whole plan must fit: otherwise the first rounds of a study that can't be finished would be paid for.
+    after = epsilon_after_plan(plan, totals, delta=policy.total_delta, study_sha256=study_sha256)
+    if not after <= policy.max_epsilon_total:
+        raise PolicyRefusal(
+            "epsilon-in-total",
+            f"the {plan.rounds} rounds of the study's plan would bring epsilon over all studies of this ledger to "
+            f"{after:.3f} at delta {policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
+        )
 
 
-def _mechanism(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
+def _check_pinned(reason: str, policy: Policy, key: str, found: str, words: str) -> None:
+    """Whether a list of digests in the policy, if there is one, holds ``found`` (hexadecimal digits)."""
+    accepted = getattr(policy, key)
+    if accepted is not None and found not in accepted:
+        raise PolicyRefusal(reason, f"{words} {found}, which {key} doesn't hold")
+
+
+def _check_mechanism(policy: Policy, plan: Plan) -> None:
     if plan.adversary == CURIOUS and not policy.curious_coordinator:
-        yield PolicyRefusal(
+        raise PolicyRefusal(
             "curious-coordinator",
             "no participant would sign whose updates are in a sum: the coordinator is trusted to send the same sets to "
             "all; policy.curious_coordinator = true accepts that",
         )
     accepted = policy.accepted_mechanisms
     if not accepted and plan.mechanism == "gaussian":
-        yield PolicyRefusal(
+        raise PolicyRefusal(
             "trusted-coordinator",
             "the coordinator would add the noise, and see the sum without it; "
             'policy.mechanisms = ["gaussian"] accepts that',
         )
     if accepted and plan.mechanism not in accepted:
-        yield PolicyRefusal("mechanism", f"the mechanism is {plan.mechanism!r}, this host accepted {_listed(accepted)}")
+        raise PolicyRefusal("mechanism", f"the mechanism is {plan.mechanism!r}, this host accepted {_listed(accepted)}")
 
 
-def _prices(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
+def _check_prices(policy: Policy, plan: Plan) -> None:
     if plan.budget_coordinator > policy.max_epsilon:
-        yield PolicyRefusal(
+        raise PolicyRefusal(
             "epsilon-in-study",
             f"the study's epsilon {plan.budget_coordinator:g} is above max_epsilon {policy.max_epsilon:g}",
         )
     if plan.delta > policy.max_delta:
-        yield PolicyRefusal("delta", f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
-    if policy.max_epsilon_round is not None:
-        one = round_epsilon(plan, policy.max_delta)
-        if not one <= policy.max_epsilon_round:
-            yield PolicyRefusal(
-                "epsilon-in-round",
-                f"one round may cost epsilon {one:.4g} at delta {policy.max_delta:g}, above max_epsilon_round "
-                f"{policy.max_epsilon_round:g}",
-            )
+        raise PolicyRefusal("delta", f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
+    if policy.max_epsilon_round is None:
+        return
+    one = round_epsilon(plan, policy.max_delta)
+    if not one <= policy.max_epsilon_round:
+        raise PolicyRefusal(
+            "epsilon-in-round",
+            f"one round may cost epsilon {one:.4g} at delta {policy.max_delta:g}, above max_epsilon_round "
+            f"{policy.max_epsilon_round:g}",
+        )
 
 
 def round_epsilon(plan: Plan, delta: float) -> float:
@@ -183,59 +192,35 @@ def round_epsilon(plan: Plan, delta: float) -> float:
     return min(epsilon(order, cost, delta, draws) for order, cost in ((one.order, one.cost), *one.curve))
 
 
-def _company(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
-    """Among how many an update is hidden, and what is assumed of them."""
-    if policy.min_cohort is not None and plan.quorum < policy.min_cohort:
-        yield PolicyRefusal(
-            "cohort", f"a round may begin with {plan.quorum} participants, min_cohort asks for {policy.min_cohort}"
-        )
-    if policy.min_survivors is not None and plan.min_survivors < policy.min_survivors:
-        yield PolicyRefusal(
-            "survivors",
-            f"a sum may hold {plan.min_survivors} participants only, min_survivors asks for {policy.min_survivors}",
-        )
-    if plan.h_min < policy.min_honest_survivors:
-        yield PolicyRefusal(
-            "honest-survivors",
-            f"the study hides an update among {plan.h_min} honest participants at least, "
-            f"min_honest_survivors asks for {policy.min_honest_survivors}",
-        )
-    if plan.colluders < policy.min_colluders:
-        yield PolicyRefusal(
-            "colluders",
-            f"the study assumes {plan.colluders} of {plan.clients} participants to collude, "
-            f"min_colluders asks for {policy.min_colluders}",
-        )
-    if policy.min_adversarial is not None and plan.adversarial < policy.min_adversarial:
-        yield PolicyRefusal(
-            "adversarial",
-            f"the study assumes a share of {plan.adversarial:g} to be adversarial, min_adversarial asks for "
-            f"{policy.min_adversarial:g}",
-        )
-    if policy.min_dropout is not None and plan.max_dropout < policy.min_dropout:
-        yield PolicyRefusal(
-            "dropout",
-            f"the study reckons with a share of {plan.max_dropout:g} leaving a round, min_dropout asks for "
-            f"{policy.min_dropout:g}",
-        )
+def _check_company(policy: Policy, plan: Plan) -> None:
+    """How many participants an update is hidden among, and what the study assumes of them."""
 
+    def at_least(reason: str, key: str, found: float, words: str) -> None:
+        least = getattr(policy, key)
+        if least is not None and found < least:
+            raise PolicyRefusal(reason, f"{words}, {key} asks for {least}")
 
-def _coding(policy: Policy, plan: Plan) -> Iterator[PolicyRefusal]:
-    check_clips(policy, plan.clipping.clips)  # where they adapt, of the first round
-    least, most = policy.min_bits or 1, policy.max_bits or 62
-    if not least <= plan.bits <= most:
-        yield PolicyRefusal("bits", f"a value has {plan.bits} bits, min_bits and max_bits allow {least} to {most}")
-    if policy.max_dimension is not None and plan.dim > policy.max_dimension:
-        yield PolicyRefusal(
-            "dimension", f"an update has {plan.dim} values, max_dimension allows {policy.max_dimension}"
-        )
+    colluders = f"the study assumes {plan.colluders} of {plan.clients} participants to collude"
+    adversarial = f"the study assumes a share of {plan.adversarial:g} to be adversarial"
+    dropout = f"the study expects that a share of {plan.max_dropout:g} leaves a round"
+    at_least("cohort", "min_cohort", plan.quorum, f"a round may begin with {plan.quorum} participants")
+    at_least("survivors", "min_survivors", plan.min_survivors, f"a sum may hold only {plan.min_survivors} participants")
+    at_least(
+        "honest-survivors",
+        "min_honest_survivors",
+        plan.h_min,
+        f"the study hides an update among at least {plan.h_min} honest participants",
+    )
+    at_least("colluders", "min_colluders", plan.colluders, colluders)
+    at_least("adversarial", "min_adversarial", plan.adversarial, adversarial)
+    at_least("dropout", "min_dropout", plan.max_dropout, dropout)
 
 
 def check_clips(policy: Policy, clips: Sequence[float]) -> None:
-    """Hold a round's clips (one for each layer, L2 norms in data units) against the policy.
+    """Check a round's clips (one for each layer, L2 norms in data units).
 
     Raises:
-        PolicyRefusal: together they leave an update longer than is allowed.
+        PolicyRefusal: together they allow a longer update than the policy does.
     """
     norm = math.hypot(*clips)
     if policy.max_clip is not None and norm > policy.max_clip:
@@ -243,10 +228,10 @@ def check_clips(policy: Policy, clips: Sequence[float]) -> None:
 
 
 def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
-    """A total over all studies holds for one kind of guarantee; a study of another would be free beside it.
+    """A total over all studies holds for one kind of guarantee only: a study of another kind would not count in it.
 
     Raises:
-        PolicyRefusal: there is such a total, and the ledger holds charges of another kind.
+        PolicyRefusal: the policy has such a total, and the ledger holds charges of another kind.
     """
     if policy.max_epsilon_total is None:
         return
@@ -261,24 +246,11 @@ def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
             )
 
 
-def _check_total(policy: Policy, plan: Plan, totals: Totals, study_sha256: bytes) -> None:
-    """A study that would have to be left before its plan is over isn't begun: its first rounds would be paid for it."""
-    if policy.max_epsilon_total is None:
-        return
-    after = epsilon_after_plan(plan, totals, delta=policy.total_delta, study_sha256=study_sha256)
-    if not after <= policy.max_epsilon_total:
-        raise PolicyRefusal(
-            "epsilon-in-total",
-            f"the {plan.rounds} rounds of the study's plan would bring epsilon over all studies of this ledger to "
-            f"{after:.3f} at delta {policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
-        )
-
-
 def check_roster(configuration: HostSettings, document: StudyDocument, roster: Roster) -> None:
-    """Hold the roster against the plan and the policy.
+    """Check the roster against the plan and the policy.
 
     Raises:
-        PolicyRefusal: one host runs more participants than are assumed to collude, though they fall together.
+        PolicyRefusal: one host, and so one attacker, may control more participants than are assumed to collude.
     """
     largest = roster.largest_host()
     if largest > document.plan.colluders and not configuration.policy.one_machine:
@@ -303,52 +275,36 @@ def check_round(
     number: tuple[int, int],
     model_sha256: bytes,
 ) -> None:
-    """Whether a participant may be charged for one more attempt, now.
+    """Whether a participant may be charged for one more attempt now.
 
     Args:
         totals: of the participants' ledger, over all studies.
-        data_name: of what the participant trains on: what all identities over it spent is held against the limits.
+        data_name: of the participant's data; what all identities spent from it counts against the limits.
         number: round and attempt.
-        model_sha256: of the model that the round begins from.
+        model_sha256: of the model that the round begins with.
 
     Raises:
         PolicyRefusal: the first condition that isn't met.
     """
-    _check_model(policy, model_sha256)
+    _check_pinned("model-digest", policy, "model_digests", model_sha256.hex(), "the round begins from the model")
     now = time.time()
-    _check_hours(policy, now)
-    _check_pace(policy, totals, (study_sha256.hex(), *number), now)
+    if policy.hours is not None:
+        here = time.localtime(now)
+        if not within(policy.hours, here.tm_hour * 60 + here.tm_min):
+            raise PolicyRefusal(
+                "hours", f"it is {here.tm_hour:02}:{here.tm_min:02} here, hours allows {', '.join(policy.hours)}"
+            )
+    attempt, most = (study_sha256.hex(), *number), policy.max_rounds_per_day
+    if most is not None:
+        charged = totals.pace.within_a_day(now, besides=attempt)
+        if charged >= most:
+            again = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.pace.free_again(now, most, besides=attempt)))
+            raise PolicyRefusal(
+                "rounds-per-day",
+                f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from "
+                f"{again}",
+            )
     check_budget(policy, plan, totals, study_sha256=study_sha256, data_name=data_name)
-
-
-def _check_model(policy: Policy, model_sha256: bytes) -> None:
-    if policy.model_digests is not None and model_sha256.hex() not in policy.model_digests:
-        raise PolicyRefusal(
-            "model-digest", f"the round begins from the model {model_sha256.hex()}, which model_digests doesn't hold"
-        )
-
-
-def _check_hours(policy: Policy, now: float) -> None:
-    if policy.hours is None:
-        return
-    here = time.localtime(now)
-    if not within(policy.hours, here.tm_hour * 60 + here.tm_min):
-        raise PolicyRefusal(
-            "hours", f"it is {here.tm_hour:02}:{here.tm_min:02} here, hours allows {', '.join(policy.hours)}"
-        )
-
-
-def _check_pace(policy: Policy, totals: Totals, attempt: tuple[str, int, int], now: float) -> None:
-    most = policy.max_rounds_per_day
-    if most is None:
-        return
-    charged = totals.pace.within_a_day(now, besides=attempt)
-    if charged >= most:
-        again = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.pace.free_again(now, most, besides=attempt)))
-        raise PolicyRefusal(
-            "rounds-per-day",
-            f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from {again}",
-        )
 
 
 def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, data_name: str) -> None:
@@ -365,7 +321,7 @@ def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: by
             "epsilon-in-study",
             f"one more round would bring epsilon to {after:.3f}, above max_epsilon {policy.max_epsilon:g}",
         )
-    # The coordinator's filter stops there too; one that doesn't keep it gets no more than the plan promised.
+    # The coordinator's filter stops there too; this check holds against a coordinator that ignores its filter.
     if not after <= plan.budget_coordinator:
         raise PolicyRefusal(
             "epsilon-in-plan",

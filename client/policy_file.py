@@ -1,7 +1,7 @@
-"""The participant's policy as its owner writes it: the table ``[policy]`` of host.toml, or of a file of its own.
+"""The participants' policy: the table ``[policy]`` of host.toml or of a policy file.
 
-All limits are checked against each other when they are read: a policy that contradicts itself joins nothing.
-docs/policy.md lists the keys and what is refused by each.
+Limits are compared with each other when they are read: a host with a contradictory policy doesn't start. docs/policy.md
+lists the keys and what each refuses.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower
 class PolicyTable(Table):
     """[policy]: what these participants accept. A study or round that breaks it is refused; the policy is never sent.
 
-    What is left out isn't limited, unless a default is stated.
+    A key that is left out sets no limit, unless it states a default.
     """
 
     max_epsilon: float = key(help="most epsilon_coordinator that one participant may spend in one study", gt=0)
     max_delta: float = key(1e-5, help="largest delta at which a study may state it", gt=0, lt=1)
     max_epsilon_round: float | None = key(
         None,
-        help="most that one round may cost: unamplified, with the fewest honest participants, at max_delta",
+        help="most that one round may cost: without amplification, with the fewest honest participants, at max_delta",
         gt=0,
     )
     max_epsilon_total: float | None = key(
@@ -61,7 +61,7 @@ class PolicyTable(Table):
     min_cohort: int | None = key(None, help="fewest participants that a round begins with (the plan's quorum)", ge=1)
     min_survivors: int | None = key(None, help="fewest participants in a sum (the plan's min_survivors)", ge=1)
     min_honest_survivors: int = key(
-        help="fewest honest participants in a sum (h_min); the others hide this one's update", ge=1
+        help="fewest honest participants in a sum (h_min), which hide each other's updates", ge=1
     )
     min_colluders: int = key(2, help="participants that the study must at least assume to collude (A)", ge=0)
     min_adversarial: float | None = key(
@@ -89,7 +89,8 @@ class PolicyTable(Table):
         None, help='local times of day at which this host takes part in rounds, such as ["22:00-06:00"]'
     )
     curious_coordinator: bool = key(
-        False, help="accept a coordinator that is trusted to follow the protocol: nobody signs who is in a sum"
+        False,
+        help="accept a coordinator that is trusted to follow the protocol: participants don't sign who is in a sum",
     )
     one_machine: bool = key(
         False, help="accept more participants on one host than are assumed to collude: a trial on one machine"
@@ -109,13 +110,13 @@ class PolicyTable(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.mechanism is not None and self.mechanisms is not None:
-            raise ValueError("mechanism and mechanisms both stand there: keep mechanisms alone")
+            raise ValueError("mechanism and mechanisms are both set: keep only mechanisms")
         _ordered(self, "min_bits", "max_bits")
         _ordered(self, "max_epsilon_round", "max_epsilon")
         _ordered(self, "max_epsilon", "max_epsilon_total")
         if self.max_delta_total is not None:
             if self.max_epsilon_total is None:
-                raise ValueError("max_delta_total stands there without max_epsilon_total: add that, or remove it")
+                raise ValueError("max_delta_total is set without max_epsilon_total: add that key, or remove this one")
             _ordered(self, "max_delta", "max_delta_total")
         return self
 
@@ -133,7 +134,7 @@ class _PolicyFile(Settings):
 
 
 def load_policy(path: Path) -> PolicyTable:
-    """Read a policy file, or the ``policy.toml`` in a folder. It holds one table, ``[policy]``.
+    """Read a policy file, or the ``policy.toml`` in a folder, with its only table ``[policy]``.
 
     Raises:
         ConfigurationError: the file or a key in it can't be used, or its limits contradict each other.
@@ -142,29 +143,29 @@ def load_policy(path: Path) -> PolicyTable:
 
     def with_table(content: dict[str, Any]) -> dict[str, Any]:
         if "policy" not in content and set(content) & set(PolicyTable.model_fields):
-            raise ConfigurationError(f"{file}: its keys stand in no table: put [policy] on a line before them.")
+            raise ConfigurationError(f"{file}: its keys are in no table: put [policy] on a line before them.")
         return content
 
     return read_settings(_PolicyFile, file, hint=_HINT, prepare=with_table).policy
 
 
 def policy_values(content: dict[str, Any], file: Path, policy: PolicyTable | None) -> dict[str, Any]:
-    """What host.toml says, with its policy in place: its own table, that of the file it names, or ``policy``.
+    """The content of host.toml with its policy: its own table, that of the file it names, or ``policy``.
 
     Args:
-        content: of host.toml as TOML gave it.
-        file: host.toml, beside which the policy file is looked for.
-        policy: given at the command, in the place of whatever host.toml says.
+        content: of host.toml, as TOML gives it.
+        file: host.toml; a policy file's path is relative to it.
+        policy: an option of the command, which replaces that of host.toml.
 
     Raises:
-        ConfigurationError: host.toml both names a file and has limits of its own, or the file can't be used.
+        ConfigurationError: host.toml both names a file and has limits, or the file can't be used.
     """
     table = content.get("policy")
     if policy is None and isinstance(table, dict) and "file" in table:
         others = sorted(set(table) - {"file"})
         if others:
             raise ConfigurationError(
-                f"{file}: policy.file stands beside {', '.join(others)}: keep the file, or the limits here without it."
+                f"{file}: policy.file and {', '.join(others)} are both set: keep the file, or the limits without it."
             )
         if not isinstance(table["file"], str) or not table["file"]:
             raise ConfigurationError(f"{file}: policy.file must be the name of a policy file, such as {POLICY_FILE!r}.")

@@ -1,8 +1,8 @@
-"""epsilon over all studies of a participant's ledger, with what is to come: what ``max_epsilon_total`` is held to.
+"""epsilon over all studies of a participant's ledger and the coming charges, which ``max_epsilon_total`` limits.
 
-Of each study the data from which most was spent counts, by all its identities, as in `Totals.across_studies`, whose
-figure this becomes: an upper bound for every data set of the ledger. It is stated at one order, that of the filter of
-the ledger's first study, so it is a Renyi filter; where there is but one study, its figure is the study's own.
+Of each study, the data with the highest cost over all its identities counts, as in `Totals.across_studies`: an upper
+bound for every data set of the ledger. One order is used, that of the filter of the ledger's first study, so this is a
+Renyi filter; for a single study the figure is the study's own.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from wire.records.ledger_totals import Together, Totals, renyi_at
 
 
 def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:
-    """What may be added up: studies with equal ones (adjacency, whether the coordinator must be trusted)."""
+    """(adjacency, whether the coordinator must be trusted): only costs of equal kinds may be added."""
     return adjacency, mechanism == "gaussian"
 
 
 def epsilon_in_total(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes, data_name: str) -> float:
-    """epsilon of everything this ledger was charged under the plan's kind of guarantee, after one more charge at h_min.
+    """epsilon of all charges of the plan's kind of guarantee in this ledger, after one more charge at h_min.
 
     Args:
-        delta: at which it is stated.
-        study_sha256: of the study that comes.
-        data_name: of what its participant trains on.
+        study_sha256: of the coming study.
+        data_name: of its participant's data.
 
     Returns:
-        Infinite where a row has no bound at that order or above.
+        Epsilon at ``delta``; infinite if a row has no bound at the order or above.
     """
     together, order = _together(plan, totals)
     one, one_draws = _coming(plan, order, 1)
@@ -39,16 +38,16 @@ def epsilon_in_total(plan: Plan, totals: Totals, *, delta: float, study_sha256: 
 
 
 def epsilon_after_plan(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes) -> float:
-    """`epsilon_in_total` once the study that comes has had all rounds of its plan, each at h_min, beside all others.
+    """`epsilon_in_total` after all rounds of the coming study's plan, each at h_min.
 
-    What the ledger holds of that study already is part of its plan: only what is more than the plan counts.
+    Charges of that study that the ledger holds are part of its plan: only what exceeds the plan counts in addition.
     """
     together, order = _together(plan, totals)
     return _composed(together, order, study_sha256, *_coming(plan, order, plan.rounds), delta)
 
 
 def _together(plan: Plan, totals: Totals) -> tuple[Together | None, float]:
-    """What the ledger holds of the plan's kind of guarantee, and at which order that is added up."""
+    """The ledger's charges of the plan's kind of guarantee, and the order at which they are added."""
     kind = kind_of_guarantee(plan.adjacency, plan.mechanism)
     found = next((one for one in totals.across_studies() if (one.adjacency, one.coordinator_trusted) == kind), None)
     return found, float(plan.order) if found is None else found.order
@@ -64,7 +63,7 @@ def _coming(plan: Plan, order: float, sums: int) -> tuple[float, int]:
 def _composed(
     together: Together | None, order: float, study_sha256: bytes, mine: float, draws: int, delta: float
 ) -> float:
-    """With ``mine`` for the study that comes, unless another participant's data here has cost more in it."""
+    """With ``mine`` for the coming study, or the cost of another participant's data in it if that is higher."""
     others, other_draws = 0.0, 0
     for study in () if together is None else together.studies:
         most = max((one.all_draws for one in study.by_data()), default=0)

@@ -1,8 +1,8 @@
-"""Renewing the TLS client certificate by itself, while the participants go on as before.
+"""Automatic renewal of the TLS client certificate while participants take part.
 
-When less than a third of its validity is left a new key is made and a request for it signed by an identity of this
-host. Key and request are kept together until the answer comes, so that a restart asks the same again. The answer is put
-in place by one rename and used from the next session on.
+When a third of its validity is left, this makes a new key and a request that an identity of this host signs. It keeps
+both until the answer comes, so a restarted process sends the same request. The new certificate is written by one rename
+and used from the next session on.
 """
 
 from __future__ import annotations
@@ -18,19 +18,8 @@ from typing import Final
 
 import structlog
 
-from client.credentials import (
-    ClientCertificate,
-    load_certificate,
-    shown,
-    store_renewed,
-)
-from client.enrolment import (
-    EnrolmentRefused,
-    EnrolmentUnavailable,
-    ask,
-    check_answer,
-    enrolment_channel,
-)
+from client.credentials import ClientCertificate, load_certificate, shown, store_renewed
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer, enrolment_channel
 from client.settings import HostSettings
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
@@ -43,10 +32,10 @@ log = structlog.get_logger()
 
 PENDING_FILE: Final = "renewal.json"
 """Beside the certificate: the new key with its request. Secret."""
-LONGEST_SLEEP_S: Final = 3600.0  # a clock that is set, or a machine that slept, is noticed after that
+LONGEST_SLEEP_S: Final = 3600.0  # so that a clock that was set, or a machine that slept, is noticed
 LEAST_INTERVAL_S: Final = 60.0  # between two renewals, however short a certificate is valid
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 1.0, 300.0, 1.5
-LONGEST_PENDING_S: Final = 30 * 86_400.0  # then the request is made anew
+LONGEST_PENDING_S: Final = 30 * 86_400.0  # a kept request that is older is replaced
 
 
 class Renewal:
@@ -64,14 +53,14 @@ class Renewal:
         Args:
             identity: of one of the host's participants.
             ca: the study's certificate authority, PEM.
-            renewed: is called with each new certificate, on the event loop.
+            renewed: called with each new certificate, on the event loop.
         """
         self._settings, self._identity, self._ca = settings, identity, ca
         self.certificate, self._renewed = certificate, renewed
         self._pending = settings.coordinator.certificate.with_name(PENDING_FILE)
 
     async def run(self) -> None:
-        """For as long as the process runs. What can't be renewed is said once in the log; nothing is raised."""
+        """Renew as often as necessary, without end. A renewal that fails is logged; nothing is raised."""
         while True:
             left_s = self.certificate.renew_at() - time.time()
             if left_s > 0:
@@ -87,15 +76,15 @@ class Renewal:
                 await asyncio.sleep(LONGEST_SLEEP_S)
 
     async def renew(self, give_up_s: float | None = None) -> None:
-        """Ask for a new certificate, wait for the answer, and put it in place.
+        """Request a new certificate, wait for the answer, and keep it.
 
         Args:
-            give_up_s: how long the coordinator may be out of reach; None: for ever.
+            give_up_s: how long the coordinator may be unreachable; None: without limit.
 
         Raises:
-            EnrolmentRefused: there is no port to ask at, the authority refuses, or its answer can't be used.
-            EnrolmentUnavailable: the coordinator was out of reach for too long.
-            CertificateError: nothing can be written down.
+            EnrolmentRefused: no enrolment port is known, the authority refuses, or its answer can't be used.
+            EnrolmentUnavailable: the coordinator was unreachable for too long.
+            CertificateError: a file can't be written.
         """
         address = self._settings.coordinator.enrolment
         if not address:
@@ -127,13 +116,12 @@ class Renewal:
         self._renewed(self.certificate)
 
     def _prepare(self) -> tuple[bytes, bytes]:
-        """The key, PEM, and the request for it: as they were kept, or new ones, which are kept first.
+        """The key (PEM) and its request: those that are kept, else new ones, which are kept before this returns.
 
         Raises:
             CertificateError: they can't be written.
         """
-        kept = self._kept()
-        if kept is not None:
+        if (kept := self._kept()) is not None:
             return kept
         private = new_key()
         key = private_pem(private)
@@ -144,7 +132,7 @@ class Renewal:
         request = make_request(asked, self._identity, None)
         kept_text = json.dumps({"key": key.decode(), "request": request.decode()})
         try:
-            replace_durably(self._pending, kept_text.encode())  # readable by its owner alone from the first moment
+            replace_durably(self._pending, kept_text.encode())  # readable only by its owner from the first moment
         except OSError as error:
             raise CertificateError(f"{self._pending} can't be written: {error.strerror or error}") from error
         return key, request
@@ -155,7 +143,7 @@ class Renewal:
             key, request = fields["key"].encode(), fields["request"].encode()
             asked = read_request(request).request
         except (KeyFileError, InvalidRequest, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None  # none, or one that is of no use
+            return None  # there is none, or it is unusable
         late = time.time() - asked.at > LONGEST_PENDING_S
         if asked.identity != self._identity.public or asked.study != self._settings.study.name or late:
             return None
@@ -172,7 +160,8 @@ class Renewal:
                 request_id=hashlib.sha256(request).digest(),
                 ca=self._ca,
                 key=key,
-                names=self._names(),
+                # A certificate for another identity would disconnect participants.
+                names=self.certificate.names or (host_uri(self._settings.host.name),),
             )
             if not checked.accepted:
                 raise EnrolmentRefused(f"{table.enrolment}: {checked.reason}")
@@ -180,15 +169,10 @@ class Renewal:
         except OSError as error:
             raise CertificateError(f"the renewed certificate can't be written: {error.strerror or error}") from error
         except EnrolmentRefused:
-            _remove(self._pending)  # asked again, it would be answered the same
+            _remove(self._pending)  # the same request would get the same answer
             raise
         _remove(self._pending)
         self.certificate = load_certificate(table.certificate, table.key)
-
-    def _names(self) -> tuple[str, ...]:
-        """Of the certificate in use: a new one for another identity would disconnect participants."""
-        own = self.certificate.names
-        return own if own else (host_uri(self._settings.host.name),)
 
 
 def _remove(path: Path) -> None:

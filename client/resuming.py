@@ -1,7 +1,7 @@
 """A participant's sessions as one: an attempt continues where a connection broke.
 
-Each message of an attempt is made once. The coordinator advances phase by phase, so only the last message can be lost;
-its bytes are kept until the coordinator's next message shows that it arrived, and are sent again unchanged.
+Each message of an attempt is made once. The coordinator advances phase by phase, so only the last message can be lost.
+Its bytes are kept until the coordinator's next message shows that it arrived, and are sent again unchanged.
 """
 
 from __future__ import annotations
@@ -12,74 +12,73 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from client.behaviour import Number
 from client.connection import DocumentUnavailable, Session, UploadRejected
 from wire import coordinator_pb2 as pb
 
 Result = TypeVar("Result")
-Number = tuple[int, int]  # round, attempt
 
 COUNTED: Final = frozenset({"round_start", "cohort_keys", "neighbour_shares", "survivor_sets", "unmasking_request"})
-"""What the coordinator says once in an attempt; credits are given again."""
+"""Messages that the coordinator sends once per attempt; upload credits may repeat."""
 BREAKS_S: Final = 0.5
-"""A call can fail this much before the stream of its session shows that the connection is broken."""
+"""A call can fail this long before the session's stream shows that the connection is broken."""
 
 log = structlog.get_logger()
 
 
 class ResumableSession:
-    """Sends on the session that is open now, and keeps what must not be lost with it.
+    """Sends on the open session, and keeps what must outlive it.
 
     Attributes:
-        number: the attempt that a break would be within, from the moment its announcement was read.
+        number: the attempt under way, since its announcement was read.
     """
 
     def __init__(self) -> None:
         self.number: Number | None = None
         self._session: Session | None = None
-        self._changed = asyncio.Event()  # sessions came or went, or it is over
+        self._changed = asyncio.Event()  # a session was opened or closed, or the study is over
         self._over = False
-        self._asked: Number | None = None  # to be resumed on this session, and not answered yet
-        self._heard: set[str] = set()  # kinds of the attempt that have been read
-        self._said: set[str] = set()  # and kinds that were said
-        self._last = b""  # the last thing said
-        self._refusal: pb.ParticipantMessage | None = None  # waits for the answer
+        self._asked: Number | None = None  # attempt that this session asked to resume, until it is answered
+        self._heard: set[str] = set()  # kinds of messages of the attempt that were read
+        self._said: set[str] = set()  # kinds that were sent
+        self._last = b""  # the last message sent
+        self._refusal: pb.ParticipantMessage | None = None  # waits for the answer to resuming
 
     # ------------------------------------------------------------ sessions come and go
 
     def attach(self, session: Session) -> pb.Ready:
-        """A session is open; returns what it begins with."""
+        """Use this session from now on; returns its first message."""
         self._session, self._asked, self._refusal = session, self.number, None
-        self._tell()
+        self._changed.set()
         if self.number is None:
             return pb.Ready()
         return pb.Ready(resume=pb.Resume(round=self.number[0], attempt=self.number[1], received=len(self._heard)))
 
     def detach(self, session: Session) -> None:
-        """It has ended."""
+        """Note that this session has ended."""
         if self._session is session:
             self._session = None
-            self._tell()
+            self._changed.set()
 
     def is_on(self, session: Session) -> bool:
-        """Whether this session is the one that is open."""
+        """Whether this is the open session."""
         return self._session is session
 
     def end(self) -> None:
-        """There will be no other session: waiting for one ends."""
+        """Note that no other session follows, and stop waiting for one."""
         self._over = True
-        self._tell()
+        self._changed.set()
 
     def leave(self) -> None:
-        """The attempt is over here: nothing of it is said again."""
+        """Forget the attempt: none of its messages is sent again."""
         self.number, self._last = None, b""
         self._heard, self._said = set(), set()
 
     async def heard(self, kind: str, content: Any) -> bool:
-        """Take note of a message that was just read.
+        """Note a message that was just read.
 
         Returns:
-            Whether it is still to be handled: the answer to a request to resume is handled here, unless it can't be
-            right.
+            Whether the caller must handle it: this handles a valid answer to a request to resume.
         """
         number = (getattr(content, "round", 0), getattr(content, "attempt", 0))
         if kind == "resumed":
@@ -97,7 +96,7 @@ class ResumableSession:
         return True
 
     async def _resumed(self, number: Number, content: pb.Resumed) -> bool:
-        """The coordinator has kept the place, and says what has reached it. False: it can't be so."""
+        """The coordinator kept the place, and states how many messages reached it. False: the number is impossible."""
         session, refusal, said = self._session, self._refusal, len(self._said)
         if session is None or number != self._asked:
             return False
@@ -115,10 +114,10 @@ class ResumableSession:
     # ------------------------------------------------------------ as a session
 
     async def send(self, message: pb.ParticipantMessage) -> None:
-        """Say something: now, or if it belongs to the attempt as soon as that is resumed."""
+        """Send now, or, for a message of the attempt, as soon as that is resumed."""
         kind = message.WhichOneof("message")
         if kind == "phase":
-            if (message.phase.round, message.phase.attempt) == self.number:  # else that is over: a stray one
+            if (message.phase.round, message.phase.attempt) == self.number:  # else that attempt is over
                 self._said.add(str(message.phase.WhichOneof("message")))
                 self._last = message.SerializeToString()
         elif kind == "refusal":
@@ -133,7 +132,7 @@ class ResumableSession:
         """Send framed chunks of a vector.
 
         Returns:
-            Whether the coordinator has counted it; False where the connection broke: it will be asked for again.
+            Whether the coordinator counted it; False if the connection broke: the coordinator asks for it again.
 
         Raises:
             UploadRejected: it wasn't taken.
@@ -150,10 +149,10 @@ class ResumableSession:
         return True
 
     async def fetched(self, fetch: Callable[[Session], Awaitable[Result]]) -> Result:
-        """What can be had on one session, or on the next one if that breaks.
+        """The result of ``fetch`` on the open session, or on the next one if that breaks.
 
         Raises:
-            DocumentUnavailable: it isn't there, on a session that is, or there will be no other one.
+            DocumentUnavailable: an intact session doesn't have it, or no session follows.
         """
         broken: Session | None = None
         while True:
@@ -172,6 +171,3 @@ class ResumableSession:
             self._changed.clear()
             await self._changed.wait()
         return self._session
-
-    def _tell(self) -> None:
-        self._changed.set()

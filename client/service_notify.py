@@ -1,8 +1,7 @@
-"""Signs of life of a client that runs as a service: systemd's notify protocol, and a file for a container's health
-check. sd_notify(3), sd_watchdog_enabled(3).
+"""Signs of life of a client service: systemd's notify protocol, and a file for a container's health check.
 
-Datagrams of ``NAME=value`` lines to the socket that systemd names in the environment. Where it names none, every call
-here does nothing, so the same command runs under any other supervisor.
+Sources: sd_notify(3), sd_watchdog_enabled(3). Datagrams of ``NAME=value`` lines go to the socket that systemd names in
+the environment; without one, every call here does nothing, so the same command runs under any supervisor.
 """
 
 from __future__ import annotations
@@ -20,7 +19,11 @@ T = TypeVar("T")
 
 
 class Notifier:
-    """Tells systemd how this process is."""
+    """Reports the state of this process to systemd.
+
+    Attributes:
+        watchdog_s: how long systemd waits for a sign of life; None: without limit.
+    """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """
@@ -32,7 +35,6 @@ class Notifier:
         # "@" stands for the zero byte before a name in Linux's abstract space.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_s = self._watchdog_s(given) if address else None
-        """How long systemd waits for a sign of life; None: it doesn't."""
 
     @staticmethod
     def _watchdog_s(given: Mapping[str, str]) -> float | None:
@@ -42,10 +44,9 @@ class Notifier:
         return int(usec) / 1e6 if usec.isdecimal() and int(usec) > 0 else None
 
     def tell(self, **fields: str) -> bool:
-        """Send ``NAME=value`` lines; a value's line ends become blanks.
+        """Send ``NAME=value`` lines, with blanks for a value's line ends; returns whether they were sent.
 
-        Returns:
-            Whether they were sent. A service that can't send them continues; systemd ends it where necessary.
+        A service that can't send them continues; systemd ends it if necessary.
         """
         if not self._address:
             return False
@@ -63,7 +64,7 @@ class Notifier:
         self.tell(STATUS=text[:LONGEST_STATUS])
 
     async def around(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work as a service: it is ready, its event loop lives, it ends."""
+        """Run the work, and report that it is ready, that its event loop is alive, and that it ends."""
         self.tell(READY="1")
         signs = asyncio.create_task(self._signs_of_life())
         try:
@@ -73,7 +74,7 @@ class Notifier:
             self.tell(STOPPING="1")
 
     async def _signs_of_life(self) -> None:
-        """From the event loop, twice as often as asked for: when it hangs they stop, and systemd starts anew."""
+        """Twice as often as required, from the event loop: if that hangs, systemd restarts the service."""
         every_s = EVERY_S if self.watchdog_s is None else min(EVERY_S, self.watchdog_s / 2)
         while True:
             show_life()

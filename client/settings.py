@@ -1,8 +1,7 @@
-"""A host's settings as the running client holds them: plain frozen dataclasses.
+"""A host's settings as the running client holds them: plain frozen dataclasses, one for each table of host.toml.
 
-`client.host_file` checks host.toml with pydantic, whose models cost 15 MB of resident memory for as long as the
-process lives. The checked values are therefore handed to a fresh process as JSON (`client.process`), and these
-classes are all it needs.
+`client.host_file` checks host.toml and describes its keys with pydantic, whose models cost 15 MB of resident memory for
+the life of the process. A fresh process therefore gets the checked values as JSON (`client.process`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True)
 class Host:
-    """[host]; see `client.host_file.HostTable`."""
+    """[host]."""
 
     name: str
     journal: Path
@@ -26,7 +25,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Study:
-    """[study]; see `client.host_file.StudyTable`."""
+    """[study]."""
 
     name: str
     authority_public_key: str
@@ -41,7 +40,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Coordinator:
-    """[coordinator]; see `client.host_file.CoordinatorTable`."""
+    """[coordinator]."""
 
     address: str
     ca: Path
@@ -53,7 +52,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Data:
-    """[data]; see `client.host_file.DataTable`."""
+    """[data]."""
 
     dataset: str
     partition: str
@@ -65,7 +64,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Policy:
-    """[policy]; see `client.host_file.PolicyTable`."""
+    """[policy]; `client.policy_file` describes the keys."""
 
     max_epsilon: float
     max_delta: float
@@ -95,12 +94,12 @@ class Policy:
 
     @property
     def accepted_mechanisms(self) -> tuple[str, ...]:
-        """Names, or nothing where any is accepted that needs no trust in the coordinator."""
+        """Names; empty if every mechanism is accepted that needs no trust in the coordinator."""
         return self.mechanisms or ((self.mechanism,) if self.mechanism is not None else ())
 
     @property
     def total_delta(self) -> float:
-        """At which the total over all studies is stated."""
+        """The delta at which the total over all studies is stated."""
         return self.max_delta if self.max_delta_total is None else self.max_delta_total
 
     @classmethod
@@ -112,7 +111,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Conditions:
-    """[conditions]; see `client.host_file.ConditionsTable`."""
+    """[conditions]."""
 
     mains_power: bool = False
     idle: bool = False
@@ -122,7 +121,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class HostedParticipant:
-    """[[participants]]; see `client.host_file.ParticipantTable`."""
+    """[[participants]]."""
 
     key: Path
     part: int | None
@@ -150,29 +149,20 @@ class HostSettings:
     def from_json(cls, text: str) -> HostSettings:
         """Inverse of `to_json`."""
         values: dict[str, Any] = json.loads(text)
-        host, coordinator = values["host"], values["coordinator"]
         return cls(
-            host=Host(host["name"], Path(host["journal"]), Path(host["ledger"])),
+            host=Host(**_with_paths(values["host"], "journal", "ledger")),
             study=Study(**values["study"]),
-            coordinator=Coordinator(
-                coordinator["address"],
-                Path(coordinator["ca"]),
-                coordinator["give_up_s"],
-                Path(coordinator["certificate"]),
-                Path(coordinator["key"]),
-                coordinator["enrolment"],
-            ),
+            coordinator=Coordinator(**_with_paths(values["coordinator"], "ca", "certificate", "key")),
             task=values["task"],
             data=Data(**values["data"]),
             policy=Policy.from_values(values["policy"]),
-            participants=tuple(_hosted(one) for one in values["participants"]),
+            participants=tuple(HostedParticipant(**_with_paths(one, "key", "data")) for one in values["participants"]),
             conditions=Conditions(**values.get("conditions", {})),
         )
 
 
-def _hosted(values: Mapping[str, Any]) -> HostedParticipant:
-    data = values.get("data")
-    return HostedParticipant(Path(values["key"]), values["part"], None if data is None else Path(data))
+def _with_paths(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: Path(value) if key in names and value is not None else value for key, value in table.items()}
 
 
 MINUTES: Final = 24 * 60
@@ -181,7 +171,7 @@ _WINDOW: Final = re.compile(r"(\d{2}):([0-5]\d)-(\d{2}):([0-5]\d)", re.ASCII)
 
 @dataclass(frozen=True)
 class Window:
-    """From ``start`` up to, not including, ``end``, in minutes after midnight; over midnight where end <= start."""
+    """From ``start`` to before ``end``, in minutes after midnight; over midnight where end <= start."""
 
     start: int  # 0 to 1439
     end: int  # 1 to 1440

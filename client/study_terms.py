@@ -23,18 +23,18 @@ from secagg.roster import InvalidRoster, Roster, verify_roster
 from wire.guarantee import trust_of
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 
-LARGEST_GROWTH: Final = 4  # over the population that a lottery's plan draws from at least
-ROSTER_BYTES: Final = 256  # most for one participant in a roster's file, which is read before it can be verified
+LARGEST_GROWTH: Final = 4  # of a roster over the plan's population
+ROSTER_BYTES: Final = 256  # most per participant in a roster's file, which is read before it can be verified
 _DOCUMENTS_HELD: Final = 2
 _ROUNDS_HELD: Final = 2
-_SIGNATURES: Final = 3  # of one member in a round: keys, dealing, survivor sets
+_SIGNATURES: Final = 3  # of each member in a round: keys, dealing, survivor sets
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class StudyTerms:
-    """What the process has fetched, checked and accepted."""
+    """What the process fetched, checked and accepted."""
 
     document: StudyDocument
     roster: Roster
@@ -43,11 +43,7 @@ class StudyTerms:
 
 
 class StudyAcceptance:
-    """Accepts a study and its rosters on behalf of all participants of a process.
-
-    Attributes:
-        terms: those that hold now; None before the first session.
-    """
+    """Accepts a study and its rosters for all participants of a process; ``terms`` is None before the first session."""
 
     def __init__(
         self,
@@ -62,8 +58,8 @@ class StudyAcceptance:
         """
         Args:
             dim: number of values in an update of the participants' task.
-            data_names: identity -> the name by which the ledger knows its data.
-            keep_roster: what is held in the place of a roster that was verified.
+            data_names: identity -> its data's name in the ledger.
+            keep_roster: replaces a verified roster by the object to hold.
         """
         self._settings, self._journal, self._executor = settings, journal, executor
         self._dim, self._data_names, self._keep_roster = dim, data_names, keep_roster
@@ -75,7 +71,7 @@ class StudyAcceptance:
         """A public document, downloaded once for all participants. Raises as `client.connection.Session.download`."""
         async with self._fetching:
             if sha256 not in self._documents:
-                if len(self._documents) >= _DOCUMENTS_HELD:  # the model of the last round goes
+                if len(self._documents) >= _DOCUMENTS_HELD:  # drop the oldest, the model of the last round
                     self._documents.pop(next(iter(self._documents)))
                 self._documents[sha256] = await session.download(sha256, largest)
             return self._documents[sha256]
@@ -94,7 +90,7 @@ class StudyAcceptance:
             if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
                 return terms
             try:
-                check_agreed(self._settings, study_sha256)  # before anything else: the policy may allow more
+                check_agreed(self._settings, study_sha256)  # first: the policy may allow more
                 document = StudyDocument.from_bytes(await session.download(study_sha256, LARGEST_DOCUMENT))
                 check_study(self._settings, document, study_sha256, self._journal.ledger.totals)
                 self._check_data(study_sha256)
@@ -112,10 +108,10 @@ class StudyAcceptance:
             return self.terms
 
     async def accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
-        """The terms with the roster of a round, which may be later than the one that the session began with.
+        """The terms with the roster of a round, which may be later than the session's first one.
 
         Raises:
-            InvalidRoster: it is older than one that was accepted before, or doesn't fit this study and its plan.
+            InvalidRoster: it is older than an accepted one, or doesn't fit this study and its plan.
             PolicyRefusal: it breaks the policy.
             runtime.durable.StorageError: it can't be written to the journal.
             client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
@@ -138,7 +134,7 @@ class StudyAcceptance:
     async def _fetch_roster(
         self, session: Session, document: StudyDocument, study_sha256: bytes, sha256: bytes
     ) -> Roster:
-        """A roster, checked against the authority's key, the plan, the policy and every version seen before."""
+        """A roster, checked against the authority's key, the plan, the policy and all versions seen before."""
         plan = document.plan
         # Bounded by the plan: otherwise a malicious coordinator could fill this process's memory.
         most = (1 << 16) + ROSTER_BYTES * LARGEST_GROWTH * max(plan.clients, plan.population)
@@ -153,11 +149,7 @@ class StudyAcceptance:
         return self._keep_roster(roster)
 
     def _check_data(self, study_sha256: bytes) -> None:
-        """Whether each identity still has the data that the ledger charged it for in this study.
-
-        Raises:
-            ValueError: it has other data.
-        """
+        """Raises ValueError if an identity has other data than the ledger charged it for in this study."""
         study = self._journal.ledger.totals.studies.get(study_sha256.hex())
         for identity, name in self._data_names.items():
             spent = None if study is None else study.spent.get(identity.hex())
@@ -168,7 +160,7 @@ class StudyAcceptance:
                 )
 
     def spent(self) -> dict[str, float]:
-        """The epsilon that this process's data has cost in this study, and the limit: of plan and policy the lower."""
+        """The epsilon spent on this process's data in this study, and its limit, the lower of plan and policy."""
         study = None if self.terms is None else self._journal.ledger.totals.studies.get(self.terms.study_sha256.hex())
         if self.terms is None or study is None:
             return {}
@@ -201,22 +193,19 @@ _changing = threading.Lock()  # participants compute in several threads
 
 
 class SharedRoster(Roster):
-    """A roster that remembers which signatures were valid, for several participants of one process.
+    """A roster that remembers valid signatures, for several participants of one process.
 
-    Every member of a cohort checks the same signatures of the same members. Participants of one process trust that
-    process anyway, so a signature that was verified for one of them needs no further check for the others.
+    All members of a cohort check the same signatures. Participants of one process trust that process, so a signature
+    that was verified for one of them needs no check for the others.
     """
 
     @classmethod
     def of(cls, roster: Roster) -> SharedRoster:
-        """The same list, with its own memory."""
+        """The same roster with a new memory."""
         return cls(roster.study, roster.version, roster.entries, roster.lottery)
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
-        """Whether `signature` (64 bytes) is that of the participant's identity over `message`.
-
-        Only valid signatures are remembered, by a digest of identity, signature and message.
-        """
+        """As `Roster.verify`; remembers only valid signatures, by a digest of identity, signature and message."""
         length = len(signature).to_bytes(4, "little")
         name = hashlib.sha256(self.identity(participant) + length + signature + message).digest()
         valid = self._valid

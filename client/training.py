@@ -1,4 +1,4 @@
-"""Local training of one participant, and the encoding of what it returns: neither ever fails in a visible way.
+"""Local training of one participant, and the encoding of its update; neither ever fails visibly.
 
 The coordinator chooses the model, and could choose one that overflows exactly when some example has a property. A
 refusal would then answer a question about one participant, without noise and without a charge. So a participant whose
@@ -32,15 +32,15 @@ class LocalTraining:
 
     Attributes:
         broadcast_dim: number of parameters of a model.
-        trained, failed: how often training has ended, and how often without an update; shown to the owner alone.
-        last_failure: why the last failure happened; shown to the owner alone.
+        trained, failed: how often training ended, and how often without an update; shown only to the owner.
+        last_failure: reason of the last failure; shown only to the owner.
     """
 
     def __init__(self, task: Task, data: Dataset, executor: Executor, log: Any) -> None:
         """
         Args:
-            executor: for training alone. Training that lasts minutes must not delay the protocol's answers.
-            log: a logger of structlog.
+            executor: for training only: minutes of training must not delay the protocol's answers.
+            log: a structlog logger.
         """
         self._task, self._data, self._executor, self._log = task, data, executor, log
         self._shapes: Final = shapes_of(task.initial_parameters())
@@ -48,9 +48,9 @@ class LocalTraining:
         self.trained, self.failed, self.last_failure = 0, 0, ""
 
     async def train(self, model: Update, l2_clip: float) -> Update | None:
-        """An update from a model of shape (broadcast_dim,); as `update`."""
+        """As `update`, from a model of shape (broadcast_dim,)."""
 
-        def train() -> Update | None:  # a large model is copied there too
+        def train() -> Update | None:  # also copies a large model outside the event loop
             return self.update(unflatten(model, self._shapes), l2_clip)
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, train)
@@ -69,13 +69,13 @@ class LocalTraining:
 
     def _update(self, parameters: Parameters, l2_clip: float) -> tuple[Update | None, str]:
         try:
-            # Orders examples into batches and nothing else; noise and keys never come from it.
+            # Only for the order of examples in batches; noise and keys never come from it.
             order = PublicRandom(os.urandom(32))
             made = self._task.local_update(parameters, self._data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
-        # Everything: no signal arrives in a trainer's thread, so the task itself has raised it, perhaps because of an
-        # example. SystemExit, KeyboardInterrupt or a cancellation from there would end this whole process.
+        # Every error: signals don't reach a trainer's thread, so the task itself raised it, perhaps because of an
+        # example. SystemExit, KeyboardInterrupt or a cancellation would end this whole process.
         except BaseException as error:
             # Never the error's text, which may hold data.
             place, kind = place_of(error), type(error.__cause__ or error).__name__
@@ -91,13 +91,13 @@ class LocalTraining:
         if update is not None:
             try:
                 return encoder.encode(update, os.urandom)
-            except Exception as error:  # a task may have set numpy, or warnings, to raise what they don't raise here
+            except Exception as error:  # a task may have set numpy or warnings to raise more errors
                 self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
         return encoder.encode_nothing(os.urandom)
 
 
 def failure_summary(trainings: Sequence[LocalTraining]) -> str:
-    """One sentence for the owner about the rounds that were taken part in with zeros; empty where there were none."""
+    """One sentence for the owner about the rounds in which zeros were sent; empty if there were none."""
     failed, trained = sum(one.failed for one in trainings), sum(one.trained for one in trainings)
     if not failed:
         return ""

@@ -1,4 +1,4 @@
-"""Why a coordinator can't be reached, in plain words; gRPC's own words where the cause isn't known."""
+"""Why a coordinator can't be reached, in plain words; gRPC's words where the cause is unknown."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runtime.text import peer_text
 
 @dataclass(frozen=True, order=True)
 class Trouble:
-    """What stood in the way once.
+    """Why one attempt to connect failed.
 
     Attributes:
-        tells: how specific it is. Of several addresses behind one name gRPC reports the last that failed: at one of
-            them a certificate may be wrong, and at the others nothing listens.
+        tells: how specific it is. If a name has several addresses, gRPC reports only the last that failed: one may show
+            a wrong certificate while nothing listens at the others.
         words: a clause without a full stop, and what to change.
     """
 
@@ -50,7 +50,7 @@ _KNOWN: Final[tuple[tuple[int, tuple[str, ...], str], ...]] = (
         "for sessions",
     ),
     (1, ("Domain name not found", "lookup error", "DNS resolution failed"), "there is no machine of this name"),
-    (1, ("Connection refused",), "nobody listens there; the coordinator may not be started yet"),
+    (1, ("Connection refused",), "nothing listens there; the coordinator may not be started yet"),
     (1, ("No route to host", "Network is unreachable", "network unreachable"), "there is no way to that machine"),
     (1, ("timed out", "Timeout", "DEADLINE_EXCEEDED"), "it doesn't answer"),
 )
@@ -58,13 +58,13 @@ _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]{3}
 
 
 async def is_connected(channel: grpc.aio.Channel) -> bool:
-    """Whether there is a connection, once gRPC has made one or failed to.
+    """Whether gRPC has a connection, once it has made one or failed to.
 
-    gRPC gives its own words and those of the other side's status in one field, and they look alike. A call
-    that begins on a connection may end with either; one that begins where none could be made ends with gRPC's.
+    gRPC reports its own words and those of the other side in the same field. A call on a connection may end with
+    either; a call for which no connection could be made ends with gRPC's.
 
     Raises:
-        TimeoutError: neither within the time of a handshake.
+        TimeoutError: neither happened within the time of a handshake.
     """
     async with asyncio.timeout(HANDSHAKE_S):
         while True:
@@ -75,7 +75,7 @@ async def is_connected(channel: grpc.aio.Channel) -> bool:
 
 
 def trouble_told(details: str) -> Trouble:
-    """On a connection: the words may be the coordinator's, so they are shown as such and nothing is concluded."""
+    """On a connection: the words may be the coordinator's, so they are quoted and nothing is concluded from them."""
     return Trouble(0, f'it ended the session ("{peer_text(details)}")')
 
 
@@ -83,9 +83,9 @@ def trouble_of(details: str, *, ca: str, certificate: str, proxy: WebProxy | Non
     """What gRPC's words mean.
 
     Args:
-        details: of an `grpc.aio.AioRpcError`, from where no connection could be made: gRPC's own words.
-        ca, certificate: names of the files that decide whom this host trusts, and who it is.
-        proxy: that the connection takes.
+        details: of a `grpc.aio.AioRpcError` without a connection, so gRPC's own words.
+        ca, certificate: names of this host's files.
+        proxy: that the connection uses.
     """
     refused = _PROXY_REFUSED.search(details)
     if proxy is not None and refused is not None:
@@ -98,22 +98,22 @@ def trouble_of(details: str, *, ca: str, certificate: str, proxy: WebProxy | Non
 
 
 def trouble_of_silence(proxy: WebProxy | None = None) -> Trouble:
-    """No answer within the time of a handshake; ``proxy`` as in `trouble_of`."""
+    """No answer within the time of a handshake."""
     silent = Trouble(1, "it doesn't answer")
     return silent if proxy is None else _over(proxy, silent)
 
 
 def _over(proxy: WebProxy, known: Trouble) -> Trouble:
-    """What went wrong on the way over a proxy: no machine but the proxy was looked up or connected to."""
-    if known.tells > 1:  # the proxy may have answered as well
+    """The same over a proxy: this machine looked up, and connected to, only the proxy."""
+    if known.tells > 1:  # the answer may be the proxy's
         return Trouble(
             known.tells,
-            f"{known.words}; or {proxy}, by the variable {proxy.variable}, is in between: it must pass TLS on unread",
+            f"{known.words}; or {proxy}, named by the variable {proxy.variable}, must pass TLS on unread",
         )
     return Trouble(
         2,
-        f"{proxy}, which the variable {proxy.variable} names, can't be reached: put it right, or name the "
-        f"coordinator's host in {proxy.exceptions}",
+        f"{proxy}, which the variable {proxy.variable} names, can't be reached: correct it, or name the coordinator's "
+        f"host in {proxy.exceptions}",
     )
 
 
@@ -121,31 +121,31 @@ def _refused_by(proxy: WebProxy, code: int) -> Trouble:
     if code == 407:
         says = "asks for a name and a password, which belong in its URL"
     elif code >= 500:
-        says = "doesn't get through to it: check the address, and that the coordinator runs"
+        says = "can't reach the coordinator: check the address, and that the coordinator runs"
     else:
         says = (
-            "doesn't let this host connect to it: ask for that (CONNECT, with this port), or name the coordinator's "
+            "doesn't let this host connect: ask for permission (CONNECT, with this port), or name the coordinator's "
             f"host in {proxy.exceptions}"
         )
     return Trouble(2, f"{proxy}, which the variable {proxy.variable} names, answers with HTTP {code}; it {says}")
 
 
-# In gRPC's order, and in small letters only: the first that is set counts, an empty one too, which means none.
+# In gRPC's order, and in lower case only: the first that is set counts; an empty one means no proxy.
 PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 EXCEPTION_VARIABLES: Final = ("no_grpc_proxy", "no_proxy")
 _USUAL_PORT: Final = 443
-# Nothing but a name or address and a port: what a URL has besides may be a user's password.
+# Only a name or address and a port: the rest of a URL may be a password.
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?\s*")
 
 
 @dataclass(frozen=True)
 class WebProxy:
-    """The proxy that a connection takes.
+    """The proxy that a connection uses.
 
     Attributes:
-        variable: that names it.
-        exceptions: the variable whose hosts are connected to without it.
-        place: HOST:PORT; empty where the URL isn't plain enough to be sure that no password is shown.
+        variable: the variable that names it.
+        exceptions: the variable with the hosts that are connected to directly.
+        place: HOST:PORT; empty where the URL might show a password.
     """
 
     variable: str
@@ -157,7 +157,7 @@ class WebProxy:
 
 
 def web_proxy_of(address: str, environment: Mapping[str, str]) -> WebProxy | None:
-    """The proxy over which gRPC connects to ``HOST:PORT``; None where it connects directly.
+    """The proxy through which gRPC connects to ``HOST:PORT``; None where it connects directly.
 
     Source: gRPC's "Default HTTP Proxy Mapper User Guide", and grpcio 1.85 by trial.
     """
@@ -167,7 +167,7 @@ def web_proxy_of(address: str, environment: Mapping[str, str]) -> WebProxy | Non
     scheme, separator, rest = environment[variable].partition("://")
     authority, *beyond = re.split(r"[/?#]", rest, maxsplit=1)
     if not separator or scheme.lower() != "http" or not authority:
-        return None  # gRPC can't use it, and goes without
+        return None  # gRPC can't use it, and connects directly
     exceptions = next((name for name in EXCEPTION_VARIABLES if name in environment), EXCEPTION_VARIABLES[-1])
     if _is_excepted(address, environment.get(exceptions, "")):
         return None
@@ -179,7 +179,7 @@ def web_proxy_of(address: str, environment: Mapping[str, str]) -> WebProxy | Non
 
 
 def _is_excepted(address: str, hosts: str) -> bool:
-    """Whether a list with commas names the host, a domain that it is in, or a network that its address is in."""
+    """Whether a comma-separated list names the host, its domain, or a network that holds its address."""
     try:
         host, _ = split_address(address)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What is checked before anything is sent: the participant's options, its data, its policy and its ledger.
+"""Checks before anything is sent: of the participant's options, data, policy and ledger.
 
-Data are refused for their form alone. Values that can't be used are reported to the participant and don't keep it from
-joining: the coordinator would see that it stays away (decision 0004).
+Data are refused only for their form. Unusable values are reported to the participant and don't keep it from joining:
+the coordinator would see that it stays away (decision 0004).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from client.host_file import HostConfiguration
 from client.joining.folder import BY_PLACE, DataChoice, JoinedHome, only_process
 from client.policy import PolicyRefusal, check_study, check_terms
 from client.policy_file import POLICY_FILE, PolicyTable, load_policy
-from learning.data_checks import check_form_fits, check_task_takes
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, located
 from learning.datasets import Dataset, has_part, load_partition
 from learning.make_task import make_task, options_of
@@ -46,7 +45,7 @@ USUAL_DATA: Final[dict[str, Any]] = {
     "shards": 2,
     "seed": 1,
 }
-"""The data of a participant where no option names others."""
+"""The data of a participant if no option names others."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,18 @@ class JoinOptions:
     """The options of `sordino join` with a join code.
 
     Attributes:
-        code: may be empty for `client.joining.joining.get_place`, and so may the address.
-        home: the participant's folder; None for one named after the study.
-        policy_file: None: the plan that is shown becomes the policy once it is accepted.
-        agreed: join without a question.
-        name: of the process on the roster; None for one derived from the code.
-        dataset, partition, alpha, shards, seed: None for those of `USUAL_DATA`.
-        part, parts: the part of the data, from 1, and how many there are; None for a part derived from the code, of as
-            many as the plan has participants; `BY_PLACE` for the part that the place on the roster decides.
-        data: the participant's own file, in the place of a part of a set.
-        task: module:Class on this machine, where the study's task isn't one of Sordino's.
-        ledger: None for one in the folder.
-        kept: is called as soon as the folder is written, before the request leaves.
+        address, code: may be empty for `client.joining.joining.get_place`.
+        home: the participant's folder; None: named after the study.
+        policy_file: None: the shown plan becomes the policy once it is accepted.
+        agreed: join without asking.
+        name: of the process on the roster; None: derived from the code.
+        dataset, partition, alpha, shards, seed: None: those of `USUAL_DATA`.
+        part, parts: the part of the data, from 1, and the number of parts; None: derived from the code, of as many as
+            the plan has participants. `BY_PLACE`: the place on the roster decides the part.
+        data: the participant's own file, instead of a part of a set.
+        task: module:Class on this machine, if the study's task isn't one of Sordino's.
+        ledger: None: one in the folder.
+        kept: called when the folder is written, before the request is sent.
     """
 
     address: str
@@ -91,26 +90,26 @@ class JoinOptions:
 
 
 def check_task(options: JoinOptions, task: str, task_options: Mapping[str, object]) -> None:
-    """Code from outside Sordino runs here only if the participant has named it: to import a module is to run it.
+    """Code from outside Sordino runs here only if the participant named it: to import a module is to run it.
 
     Raises:
-        InputFailure: the study's task is a module's that --task doesn't name, or --task names another one; or it is a
-            statistic with impossible options, which nobody should be asked to agree to.
+        InputFailure: the study's task is in a module that --task doesn't name, --task names another task, or the task
+            is a statistic with impossible options, which is refused before the participant is asked.
     """
     trained = trained_task(task, task_options)
     if options.task not in (None, task, trained):
         raise InputFailure(f"--task {options.task}: the study's task is {task}.")
     if trained not in TASKS and options.task != trained:
         raise InputFailure(
-            f"the study's task {trained!r} is no part of Sordino: joining would run that module from this machine. "
-            f"Read it, and if you trust it add --task {peer_text(trained)}."
+            f"the study's task {trained!r} is not part of Sordino: joining would run that module from this machine. "
+            f"Read it, and if you trust it, add --task {peer_text(trained)}."
         )
     if task in STATISTICS:
         try:
             make_task(task, dict(task_options))
         except OptionError as error:
             raise InputFailure(
-                f"the study's task {task!r} is impossible ({peer_text(str(error))}): tell the study's owner."
+                f"the study's task {task!r} is impossible ({peer_text(str(error))}): inform the study's owner."
             ) from None
 
 
@@ -121,7 +120,7 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
     """The participant's own file, or a part of a set.
 
     Args:
-        random_part: any number: decides the part where no option does.
+        random_part: any number; decides the part if no option does.
 
     Raises:
         InputFailure: there is no such data set or part.
@@ -135,7 +134,7 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
     if options.part is not None and options.part != BY_PLACE:
         part = int(options.part) - 1
     if part is not None and not 0 <= part < parts:
-        raise InputFailure(f"--part {options.part} is none of {parts} parts of the data: use 1 to {parts}.")
+        raise InputFailure(f"--part {options.part} is outside the {parts} parts of the data: use 1 to {parts}.")
     chosen = {name: getattr(options, name) for name in USUAL_DATA if getattr(options, name) is not None}
     choice = DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part)
     if choice.dataset == OWN:
@@ -151,50 +150,27 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
 
 
 def read_own_file(options: JoinOptions, file: Path, seen: Look) -> Dataset:
-    """Read before anything is sent: a participant that gets a place should have data for it.
+    """The examples of a participant's own file.
 
     Raises:
-        InputFailure: another option says how a set is cut.
+        InputFailure: another option states how a data set is cut.
         learning.blocks.DatasetError: there is no such file, or it has another form.
     """
     chosen = [f"--{name}" for name in (*USUAL_DATA, "part", "parts") if getattr(options, name) is not None]
     if chosen:
-        raise InputFailure(f"{chosen[0]} says how a data set is cut, and the file of --data isn't cut: use one.")
+        raise InputFailure(f"{chosen[0]} states how a data set is cut, and the file of --data isn't cut: use one.")
     return read_held(file, statistics=seen.document.task in STATISTICS)
 
 
 def read_example(data: DataChoice, seen: Look) -> Dataset | None:
-    """One example of a set on this machine, for its form; None where the task is a module's, which isn't run here.
-
-    The sets and tasks of Sordino fit each other, but not with every option that states the examples' form.
-    """
+    """One example of a set on this machine, for its form; None if the task is in a module, which isn't run here."""
     if trained_task(seen.document.task, seen.document.task_options) not in TASKS:
         return None
     return load_partition(data.dataset, np.zeros(1, dtype=np.int64))
 
 
-def check_form(held: Dataset, of: str, seen: Look) -> None:
-    """Before the question, so that nobody reads the description of a study that can't be joined.
-
-    Raises:
-        Failure: no examples of this form fit.
-    """
-    document = seen.document
-    check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
-
-
-def try_own(of: str, held: Dataset, seen: Look) -> None:
-    """Try the study's task on zeros in the form of the data; after the question, because its options are a stranger's.
-
-    Raises:
-        Failure: no examples of this form fit; their values make no difference.
-    """
-    document = seen.document
-    check_task_takes(document.task, document.task_options, held, of, planned=document.plan.dim)
-
-
 def unread(file: Path, held: Dataset, seen: Look) -> list[str]:
-    """Sentences, for the participant alone, about the values of its file that can't be used."""
+    """Sentences, only for the participant, about unusable values in its file."""
     task, options = seen.document.task, dict(seen.document.task_options)
     try:
         sentences = unread_told(task, make_task(task, options) if task in STATISTICS else None, held, file)
@@ -204,10 +180,11 @@ def unread(file: Path, held: Dataset, seen: Look) -> list[str]:
         return sentences
     classes = getattr(options_of(task, options), "classes", None)
     if isinstance(classes, int) and (count := int(((held.labels < 0) | (held.labels >= classes)).sum())):
-        are = "is none" if count == 1 else "are none"
+        are = "is" if count == 1 else "are"
         sentences.append(
-            f"data file {file}: {counted(count, 'label')} of {held.labels.size} {are} of the labels 0 to {classes - 1} "
-            "of the study's task: no training will succeed; this participant takes part, is charged, and sends zeros"
+            f"data file {file}: {counted(count, 'label')} of {held.labels.size} {are} outside the labels 0 to "
+            f"{classes - 1} of the study's task: no training will succeed; this participant takes part, is charged, "
+            "and sends zeros"
         )
     return sentences
 
@@ -216,14 +193,7 @@ def unread(file: Path, held: Dataset, seen: Look) -> list[str]:
 
 
 def read_policy(given: Path) -> tuple[PolicyTable, bytes]:
-    """A policy, checked, with the bytes of its file.
-
-    Args:
-        given: the file, or a folder with a policy.toml.
-
-    Raises:
-        runtime.settings_file.ConfigurationError: it can't be used.
-    """
+    """A policy from a file, or from the policy.toml in a folder, with the file's bytes. Raises as `load_policy`."""
     file = given / POLICY_FILE if given.is_dir() else given
     return load_policy(file), file.read_bytes()
 
@@ -237,14 +207,14 @@ def check_accepts(
     nothing: str,
     totals: Totals | None = None,
 ) -> None:
-    """Check a study against a policy that was given as a file.
+    """Check a study against the policy of a file.
 
     Args:
-        nothing: a sentence that says what was not done.
-        totals: of the participant's ledger; None where it isn't looked at.
+        nothing: a sentence about what was not done.
+        totals: of the participant's ledger; None if that isn't checked.
 
     Raises:
-        InputFailure: the policy refuses it.
+        InputFailure: the policy refuses the study.
     """
     try:
         check_terms(policy.to_policy(), document, study_sha256, totals)
@@ -253,9 +223,9 @@ def check_accepts(
 
 
 def accepted_plan(seen: Look) -> dict[str, Any]:
-    """The plan that is shown, as the policy of a participant that accepts it: this study document, no worse terms."""
+    """The shown plan as the policy of a participant that accepts it: this study document, no worse terms."""
     plan = seen.document.plan
-    # As with a trusted mechanism: the description has said what the coordinator could do.
+    # The description has stated what a trusted coordinator could do.
     trusted = {"curious_coordinator": True} if plan.adversary == CURIOUS else {}
     return {
         "max_epsilon": plan.budget_coordinator,
@@ -271,11 +241,7 @@ def accepted_plan(seen: Look) -> dict[str, Any]:
 
 
 def spent_in(ledger: Path | None) -> Totals:
-    """What the ledger of --ledger holds already; nothing where there is none yet.
-
-    Raises:
-        InputFailure: it can't be read, or was changed.
-    """
+    """The totals of --ledger, empty if there is no file yet; raises InputFailure if it is unreadable or changed."""
     if ledger is None or not (ledger.exists() or head_file(ledger).exists()):
         return Totals()
     try:
@@ -285,18 +251,17 @@ def spent_in(ledger: Path | None) -> Totals:
 
 
 def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: Look, totals: Totals) -> None:
-    """Check the study against host.toml as it will be written.
+    """Check the study against the text of the new host.toml.
 
     Args:
-        text: of host.toml.
-        file, policy: of --policy, as `read_policy` returns it.
-        totals: as `spent_in` returns them.
+        file, policy: of --policy.
+        totals: from `spent_in`.
 
     Raises:
         InputFailure: a value in host.toml is invalid, or the policy refuses the study.
     """
     content = tomllib.loads(text)
-    for entry in content["participants"]:  # a place that isn't known yet can't stand in the way: each one has its part
+    for entry in content["participants"]:  # a place that isn't known yet: any part is valid
         entry |= {"part": 0} if entry.get("part") == BY_PLACE else {}
     if policy is not None and file is not None:
         check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING, totals=totals)
@@ -317,15 +282,15 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
 
 
 async def check_again(options: JoinOptions, home: JoinedHome, say: Callable[[str], None]) -> None:
-    """Check the options of a repeated command against its folder, and keep its policy, before an answer is used.
+    """Compare the options of a repeated command with its folder, and keep its policy, before an answer is used.
 
-    The folder stays as it was begun, because the request or the data were chosen with it: an option must say what the
-    folder says. Another policy alone replaces the one that it holds, if it accepts the study.
+    Request and data were chosen with the folder, so options must agree with it. Only a policy may differ: it replaces
+    that of the folder, if it accepts the study. An error changes nothing.
 
     Raises:
-        InputFailure: an option and the folder differ, or the policy refuses the study; nothing is changed.
-        runtime.settings_file.ConfigurationError: the policy file can't be used; nothing is changed.
-        client.enrolment.EnrolmentUnavailable, client.enrolment.EnrolmentRefused: the study can't be looked at.
+        InputFailure: an option and the folder differ, or the policy refuses the study.
+        runtime.settings_file.ConfigurationError: the policy file can't be used.
+        client.enrolment.EnrolmentUnavailable, client.enrolment.EnrolmentRefused: as `client.enrolment.look`.
     """
     held = home.settings()
     _compare(options, home, held)
@@ -356,7 +321,7 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         part = int(part) + 1
     pairs: dict[str, tuple[Any, Any]] = {
         "": (options.address or None, held["coordinator"].get("enrolment")),
-        # The authority may have given another name since.
+        # The authority may have assigned another name.
         "--name": (options.name, host["name"] if options.name != asked else asked),
         "--ledger": (None if options.ledger is None else os.path.abspath(options.ledger), ledger),
         "--dataset": (None if options.dataset is None else located(options.dataset, Path.cwd()), data.get("dataset")),
@@ -376,6 +341,6 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
     )
     given = ", ".join(f"{option} {here}".strip() for option, (here, _) in other.items())
     raise InputFailure(
-        f"{home.path} already holds a join by this code with {holds}, not {given}. To continue it repeat what it "
-        "holds; otherwise ask for another code and name a new folder with --home."
+        f"{home.path} already holds a join by this code with {holds}, not {given}. To continue it, repeat its options; "
+        "otherwise ask for another code and name a new folder with --home."
     )

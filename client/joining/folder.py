@@ -1,25 +1,24 @@
-"""The folder of a participant that joins by code: written whole before its request leaves, completed by the answer.
+"""The folder of a participant that joins by code: written before its request is sent, completed by the answer.
 
     host.toml, ca.pem             as in any host's folder
     keys/participant.key          its identity, Ed25519
     tls/client.key, client.pem    the key of its TLS certificate; the certificate comes with the answer
-    policy.toml                   its policy, where one was given
-    join/request.json             the request, byte for byte: handed in again it is the same request
+    policy.toml                   its policy, if one was given
+    join/request.json             the request; sending the same bytes again repeats the same request
     join/card.json                the study's card, as it was accepted
-    join/place                    the place on the roster, where the part of the data depends on it
-    join/refused                  why the authority refused the request, where it did
+    join/place                    the place on the roster, if the part of the data depends on it
+    join/refused                  the authority's reason, if it refused the request
 
-The folder appears at once or not at all. The same command with the same code finds it and continues with the same
-identity; with another code, or for another study, it is refused.
+The folder appears whole or not at all. The same command with the same code finds it and continues with the same
+identity; another code or study is refused.
 
-Processes that are started alike, such as containers, share a folder of such homes. Each takes one and holds it by a
-lock on a file beside it, which the kernel drops when the process ends, however it ends. The first free home by name is
-taken, so a container that is made anew continues with an identity that was there before; where all are held a new one
-begins. A home that is of no use is left out: its identity was revoked, or it belongs to another authority. Only the
-authority's own statement counts for that, from its local socket or signed. The coordinator's doesn't: it could have
-every participant begin anew, with a new ledger over the same data.
+Processes with the same command, such as containers, share a folder of such homes. Each takes the first free one by name
+and holds it by a lock on a file beside it, which the kernel releases when the process ends. So a recreated container
+continues with an existing identity, and a new home begins only if all are held. A home is skipped if its identity was
+revoked or it belongs to another authority. For that only the authority's own statement counts, from its local socket or
+signed: the coordinator could make every participant begin anew, with a new ledger over the same data.
 
-Each start of `sordino join --home` loads this module, so it loads cryptography only where it needs it.
+`sordino join --home` loads this module at each start, so it imports cryptography only where necessary.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ TLS_KEY_FILE: Final = Path("tls") / "client.key"
 IDENTITY_FILE: Final = Path("keys") / "participant.key"
 POLICY_FILE: Final = "policy.toml"
 BY_PLACE: Final = "place"
-"""As a part of the data: the place on the roster decides it; host.toml says so until that place is known."""
-_NAMES: Final = 1000  # that are tried
+"""A part of the data that the place on the roster decides; host.toml holds this word until the place is known."""
+_NAMES: Final = 1000  # names to try
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -68,17 +67,25 @@ class DataChoice:
     parts: int
     part: int | None  # from 0; None: by the place on the roster
     shards: int = 2
-    file: Path | None = None  # the participant's own, absolute; then only the data set's name has a meaning
+    file: Path | None = None  # the participant's file, absolute; then of the rest only the data set's name counts
+
+    def tables(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The tables of host.toml: [data], and the keys of [[participants]] that name the data."""
+        if self.file is not None:
+            return {"dataset": self.dataset}, {"data": str(self.file)}
+        names = ("dataset", "partition", "alpha", "shards", "seed", "parts")
+        part = BY_PLACE if self.part is None else self.part
+        return {name: getattr(self, name) for name in names}, {"part": part}
 
 
 def default_home(study: str) -> Path:
-    """The participant's folder where no option names one: the study's name, in the working directory.
+    """The participant's folder if no option names one: the study's name, in the working directory.
 
-    If that name is taken, for example by the study's own folder: ``clinic-participant``, then with a number. A folder
-    that was made by a join counts as free: the caller checks which join it was.
+    If that is taken, for example by the study's folder: ``clinic-participant``, then with a number. A folder that a
+    join made counts as free: the caller checks which join it was.
 
     Raises:
-        InputFailure: the study's name can't be that of a folder.
+        InputFailure: the study's name can't be that of a folder, or all names are taken.
     """
     if not _USUAL_NAME.fullmatch(study):
         raise InputFailure(f"the study's name, {study!r}, can't be that of a folder: name one with --home.")
@@ -87,52 +94,6 @@ def default_home(study: str) -> Path:
         if not home.exists() or (home / REQUEST_FILE).is_file() or (home.is_dir() and not any(home.iterdir())):
             return home
     raise InputFailure(f"{study}, and every name like it, is taken here: name a folder with --home.")
-
-
-def host_text(
-    *,
-    host: str,
-    study: str,
-    task: str,
-    task_options: Mapping[str, Any],
-    study_sha256: bytes,
-    authority_public: bytes,
-    address: str,
-    enrolment: str,
-    data: DataChoice,
-    policy: Mapping[str, Any] | None,
-    ledger: Path | None,
-) -> str:
-    """host.toml, read back by ``client.host_file.load``.
-
-    Args:
-        study_sha256: of the study document that she is shown and agrees to; no other is taken part in.
-        policy: keys of the table [policy]; None where the file policy.toml beside it holds them.
-        ledger: where it isn't in the folder; absolute.
-    """
-    from client.host_file import host_toml
-
-    cut = {"partition": data.partition, "alpha": data.alpha, "shards": data.shards, "seed": data.seed}
-    part: dict[str, Any] = {"part": BY_PLACE if data.part is None else data.part}
-    held = part if data.file is None else {"data": str(data.file)}
-    return host_toml(
-        (
-            "One participant of a Sordino study, enrolled by code. `sordino join --home` reads this file.",
-            "The folder is complete and holds the only copy of the participant's identity: keep it.",
-        ),
-        name=host,
-        study=study,
-        task=task,
-        task_options=task_options,
-        authority_public_key=authority_public.hex(),
-        sha256=study_sha256.hex(),
-        address=address,
-        enrolment=enrolment,
-        policy={"file": POLICY_FILE} if policy is None else policy,
-        data={"dataset": data.dataset, **({} if data.file is not None else cut | {"parts": data.parts})},
-        participants=[{"key": str(IDENTITY_FILE), **held}],
-        ledger=str(ledger or "ledger.sqlite"),
-    )
 
 
 def make_home(
@@ -146,11 +107,10 @@ def make_home(
     identity_key: bytes,
     tls_key: bytes,
 ) -> JoinedHome:
-    """Write the folder; durable when this returns, and on any error there is none.
+    """Write the folder, new or empty; durable when this returns, and after any error there is none.
 
     Args:
-        home: new or empty.
-        policy_file: content of policy.toml, where there is one.
+        policy_file: content of policy.toml, if there is one.
         identity_key, tls_key: private keys, PEM.
 
     Raises:
@@ -190,7 +150,7 @@ def make_home(
 
 @dataclass(frozen=True)
 class JoinedHome:
-    """A folder that was made by `make_home`."""
+    """A folder that `make_home` made."""
 
     path: Path
     request: bytes
@@ -200,17 +160,17 @@ class JoinedHome:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer has come."""
+        """Whether it holds the answer."""
         return (self.path / CERTIFICATE_FILE).is_file()
 
     @property
     def tls_key(self) -> Path:
-        """The private key that the certificate is for."""
+        """The private key of the certificate."""
         return self.path / TLS_KEY_FILE
 
     @property
     def refused(self) -> str:
-        """The authority's reason where it refused the request; else empty."""
+        """The authority's reason if it refused the request, else empty."""
         try:
             return (self.path / REFUSED_FILE).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -218,15 +178,11 @@ class JoinedHome:
 
     @property
     def by_place(self) -> bool:
-        """Whether the place on the roster decides the part of the data; that place may be known by now."""
+        """Whether the place on the roster, known or not, decides the part of the data."""
         return (self.path / PLACE_FILE).is_file() or self.settings()["participants"][0].get("part") == BY_PLACE
 
     def settings(self) -> dict[str, Any]:
-        """host.toml, as TOML gives it.
-
-        Raises:
-            InputFailure: it can't be read, or lacks a table.
-        """
+        """host.toml, as TOML gives it; raises InputFailure if it can't be read or lacks a table."""
         file = self.path / HOST_FILE
         try:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -240,13 +196,10 @@ class JoinedHome:
         return content
 
     def keep_policy(self, policy: bytes) -> bool:
-        """Replace the policy that the folder holds; returns whether it was another one.
+        """Replace the policy by this content of policy.toml, already checked; returns whether it was another one.
 
-        Whenever this ends, host.toml and policy.toml hold either the old policy or the new one, whole: policy.toml has
-        no effect until host.toml names it.
-
-        Args:
-            policy: content of policy.toml, which has been checked.
+        After an interruption the folder holds the old policy or the new one, whole: policy.toml has no effect until
+        host.toml names it.
 
         Raises:
             InputFailure: it can't be written.
@@ -267,12 +220,7 @@ class JoinedHome:
         return True
 
     def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-        """host.toml with other tables, and all else as it was.
-
-        Raises:
-            InputFailure: its layout doesn't allow it.
-            OSError: it can't be read.
-        """
+        """host.toml with these tables replaced; raises InputFailure if its layout prevents that, and OSError."""
         from client.host_file import HostConfiguration
         from runtime.settings_keys import with_table
 
@@ -289,27 +237,27 @@ class JoinedHome:
         return text
 
     def keep_refusal(self, reason: str) -> None:
-        """Note that the authority has signed a refusal: the folder is of no further use."""
-        with contextlib.suppress(OSError):  # it can be asked for again
+        """Note that the authority signed a refusal: the folder has no further use."""
+        with contextlib.suppress(OSError):  # the answer can be requested again
             replace_durably(self.path / REFUSED_FILE, reason.encode(errors="replace"))
 
     def finish(self, certificate: bytes, host: str, wished: str, place: int) -> None:
-        """Keep the authority's answer: from now on the folder is complete.
+        """Keep the authority's answer, which completes the folder.
 
         Args:
             certificate: chain, PEM.
-            host, wished: the name of this process on the roster, and the one that the request asked for.
-            place: from 1, in the order in which participants were admitted; 0 where the authority stated none.
+            host, wished: the name of this process on the roster, and the requested one.
+            place: from 1, in the order of admission; 0 if the authority stated none.
 
         Raises:
-            InputFailure: it can't be written, and the same command asks for it again; or the place decides the part of
-                the data, and there is none.
+            InputFailure: it can't be written, and the same command requests it again; or the part of the data depends
+                on the place, and there is none.
         """
         by_place = self.by_place
         if by_place and not place:
             raise InputFailure(
-                f"{self.path}: --part place needs the participant's place, and the study's authority is of a release "
-                "that states none: write a number for part into host.toml, and run the same command again.",
+                f"{self.path}: --part place needs the participant's place, which the release of the study's authority "
+                "doesn't state: write a number for part into host.toml, and run the same command again.",
             )
         try:
             if by_place:
@@ -333,11 +281,7 @@ class JoinedHome:
 
 
 def open_home(home: Path) -> JoinedHome | None:
-    """A participant's folder that was made before, or None where there is none.
-
-    Raises:
-        InputFailure: there is something else in its place.
-    """
+    """A participant's folder from an earlier join, or None; raises InputFailure if something else is there."""
     if not home.exists() or (home.is_dir() and not any(home.iterdir())):
         return None
     try:
@@ -361,18 +305,18 @@ def _read_home(home: Path, request: bytes) -> JoinedHome:
 
 
 def unfinished(home: Path) -> JoinedHome | None:
-    """A participant's folder whose answer hasn't come; None for any other folder. Raises as `open_home`."""
+    """A participant's folder without its answer; None for any other folder. Raises as `open_home`."""
     found = open_home(home) if (home / CARD_FILE).is_file() else None
     return None if found is None or found.complete else found
 
 
 def find_home(code_id: bytes) -> JoinedHome | None:
-    """The folder in the working directory that was made with this code, if there is one."""
+    """The folder in the working directory that was made with this code, or None."""
     return next((home for home in _homes_here() if home.code_id == code_id), None)
 
 
 def home_at(enrolment: str) -> JoinedHome | None:
-    """The first folder in the working directory of a study at this port for enrolment, if there is one."""
+    """The first folder in the working directory of a study at this enrolment port, or None."""
     for home in _homes_here():
         with contextlib.suppress(Failure):
             if home.settings()["coordinator"]["enrolment"] == enrolment and not home.refused:
@@ -390,19 +334,11 @@ def _homes_here() -> Iterator[JoinedHome]:
 
 @contextlib.contextmanager
 def only_process(home: JoinedHome) -> Iterator[None]:
-    """Lock the folder for this process while it waits for the answer.
-
-    Raises:
-        InputFailure: another process has locked it.
-    """
-    descriptor = os.open(home.path / REQUEST_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    """Lock the folder for this process while it waits for the answer; raises InputFailure if another one has."""
+    descriptor = _hold(home.path / REQUEST_FILE, os.O_RDONLY)
+    if descriptor is None:
+        raise InputFailure(f"{home.path} is in use by another process: stop that one, or name another folder.")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputFailure(
-                f"{home.path} is in use by another process: stop that one, or name another folder."
-            ) from None
         yield
     finally:
         os.close(descriptor)
@@ -420,23 +356,23 @@ def take_home(
     """A home for this process and for the client that it becomes by exec, which holds the lock until it ends.
 
     Args:
-        homes: the folder; made where it doesn't exist.
-        address: the coordinator's port for enrolment, where it is given; homes of others are left out.
+        homes: the folder, made if it doesn't exist.
+        address: the coordinator's enrolment port; homes of others are skipped. None: any.
         authority: whether an authority's public key (32 bytes) is the right one.
         desk: the authority's local socket, which states which identities were revoked.
         begin: whether a new home may be begun.
 
     Returns:
-        Its path, and the home; None where it is to be made there.
+        Its path, and the home; None if it is yet to be made there.
 
     Raises:
-        InputFailure: the folder can't be used, or nothing is free and no home may be begun.
+        InputFailure: the folder can't be used, or none is free and no home may be begun.
     """
     try:
         homes.mkdir(parents=True, exist_ok=True)
         present = sorted(one.parent.parent.name for one in homes.glob(f"[!.]*/{REQUEST_FILE}"))
         for name in _names(present, begin):
-            held = _hold(homes / f".{name}.lock")
+            held = _hold(homes / f".{name}.lock", os.O_RDWR | os.O_CREAT)
             if held is None:
                 continue
             why = ""
@@ -451,7 +387,7 @@ def take_home(
                 return homes / name, home
             os.close(held)
             if why:
-                say(f"{homes / name} is left out: {why.rstrip('.')}.")
+                say(f"{homes / name} is skipped: {why.rstrip('.')}.")
     except OSError as error:
         raise InputFailure(
             f"--homes {homes} can't be used ({error.strerror or error}): name a folder to write to."
@@ -465,9 +401,9 @@ def _names(present: list[str], begin: bool) -> Iterator[str]:
         yield from (name for name in (f"home-{number:02}" for number in itertools.count(1)) if name not in present)
 
 
-def _hold(path: Path) -> int | None:
-    """A lock that ends with the process; None where another process has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _hold(path: Path, flags: int) -> int | None:
+    """A lock, as a file descriptor, that ends with the process; None if another process has it."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -491,7 +427,7 @@ def _of_no_use(
     desk: Path | None,
     say: Callable[[str], None],
 ) -> str:
-    """Why a home isn't taken; empty if it is."""
+    """Why a home is skipped; empty if it isn't."""
     from client.joining.local_enrolment import state_at
 
     settings = home.settings()
@@ -504,7 +440,7 @@ def _of_no_use(
         return f"the authority refused it: {home.refused}"
     state = None if desk is None else state_at(desk, home.identity, study=home.study, authority=key, say=say)
     if state == "revoked":
-        return "its identity was revoked; its ledger holds what was spent"
+        return "its identity was revoked; keep it, because its ledger states what was spent"
     if state == "unknown" and home.complete:
         return "the authority doesn't know its identity: it may have been restored from an older copy"
     return ""

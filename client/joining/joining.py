@@ -1,7 +1,7 @@
-"""Joining a study by code: look at it, ask the participant, hand in the request, and keep the authority's answer.
+"""Joining a study by code: show it, ask the participant, send the request, and keep the authority's answer.
 
-Before the participant agrees nothing is sent but the opening of a connection. Before its request leaves everything that
-is needed to repeat it is on disk, so an interruption at any moment costs nothing: the same command continues.
+Before the participant agrees, this only opens a connection. Before the request is sent, all that is needed to repeat it
+is on disk, so the same command continues after an interruption at any moment.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from client.enrolment import (
     look,
     reach,
 )
+from client.host_file import host_toml
 from client.joining.checks import (
     JoinOptions,
     accepted_plan,
     check_again,
-    check_form,
     check_host,
     check_task,
     choose_data,
@@ -45,16 +45,16 @@ from client.joining.checks import (
     read_own_file,
     read_policy,
     spent_in,
-    try_own,
     unread,
 )
 from client.joining.description import describe_study
 from client.joining.folder import (
+    IDENTITY_FILE,
+    POLICY_FILE,
     JoinedHome,
     default_home,
     find_home,
     home_at,
-    host_text,
     make_home,
     only_process,
     open_home,
@@ -62,6 +62,7 @@ from client.joining.folder import (
     unfinished,
 )
 from client.joining.local_enrolment import join_code_at
+from learning.data_checks import check_form_fits, check_task_takes
 from runtime.failure import Failure, InputFailure, NetworkFailure
 from runtime.key_files import KeyFileError, read_key_file
 from runtime.text import peer_text, printable, terminal_width
@@ -75,24 +76,25 @@ FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
 LISTENS_S, LISTENS_POLL_S = 60.0, 1.0
 """How long to wait for a coordinator that isn't started yet, as `sordino join --home` does."""
+_HEADER: Final = (
+    "One participant of a Sordino study, enrolled by code. `sordino join --home` reads this file.",
+    "The folder is complete and holds the only copy of the participant's identity: keep it.",
+)
 
 Say = Callable[[str], None]
 Found = TypeVar("Found")
 
 
 def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path | None) -> Path:
-    """The participant's folder, complete; the same call continues where it was interrupted.
+    """The participant's folder, complete; the same call continues after an interruption. Raises as `join_by_code`.
 
-    A code is requested at the local enrolment socket only when a new folder is to be made and the coordinator listens.
-    The socket takes it back unless the folder was made, so a process that fails again and again uses up no places.
+    This requests a code at the local enrolment socket only to make a new folder, once the coordinator listens. The
+    socket takes it back unless the folder was made, so a process that fails repeatedly uses up no places.
 
     Args:
-        options: with an empty code, and perhaps an empty address, where there is none.
+        options: may lack the code and the address.
         desk: the authority's local enrolment socket.
-        homes: folder of homes, of which this process takes one that no other process has.
-
-    Raises:
-        Failure: as `join_by_code`.
+        homes: folder of homes, of which this process takes a free one.
     """
     home: JoinedHome | None = None
     if homes is not None:
@@ -122,8 +124,8 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
     """Get a place in a study; returns the participant's folder, complete. The same call continues an interrupted join.
 
     Raises:
-        Failure: the code, the other side, the plan or the folder can't be used, the authority refuses, or the
-            coordinator can't be reached (`client.enrolment.EnrolmentUnavailable`).
+        Failure: the code, the card, the plan or the folder can't be used, the authority refuses, or the coordinator
+            can't be reached (`client.enrolment.EnrolmentUnavailable`).
     """
     say = _safely(say)
     code = _read_code(options.code)
@@ -144,11 +146,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
 
 
 def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
-    """Continue in a folder that was made before, by the same options; complete when this returns.
-
-    Raises:
-        Failure: as `join_by_code`.
-    """
+    """Complete a folder from an earlier join, with the same options. Raises as `join_by_code`."""
     say = _safely(say)
     asyncio.run(check_again(options, home, say))
     if home.complete:
@@ -158,11 +156,7 @@ def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
 
 
 def finish_joining(home: Path, say: Say) -> None:
-    """Continue an interrupted join in ``home``, if there is one.
-
-    Raises:
-        Failure: as `join_by_code`.
-    """
+    """Continue an interrupted join in ``home``, if there is one. Raises as `join_by_code`."""
     if (found := unfinished(home)) is not None:
         asyncio.run(_wait(found, _safely(say)))
 
@@ -186,7 +180,7 @@ def _matching(home: JoinedHome | None, code: JoinCode) -> JoinedHome | None:
 
 
 async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
-    """Look at the study, let the participant agree, and write the folder."""
+    """Show the study, ask the participant, and write the folder."""
     seen = await _patiently(lambda: look(options.address, code.fingerprint), say)
     document, study = seen.document, seen.card.study
     place = options.home if options.home is not None else default_home(study)
@@ -199,29 +193,32 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     check_task(options, document.task, document.task_options)
     if document.own_data and options.data is None:
         raise InputFailure(
-            "the participants of this study bring their own data: add --data FILE, your file in the form .csv or .npz."
+            "the participants of this study bring their own data: add --data FILE, your .csv or .npz file."
         )
-    # Derived from the code where no option chooses: what is shown before the question is what comes of it.
+    # Without an option derived from the code, so that the shown values are the final ones.
     host = options.name if options.name is not None else f"participant-{_derived(code, b'name')[:4].hex()}"
     data = choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
     own = None if options.data is None else read_own_file(options, options.data, seen)
     held = own if own is not None else read_example(data, seen)
     of = data.dataset if options.data is None else str(options.data)
-    if held is not None:
-        check_form(held, of, seen)
+    if held is not None:  # before the question: the form alone may make joining impossible
+        check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
     policy, policy_file = (None, None) if options.policy_file is None else read_policy(options.policy_file)
-    text = host_text(
-        host=host,
+    data_table, held_here = data.tables()
+    text = host_toml(
+        _HEADER,
+        name=host,
         study=study,
         task=document.task,
         task_options=document.task_options,
-        study_sha256=seen.study_sha256,
-        authority_public=seen.card.authority_public,
+        authority_public_key=seen.card.authority_public.hex(),
+        sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
         address=seen.card.address,
         enrolment=options.address,
-        data=data,
-        policy=None if policy_file is not None else accepted_plan(seen),
-        ledger=None if options.ledger is None else options.ledger.absolute(),
+        policy=accepted_plan(seen) if policy_file is None else {"file": POLICY_FILE},
+        data=data_table,
+        participants=[{"key": str(IDENTITY_FILE), **held_here}],
+        ledger="ledger.sqlite" if options.ledger is None else str(options.ledger.absolute()),
     )
     check_host(text, options.policy_file, policy, seen, spent_in(options.ledger))
     lines = describe_study(
@@ -242,8 +239,8 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         for sentence in unread(options.data, own, seen):
             say(f"Warning: {sentence}.\n")
     _agree(options, say)
-    if held is not None:
-        try_own(of, held, seen)
+    if held is not None:  # after the question: this runs the task with options from a stranger
+        check_task_takes(document.task, document.task_options, held, of, planned=document.plan.dim)
     private, tls_key = Ed25519PrivateKey.generate(), new_key()
     identity = IdentityKey(private)
     try:
@@ -265,7 +262,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
 
 
 async def _patiently(reaching: Callable[[], Awaitable[Found]], say: Say) -> Found:
-    """With patience for a coordinator that doesn't listen yet."""
+    """Repeat while the coordinator doesn't listen yet, for `LISTENS_S`."""
     ends, told = time.monotonic() + LISTENS_S, False
     while True:
         try:
@@ -283,19 +280,19 @@ def _agree(options: JoinOptions, say: Say) -> None:
     if options.agreed:
         return
     if not sys.stdin.isatty():
-        raise InputFailure("no terminal to ask on whether to join: add --yes if you agree to the above.")
+        raise InputFailure("there is no terminal for the question whether to join: add --yes if you agree.")
     say("Join this study? [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputFailure("not joined: nothing was sent, and no folder was made.")
 
 
 def _derived(code: JoinCode, what: bytes) -> bytes:
-    """32 bytes that look random, the same for the same code; from its id, which the request names too."""
+    """32 pseudorandom bytes from the code's id, which the request also holds."""
     return hashlib.sha256(b"sordino/v1/join\x00" + what + b"\x00" + code.code_id).digest()
 
 
 def _card_note(seen: Look) -> bytes:
-    """What the participant accepted, for later questions about it."""
+    """What the participant accepted, for later reference."""
     card = seen.card
     note = {
         "study": card.study,
@@ -312,7 +309,7 @@ def _card_note(seen: Look) -> bytes:
 
 
 async def _wait(home: JoinedHome, say: Say) -> None:
-    """Hand in the request until it is answered, and keep the answer."""
+    """Send the request until it is answered, and keep the answer."""
     with only_process(home):
         settings = home.settings()
         address = settings["coordinator"]["enrolment"]
@@ -342,16 +339,16 @@ async def _wait(home: JoinedHome, say: Say) -> None:
             home.keep_refusal(peer_text(signed.reason))
             raise InputFailure(
                 f"not joined: {peer_text(signed.reason).rstrip('.')}. The study's authority has signed this refusal; "
-                f"the folder {home.path} is of no further use and can be deleted."
+                f"the folder {home.path} has no further use and can be deleted."
             )
-        if refused:  # although the authority has signed that it accepts
+        if refused:  # although the authority signed that it accepts
             raise _unsigned(home, answer.reason)
         home.finish(signed.certificate, signed.host, read_request(home.request).request.host, signed.place)
-    say(f"Joined {home.study} as {signed.host}; from now on `sordino join --home {home.path}` is enough.")
+    say(f"Joined {home.study} as {signed.host}; from now on use `sordino join --home {home.path}`.")
 
 
 async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.EnrolAnswer:
-    """Of the coordinator, accepted or refused; a coordinator that goes away is waited for once it has answered."""
+    """The coordinator's final answer; after its first answer this also waits for an unreachable coordinator."""
     told, told_at, poll_s, taken = "", 0.0, FIRST_POLL_S, False
     async with enrolment_channel(address, ca) as channel:
         while True:
@@ -361,7 +358,7 @@ async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.Enr
                     return answer
                 taken, state = True, "waiting for the study's authority to sign the next roster"
             except EnrolmentUnavailable as error:
-                if not taken and not told:  # at once: it may be a typing error
+                if not taken and not told:  # at once: the address may be mistyped
                     raise NetworkFailure(
                         f"{error}. Your request and identity are kept in {home.path}: run the same command again."
                     ) from error
@@ -369,7 +366,7 @@ async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.Enr
             if state != told or time.monotonic() - told_at >= REMIND_S:
                 say(f"{shown(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
                 told, told_at = state, time.monotonic()
-            await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that many don't ask at once
+            await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that clients don't ask together
             poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
 
 
@@ -382,7 +379,7 @@ def _unsigned(home: JoinedHome, reason: str) -> Failure:
 
 
 def _safely(say: Say) -> Say:
-    """Some of what is said was written on another machine."""
+    """Print safely: some of the text comes from another machine."""
     return lambda line: say(printable(line))
 
 

@@ -23,12 +23,12 @@ from wire.authority_statements import STANDING_NONCE_BYTES, standing_statement
 
 OPENS_S, OPENS_POLL_S = 60.0, 0.25
 """How long to wait for a socket that isn't open yet: containers start in any order."""
-ANSWERS_S: Final = 60.0  # many processes that ask at the same time get their codes one after the other
-TELLS_S: Final = 20.0  # for a state, which may have to wait for a version that is being signed
+ANSWERS_S: Final = 60.0  # for a code: processes that ask together get their codes one after the other
+TELLS_S: Final = 20.0  # for a state, which may wait until a roster version is signed
 BUSY_S: Final = 20.0
-"""How long to repeat a question to a busy socket: a flood takes most of its answers, not all."""
+"""How long to repeat a question to a busy socket: even in a flood some questions are answered."""
 BUSY_POLL_S: Final = (0.05, 0.35)
-"""Between two such questions, at random: processes that were refused together don't come back together."""
+"""Range of the random pause between two such questions, so that refused processes don't return together."""
 _LONGEST_LINE: Final = 4096
 
 Say = Callable[[str], None]
@@ -40,7 +40,7 @@ class _Busy(NetworkFailure):
 
 @dataclass(frozen=True)
 class GivenCode:
-    """A code that the authority takes back unless `keep` is called."""
+    """A join code, which the authority takes back unless `keep` is called."""
 
     code: str = field(repr=False)
     keep: Callable[[], None]
@@ -56,10 +56,10 @@ def join_code_at(path: Path, say: Say) -> Iterator[GivenCode]:
     with _connected(path, say, OPENS_S) as connection:
         answer = _ask(connection, path, {"want": "code"})
         if type(answer.get("code")) is not str:
-            raise InputFailure(f"--desk {path}: what listens there is not an authority's local enrolment socket.")
+            raise InputFailure(f"--desk {path}: that is not an authority's local enrolment socket.")
 
         def keep() -> None:
-            with contextlib.suppress(OSError):  # an authority that has ended leaves its codes as they are
+            with contextlib.suppress(OSError):  # an authority that has ended takes no code back
                 connection.sendall(b'{"kept": true}\n')
 
         yield GivenCode(answer["code"], keep)
@@ -68,14 +68,14 @@ def join_code_at(path: Path, say: Say) -> Iterator[GivenCode]:
 def state_at(path: Path, identity: bytes, *, study: str, authority: bytes, say: Say) -> str | None:
     """The authority's statement about an identity: ``member``, ``revoked`` or ``unknown``.
 
-    A busy socket is asked again: otherwise a flood of questions would have a revoked home used.
+    A busy socket is asked again: otherwise a flood of questions would get a revoked home used.
 
     Args:
-        authority: public key (32 bytes) that the answer must be signed with.
+        authority: public key (32 bytes) that must have signed the answer.
 
     Returns:
-        None without an answer with that signature: the authority may be switched off, and everybody who can write to
-        the socket's folder may have put another socket in its place.
+        None without such an answer: the authority may be switched off, and any user who can write to the socket's
+        folder may have put another socket there.
     """
     ends, told = time.monotonic() + BUSY_S, False
     while True:
@@ -103,7 +103,7 @@ def _state(path: Path, identity: bytes, study: str, authority: bytes, say: Say) 
         statement = standing_statement(study, identity, state, nonce)
         if verify_signature(authority, bytes.fromhex(str(answer.get("signature"))), statement):
             return state
-    say(f"What listens at {path} isn't the authority of this participant: its answer is ignored.")
+    say(f"The socket {path} isn't that of this participant's authority: its answer is ignored.")
     return None
 
 
@@ -123,7 +123,7 @@ def _connected(path: Path, say: Say, patience_s: float, answers_s: float = ANSWE
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 if time.monotonic() >= ends:
                     raise NetworkFailure(
-                        f"nobody listens at the authority's socket {path}: is `sordino authority run DIR --desk "
+                        f"nothing listens at the authority's socket {path}: is `sordino authority run DIR --desk "
                         f"{path}` running, and is its folder there?"
                     ) from error
             except OSError as error:
@@ -150,10 +150,10 @@ def _ask(connection: socket.socket, path: Path, question: dict[str, Any]) -> dic
             data += part
         answer = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        kind = NetworkFailure if data else _Busy  # a socket with too many visitors disconnects some without a word
+        kind = NetworkFailure if data else _Busy  # an overloaded socket disconnects some clients without an answer
         raise kind(f"the authority's socket {path} gave no answer: run the same command again.") from error
     if type(answer) is not dict:
-        raise InputFailure(f"--desk {path}: what listens there is not an authority's local enrolment socket.")
+        raise InputFailure(f"--desk {path}: that is not an authority's local enrolment socket.")
     if answer.get("refused") == "busy":
         raise _Busy(f"the authority's socket {path} is busy: run the same command again.")
     if "refused" in answer:

@@ -70,7 +70,7 @@ def noise(coordinator: CheatingCoordinator, factor: Fraction) -> str:
     does="Runs a study whose sums may hold six, to people whose policy asks for eight.",
     must="They leave before any round.",
     outcome="leaves",
-    check=(Naive("client.policy", changed=(("plan.min_survivors < policy.min_survivors", "False"),), shows="sum"),),
+    check=(Naive("client.policy", changed=(("plan.min_survivors, f", "10**6, f"),), shows="sum"),),
 )
 async def policy_survivors(places: Places) -> Seen:
     return await with_document(places, "nine", lambda one: one.public.study_bytes, min_survivors=8)
@@ -449,7 +449,7 @@ async def endless_model(places: Places) -> Seen:
     does="Begins a round from a model that a participant's policy doesn't list.",
     must="She refuses by her policy.",
     outcome="refused by policy",
-    check=(Naive("client.policy", without=("model-digest",), shows="goes on"),),
+    check=(Naive("client.policy", without=("which {key} doesn't hold",), shows="goes on"),),
 )
 async def unlisted_model(places: Places) -> Seen:
     async with cheating(places, policy={"model_digests": ("ab" * 32,)}) as coordinator:

@@ -256,7 +256,7 @@ def test_who_has_a_place_is_told_by_the_authority(front: Front) -> None:
     assert front.told == [one for one in front.told if "handed_out" in one]
     assert front.state(alice, study="others") is None
     assert front.state(alice, authority=participant(9).identity.public) is None
-    assert [one for one in front.told if "isn't the authority of this participant" in one]
+    assert [one for one in front.told if "isn't that of this participant's authority" in one]
     front.open.close()
     assert front.state(alice) is None
 
@@ -457,7 +457,7 @@ def test_a_desk_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> 
     assert front.path.name in str(front.told[0])
     front.open.close()
     monkeypatch.setattr(visits, "OPENS_S", 0.05)
-    with pytest.raises(Failure, match="nobody listens at the authority's socket") as error:
+    with pytest.raises(Failure, match="nothing listens at the authority's socket") as error:
         front.code()
     assert error.value.code == ExitCode.NETWORK
 

@@ -146,7 +146,7 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     configuration = server.study_file.load(tmp_path / "trial")
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")
     host = tmp_path / "trial/hosts/host-01"
-    assert "nobody signs who is in a sum" in (host / "host.toml").read_text()
+    assert "participants don't sign who is in a sum" in (host / "host.toml").read_text()
     text = (tmp_path / "trial/study.toml").read_text()
     assert "none in a curious study" in text
     assert "to change it, make a new folder with `sordino init`." in text

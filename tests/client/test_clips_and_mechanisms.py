@@ -17,7 +17,7 @@ import server.trained_model
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate, RoundingFailed
 from runtime.failure import ExitCode, Failure
-from tests.support.host_in_process import Story, play
+from tests.support.host_in_process import Play, play
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.round_model import model_bytes, model_sha256, read_model, write_model
@@ -32,18 +32,13 @@ ADAPTIVE = {
 }
 
 
-def completed(story: Story) -> list[dict[str, Any]]:
-    return [event for event in story.events if event["kind"] == "round_completed"]
-
-
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "gaussian"])
-def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, played: Play) -> None:
     """Both layers' norms lie far below 50 / sqrt(2), and every estimate says so: epsilon 1000 adds hardly any noise."""
-    folder = make_folder(tmp_path / "study", mechanism=mechanism, **ADAPTIVE)
-    story = play(folder, tmp_path, monkeypatch)
+    story = played(made={"mechanism": mechanism} | ADAPTIVE)
     assert story.ended == 0
     assert story.refusals == []
-    first, second = completed(story)
+    first, second = story.of("round_completed")
     assert first["clips"] == [50 / math.sqrt(2)] * 2
     assert first["below_clip"] == pytest.approx([1.0, 1.0], abs=0.25)
     assert first["next_clips"] == second["clips"]
@@ -60,7 +55,9 @@ def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     "clips", [[], [1.0], [1.0, 1.0, 1.0], [1.0, math.nan], [math.inf, 1.0], [0.0, 1.0], [-1.0, 1.0]], ids=str
 )
-def test_false_clips_are_refused(clips: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_false_clips_are_refused(
+    clips: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play
+) -> None:
     """Nothing is uploaded under clips that are none: with a NaN every comparison is false, and every bit the same."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
 
@@ -71,34 +68,34 @@ def test_false_clips_are_refused(clips: list[float], tmp_path: Path, monkeypatch
         where.study._deadlines_s["MaskedInputCollection"] = 0.5
 
     monkeypatch.setattr(server.trained_model, "write_model", written)
-    story = play(folder, tmp_path, monkeypatch, prepare=quick)
+    story = played(folder=folder, prepare=quick)
     assert story.kinds() <= {"advertise_keys", "share_keys"}
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
     assert len(story.refusals) >= 3  # from then on too few are left, and the attempt may end before the others speak
 
 
-def test_a_coordinator_that_adds_the_noise_must_be_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_adds_the_noise_must_be_accepted(tmp_path: Path, played: Play) -> None:
     """It sees the sum without noise: a host whose policy doesn't name the mechanism takes no part."""
     folder = make_folder(tmp_path / "study", mechanism="gaussian")
     cases = ({"mechanism": None}, "see the sum without it"), ({"mechanism": "skellam"}, "accepted 'skellam'")
     for policy, told in cases:
         work = tmp_path / str(policy["mechanism"])
         work.mkdir()
-        story = play(folder, work, monkeypatch, policy=policy)
+        story = played(folder=folder, work=work, policy=policy)
         assert isinstance(story.ended, Failure)
         assert told in str(story.ended)
         assert story.ended.code == ExitCode.INPUT
         assert story.sent == []
 
 
-def test_a_sketch_is_sent_in_place_of_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sketch_is_sent_in_place_of_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play) -> None:
     folder = make_folder(tmp_path / "study", sketch_rows=3, sketch_ratio=4.0, clip=5.0)
-    story = play(folder, tmp_path, monkeypatch)
+    story = played(folder=folder)
     assert story.ended == 0
     assert story.refusals == []
-    assert len(completed(story)) == 2
+    assert len(story.of("round_completed")) == 2
     full = play(make_folder(tmp_path / "full"), make_work(tmp_path / "work"), monkeypatch)
-    assert completed(story)[0]["vector_bytes"] < completed(full)[0]["vector_bytes"] / 3.5
+    assert story.of("round_completed")[0]["vector_bytes"] < full.of("round_completed")[0]["vector_bytes"] / 3.5
 
 
 def make_work(path: Path) -> Path:
@@ -125,7 +122,9 @@ def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
             read_model(bad, 6, moving)
 
 
-def test_an_encoding_that_fails_gets_an_answer_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoding_that_fails_gets_an_answer_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play
+) -> None:
     """Whether rounding or clipping raises may depend on the data: the zero contribution is sent, never a refusal."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
     failed: list[int] = []
@@ -135,23 +134,23 @@ def test_an_encoding_that_fails_gets_an_answer_like_any_other(tmp_path: Path, mo
         raise (RoundingFailed if len(failed) % 2 else InvalidUpdate)("no")
 
     monkeypatch.setattr(Encoder, "encode", failing)
-    story = play(folder, tmp_path, monkeypatch)
+    story = played(folder=folder)
     assert story.ended == 0
     assert story.refusals == []
     assert len(failed) == 2 * PARTICIPANTS
-    assert [event["u3"] for event in completed(story)] == [PARTICIPANTS] * 2
+    assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS] * 2
     # Nobody's bits are in the sum: every estimate is one half, give or take the noise.
-    assert completed(story)[0]["below_clip"] == pytest.approx([0.5, 0.5], abs=0.25)
+    assert story.of("round_completed")[0]["below_clip"] == pytest.approx([0.5, 0.5], abs=0.25)
 
 
-def test_nothing_about_a_sum_without_noise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_about_a_sum_without_noise_is_told(tmp_path: Path, played: Play) -> None:
     """Under "gaussian" the coordinator sees it; events and reports must not pass on a digest or an estimate from it."""
     told = {}
     for mechanism in ("gaussian", "skellam"):
         work = make_work(tmp_path / mechanism)
         # Noise that is large against the updates: an estimate from the bare sum would say next to nothing wraps.
         folder = make_folder(work / "study", mechanism=mechanism, epsilon=1.0, bits=16, k_stddevs=2.0)
-        told[mechanism] = completed(play(folder, work, monkeypatch))[0]
+        told[mechanism] = played(folder=folder, work=work).of("round_completed")[0]
     assert told["gaussian"]["sum_sha256"] is None
     assert len(told["skellam"]["sum_sha256"]) == 64
     # 4.55 % at two standard deviations; the estimate's standard error is 0.5 %. Without noise it would be none.

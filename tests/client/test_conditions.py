@@ -1,13 +1,13 @@
-"""Whether a device may take part now: what is read of it, and that leaving never costs the others an attempt."""
+"""Whether a device may take part now: what is measured, and that leaving never costs the others an attempt."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,24 @@ from structlog.testing import capture_logs
 import client.participant_host
 import server.sessions
 from client.conditions import Gate, Machine, NotNow
-from client.host_file import ConfigurationError, load
+from client.host_file import load
 from client.settings import Conditions, HostSettings
 from runtime.processes import has_aes, too_old
+from runtime.settings_file import ConfigurationError
 from tests.support.host_in_process import host, settings_of
-from tests.support.study_in_process import coordinator
+from tests.support.study_in_process import Coordinator, coordinator
 from wire import coordinator_pb2 as pb
 
 OWN = 77
 
 
+Tree = Callable[[str, str], None]
+
+
 @pytest.fixture
-def tree(tmp_path: Path) -> Callable[[str, str], None]:
+def tree(tmp_path: Path) -> Tree:
+    """Writes a file of the machine's file system."""
+
     def write(place: str, text: str) -> None:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(text + "\n")
@@ -56,9 +62,7 @@ def machine(root: Path) -> Machine:
         ({"mouse": ("Battery", "status", "Discharging")}, True),
     ],
 )
-def test_mains(
-    tree: Callable[[str, str], None], tmp_path: Path, supplies: Mapping[str, tuple[str, str, str]], mains: bool
-) -> None:
+def test_mains(tree: Tree, tmp_path: Path, supplies: Mapping[str, tuple[str, str, str]], mains: bool) -> None:
     for name, (kind, what, value) in supplies.items():
         tree(f"sys/class/power_supply/{name}/type", kind)
         tree(f"sys/class/power_supply/{name}/{what}", value)
@@ -69,13 +73,13 @@ def test_mains(
     assert machine(tmp_path).why_not(Conditions()) == {}  # nothing was asked for
 
 
-def process(tree: Callable[[str, str], None], number: int, parent: int, used: int, waited_for: int = 0) -> None:
+def process(tree: Tree, number: int, parent: int, used: int, waited_for: int = 0) -> None:
     zeros = " ".join(["0"] * 9)
     tree(f"proc/{number}/stat", f"{number} (a (name) here) S {parent} {zeros} {used} 0 {waited_for} 0")
 
 
-def test_idle_means_other_programs(tree: Callable[[str, str], None], tmp_path: Path) -> None:
-    """One's own training doesn't count: the load average would have a participant leave after each of her rounds."""
+def test_idle_means_other_programs(tree: Tree, tmp_path: Path) -> None:
+    """Training doesn't count: with the load average, a participant would leave after each of its rounds."""
 
     def ticks(busy: int, idle: int, own: int) -> None:
         tree("proc/stat", f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0")
@@ -86,15 +90,15 @@ def test_idle_means_other_programs(tree: Callable[[str, str], None], tmp_path: P
     assert "being measured" in here.why_not(asked)["idle"]
     ticks(1900, 1100, 880)  # 90 % busy, nearly all of it this process
     assert here.why_not(asked) == {}
-    ticks(2800, 1200, 880)  # and now another one
+    ticks(2800, 1200, 880)  # now another process
     assert here.why_not(asked)["idle"] == "other programs use 46% of the processors, max_load allows 25%"
-    for step in range(1, 4):  # it has been over for two looks
+    for step in range(1, 4):  # it ended two polls ago
         ticks(2800, 1200 + step * 1000, 880)
     assert here.why_not(asked) == {}
 
 
-def test_what_a_task_uses_itself_does_not_count(tree: Callable[[str, str], None], tmp_path: Path) -> None:
-    """Here, in the processes that load its data, and in theirs: else how long it works would tell of the data."""
+def test_what_a_task_uses_itself_does_not_count(tree: Tree, tmp_path: Path) -> None:
+    """In this process, its children and theirs: otherwise the length of its work would reveal something of the data."""
     asked, here = Conditions(idle=True, max_load=0.25, min_free_memory_mb=400), machine(tmp_path)
     loader, helper, stranger = 80, 79, 90
 
@@ -118,15 +122,15 @@ def test_what_a_task_uses_itself_does_not_count(tree: Callable[[str, str], None]
     for one, kb in ((OWN, 100_000), (loader, 200_000), (helper, 50_000)):
         holds(one, kb)
     assert look(1800, 1200, 50_000) == {}
-    # The helper has ended, and the loader after it: their time goes to who waited for them.
+    # The helper has ended, then the loader: their time is added to the process that waited for them.
     for ended in (helper, loader):
         shutil.rmtree(tmp_path / f"proc/{ended}")
     process(tree, OWN, 1, 200, waited_for=900)
     assert look(2100, 1300, 300_000) == {}
-    (tmp_path / f"proc/{OWN}/smaps_rollup").unlink()  # a kernel that tells no shares
+    (tmp_path / f"proc/{OWN}/smaps_rollup").unlink()  # a kernel without shares
     tree(f"proc/{OWN}/status", "Name: a\nRssAnon: 90000 kB\nRssFile: 70000 kB\nRssShmem: 10000 kB")
     assert look(2100, 1400, 300_000) == {}
-    process(tree, stranger, 1, 500)  # somebody else's, who holds a third of it
+    process(tree, stranger, 1, 500)  # a foreign process with a third of the memory
     tree(f"proc/{stranger}/status", "RssAnon: 99000 kB")
     assert look(2600, 1400, 200_000).keys() == {"idle", "min_free_memory_mb"}
 
@@ -139,7 +143,7 @@ def test_on_this_machine_ones_own_arrays_take_no_memory() -> None:
     assert os.getpid() in here._own_processes()
 
 
-def test_memory_and_what_cannot_be_read(tree: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_memory_and_what_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
     everything = Conditions(mains_power=True, idle=True, min_free_memory_mb=100)
     assert machine(tmp_path).why_not(everything) == {}  # not Linux, say
     tree("proc/meminfo", "MemTotal: 500000 kB\nMemAvailable: 90000 kB")
@@ -156,12 +160,10 @@ def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
     settings = load(file).settings()
     assert settings.conditions == Conditions(mains_power=True, idle=True, max_load=0.5)
     assert HostSettings.from_json(settings.to_json()) == settings
-    file.write_text(text + "\n[conditions]\nmax_load = 0\n")
-    with pytest.raises(ConfigurationError, match=r"conditions.max_load = 0"):
-        load(file)
-    file.write_text(text + "\n[conditions]\nunmetered = true\n")
-    with pytest.raises(ConfigurationError, match="the key unmetered is gone, because metered networks"):
-        load(file)
+    for line, told in (("max_load = 0", "conditions.max_load = 0"), ("unmetered = true", "the key unmetered is gone")):
+        file.write_text(f"{text}\n[conditions]\n{line}\n")
+        with pytest.raises(ConfigurationError, match=told):
+            load(file)
     file.unlink()
 
 
@@ -169,7 +171,7 @@ def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
 
 
 class Device:
-    """In the place of the machine: conditions hold until they don't."""
+    """Replaces the machine; conditions hold while ``found`` is empty."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
@@ -182,53 +184,59 @@ class Device:
 BATTERY = {"mains_power": "this device runs on its battery"}
 
 
-async def looks_often(seconds: float) -> None:
-    """Looks at the machine often, and for a gap between attempts never: the next one's announcement has to do."""
-    await asyncio.sleep(seconds if seconds < 1 else 3600)
-
-
-def test_an_attempt_is_finished_before_she_leaves(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The battery is in use from the middle of a round on: the round has her, the next one waits until she is back."""
+@contextlib.asynccontextmanager
+async def on_mains_only(
+    folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], Any]
+) -> AsyncIterator[tuple[Coordinator, Device, asyncio.Task[int]]]:
+    """A study and a host that takes part only on mains power; ``sleep`` is the gate's."""
     device = Device()
     monkeypatch.setattr(client.participant_host, "Machine", lambda: device)
-    monkeypatch.setattr(client.participant_host, "Gate", functools.partial(Gate, poll_s=0.01, sleep=looks_often))
-    settings = settings_of(study_folder, tmp_path / "journal.sqlite", conditions={"mains_power": True})
+    monkeypatch.setattr(client.participant_host, "Gate", functools.partial(Gate, poll_s=0.01, sleep=sleep))
+    async with coordinator(folder, work / "state.sqlite") as where:
+        where.start()
+        settings = settings_of(folder, work / "journal.sqlite", where.address, conditions={"mains_power": True})
+        async with host(settings) as task:
+            yield where, device, task
+
+
+def test_an_attempt_is_finished_before_a_participant_leaves(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On battery from the middle of a round: that round is finished, and the next one waits for mains power."""
+
+    async def sleep(seconds: float) -> None:
+        """Polls often, but never sees a gap between attempts: the next announcement must do."""
+        await asyncio.sleep(seconds if seconds < 1 else 3600)
 
     async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            where.start()
-            away = settings_of(study_folder, tmp_path / "journal.sqlite", where.address)
-            one = HostSettings(**{**vars(away), "conditions": settings.conditions})
-            async with host(one) as task:
-                await where.wait_for("phase_started", round=1, phase="ShareKeys")
-                device.found = BATTERY
-                first = await where.wait_for("round_completed", round=1)
-                assert first["u3"] == 7
-                async with asyncio.timeout(30):
-                    while where.study.sessions.ready():
-                        await asyncio.sleep(0.01)
-                assert not where.of("round_completed", round=2)
-                device.found = {}
-                await where.wait_for("round_completed", round=2)
-                assert await task == 0
-            # The second round may have been announced before she left: nobody was in it, and nothing was dropped.
+        async with on_mains_only(study_folder, tmp_path, monkeypatch, sleep) as (where, device, task):
+            await where.wait_for("phase_started", round=1, phase="ShareKeys")
+            device.found = BATTERY
+            first = await where.wait_for("round_completed", round=1)
+            assert first["u3"] == 7
+            async with asyncio.timeout(30):
+                while where.study.sessions.ready():
+                    await asyncio.sleep(0.01)
+            assert not where.of("round_completed", round=2)
+            device.found = {}
+            await where.wait_for("round_completed", round=2)
+            assert await task == 0
+            # The second round may have been announced before they left: none was in it, and none dropped out.
             assert all(event["u1"] == event["u3"] == 7 for event in where.of("round_completed"))
 
     with capture_logs() as logs:
         asyncio.run(scenario())
     said = [one["event"] for one in logs if "taking part" in one["event"]]
     assert said == ["not taking part now, until this changes", "taking part again: what stood in the way has gone"]
-    assert not [one for one in logs if "coordinator away" in one["event"]]  # nothing is wrong, so nothing is said
+    assert not [one for one in logs if "coordinator away" in one["event"]]
 
 
-def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_never_ends_an_attempt_keeps_no_participant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 20.0)
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)  # which is what the clock goes by
+        slept.append(seconds)  # the gate's clock
         await asyncio.sleep(0)
 
     async def scenario() -> None:
@@ -242,7 +250,7 @@ def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch)
         await asyncio.sleep(0)
         assert not gate.is_open()
         gate._sleep = sleep
-        await gate.within(asyncio.sleep(0), lambda: True)  # a session that has ended; the next one gets the rest only
+        await gate.within(asyncio.sleep(0), lambda: True)  # an ended session; the next one gets only the rest
         slept.append(10.0)
         assert not gate.is_overdue()
         with pytest.raises(NotNow):
@@ -251,22 +259,18 @@ def test_who_never_ends_an_attempt_keeps_nobody(monkeypatch: pytest.MonkeyPatch)
         waited = len(slept)
         with pytest.raises(NotNow):
             await gate.within(asyncio.sleep(3600), lambda: False)
-        assert len(slept) == waited  # with nothing under way she goes at once
+        assert len(slept) == waited  # at once, with nothing under way
         looking.cancel()
 
     asyncio.run(scenario())
     assert sum(slept) == 20.0
 
 
-def test_she_is_away_when_an_attempt_had_its_time(
+def test_a_participant_leaves_when_the_time_for_its_attempt_is_over(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that ends no attempt, and answers nobody who comes back: she gives it up, and is gone."""
-    device = Device()
+    """The coordinator ends no attempt, and answers no request to resume: the participant gives up and leaves."""
     monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 0.3)
-    monkeypatch.setattr(client.participant_host, "Machine", lambda: device)
-    looks = functools.partial(Gate, poll_s=0.01, sleep=lambda _: asyncio.sleep(0.01))
-    monkeypatch.setattr(client.participant_host, "Gate", looks)
     honest = server.sessions.Session.send
 
     def swallow(session: server.sessions.Session, message: bytes) -> None:
@@ -277,21 +281,18 @@ def test_she_is_away_when_an_attempt_had_its_time(
     monkeypatch.setattr(server.sessions.Session, "send", swallow)
 
     async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            where.start()
-            base = settings_of(study_folder, tmp_path / "journal.sqlite", where.address)
-            settings = replace(base, conditions=Conditions(mains_power=True))
-            async with host(settings), asyncio.timeout(30):
-                await where.wait_for("phase_started", round=1, phase="ShareKeys")
-                device.found = BATTERY
-                while len(where.study.sessions):
-                    await asyncio.sleep(0.01)
-                opened = len(where.of("participant_connected"))
-                await asyncio.sleep(0.5)
-                assert (len(where.study.sessions), len(where.of("participant_connected"))) == (0, opened)
-                device.found = {}
-                while not len(where.study.sessions):
-                    await asyncio.sleep(0.01)
+        looks = on_mains_only(study_folder, tmp_path, monkeypatch, lambda _: asyncio.sleep(0.01))
+        async with looks as (where, device, _), asyncio.timeout(30):
+            await where.wait_for("phase_started", round=1, phase="ShareKeys")
+            device.found = BATTERY
+            while len(where.study.sessions):
+                await asyncio.sleep(0.01)
+            opened = len(where.of("participant_connected"))
+            await asyncio.sleep(0.5)
+            assert (len(where.study.sessions), len(where.of("participant_connected"))) == (0, opened)
+            device.found = {}
+            while not len(where.study.sessions):
+                await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
 

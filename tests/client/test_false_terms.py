@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from structlog.testing import capture_logs
 
 import client.connection
@@ -25,11 +24,12 @@ from client.credentials import load_identity
 from client.held_data import data_name
 from client.journal import ClientJournal
 from runtime.failure import ExitCode, Failure
-from secagg.roster import Roster, RosterEntry, sign_roster
+from secagg.roster import RosterEntry, sign_roster
 from server.membership import SignedRoster
 from server.sessions import Sessions
-from tests.support.host_in_process import Story, host, ledger_of, play, record, settings_of
-from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
+from tests.support.card_of_a_study import authority_of
+from tests.support.host_in_process import Play, Story, host, ledger_of, record, settings_of
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder, roster_of
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import make_entry
@@ -49,12 +49,6 @@ def refused(story: Story, told: str, code: int = ExitCode.INPUT) -> None:
 # ---------------------------------------------------------------- the roster
 
 
-def authority_of(folder: Path) -> Ed25519PrivateKey:
-    key = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
-    assert isinstance(key, Ed25519PrivateKey)
-    return key
-
-
 def show_roster(data: bytes) -> Callable[[Coordinator], None]:
     def prepare(where: Coordinator) -> None:
         membership = where.study._membership
@@ -64,69 +58,44 @@ def show_roster(data: bytes) -> Callable[[Coordinator], None]:
     return prepare
 
 
-def roster_of(folder: Path) -> Any:
-    return json.loads((folder / "roster.json").read_text())
-
-
-def as_roster(document: Any, **changes: Any) -> Roster:
-    entries = [RosterEntry(bytes.fromhex(one["identity"]), one["host"]) for one in document["participants"]]
-    fields = {"study": document["study"], "version": document["version"], "entries": tuple(entries)} | changes
-    return Roster(**fields)
-
-
-def test_rosters(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document, authority = roster_of(study_folder), authority_of(study_folder)
+def test_rosters(study_folder: Path, tmp_path: Path, played: Play) -> None:
+    honest, authority = roster_of(study_folder), authority_of(study_folder)
     stranger = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
     sybil = Ed25519PrivateKey.from_private_bytes(b"b" * 32).public_key().public_bytes_raw()
-    honest = as_roster(document)
     with_sybil = tuple(sorted([*honest.entries, RosterEntry(sybil, "host-02")], key=lambda one: one.identity))
     edited = json.loads(sign_roster(honest, authority))
     edited["participants"][0]["host"] = "elsewhere"
     cases = {
         "another authority": (sign_roster(honest, stranger), "not signed by this study's authority"),
         "edited": (json.dumps(edited).encode(), "not signed by this study's authority"),
-        "another study's": (sign_roster(as_roster(document, study="eight"), authority), "roster is that of another"),
-        "one more": (sign_roster(as_roster(document, entries=with_sybil), authority), "the roster has 8"),
+        "another study's": (sign_roster(replace(honest, study="eight"), authority), "roster is that of another"),
+        "one more": (sign_roster(replace(honest, entries=with_sybil), authority), "the roster has 8"),
         "garbage": (b"\xff\xfe", "not a roster file"),
         "empty": (b"{}", "not a roster file"),
     }
     for name, (data, told) in cases.items():
-        work = tmp_path / name
-        work.mkdir()
-        refused(play(study_folder, work, monkeypatch, prepare=show_roster(data)), told)
+        refused(played(work=tmp_path / name, prepare=show_roster(data)), told)
 
 
-def test_a_roster_that_goes_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A participant that was taken off the roster must not come back by showing an older one."""
-    document, authority = roster_of(study_folder), authority_of(study_folder)
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    story = play(
-        study_folder, newer, monkeypatch, prepare=show_roster(sign_roster(as_roster(document, version=3), authority))
-    )
-    # The rest of this coordinator holds version 1, another round_context: to it their keys are forged.
-    assert story.ready == set(range(PARTICIPANTS))
+def test_a_roster_that_goes_back(study_folder: Path, played: Play) -> None:
+    """A participant that was removed from the roster must not come back by an older one.
 
-    def excludes_nobody(show: Callable[[Coordinator], None]) -> Callable[[Coordinator], None]:
-        """So many can't be cheats: it is the coordinator that is wrong."""
+    The rest of this coordinator holds version 1, another round_context: to it the keys under version 3 are forged. But
+    all of them can't be cheats, so it excludes no participant.
+    """
+    roster, authority = roster_of(study_folder), authority_of(study_folder)
 
+    def shown(version: int) -> Story:
         def prepare(where: Coordinator) -> None:
             assert not where.study._membership.excluded
-            show(where)
+            show_roster(sign_roster(replace(roster, version=version), authority))(where)
 
-        return prepare
+        return played(prepare=prepare)
 
-    for version, older in ((1, True), (2, True), (3, False)):
-        again = play(
-            study_folder,
-            newer,
-            monkeypatch,
-            prepare=excludes_nobody(show_roster(sign_roster(as_roster(document, version=version), authority))),
-        )
-        if older:
-            refused(again, f"shows roster version {version}, but version 3 was seen")
-        else:
-            assert again.ready == set(range(PARTICIPANTS))
+    assert shown(3).ready == set(range(PARTICIPANTS))
+    for version in (1, 2):
+        refused(shown(version), f"shows roster version {version}, but version 3 was seen")
+    assert shown(3).ready == set(range(PARTICIPANTS))
 
 
 # ---------------------------------------------------------------- the study document
@@ -191,63 +160,43 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_study_that_does_not_hold(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_study_that_does_not_hold(played: Play, name: str) -> None:
     change, told = DOCUMENTS[name]
-    refused(play(study_folder, tmp_path, monkeypatch, prepare=show_study(change)), told)
+    refused(played(prepare=show_study(change)), told)
 
 
-def test_another_document_than_the_digest(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [(lambda data: data + b" ", "doesn't have the digest"), (lambda _: bytes(3 << 20), "longer than")],
+    ids=["another document than the digest", "a document without end"],
+)
+def test_a_document_that_does_not_fit_its_digest(played: Play, change: Callable[[bytes], bytes], told: str) -> None:
     def prepare(where: Coordinator) -> None:
-        where.study._documents[where.study._study_sha256] = where.study._study_bytes + b" "
+        where.study._documents[where.study._study_sha256] = change(where.study._study_bytes)
 
-    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "doesn't have the digest", ExitCode.NETWORK)
-
-
-def test_a_document_without_end(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def prepare(where: Coordinator) -> None:
-        where.study._documents[where.study._study_sha256] = bytes(3 << 20)
-
-    refused(play(study_folder, tmp_path, monkeypatch, prepare=prepare), "longer than", ExitCode.NETWORK)
+    refused(played(prepare=prepare), told, ExitCode.NETWORK)
 
 
-def test_a_study_that_changes(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The document that was accepted first is the study's: another that holds as well needs another name."""
-    first = play(study_folder, tmp_path, monkeypatch)
-    assert first.ended == 0
-    other = make_folder(tmp_path / "other", rounds=3)
-    plan = StudyDocument.from_bytes(study_bytes(other, tmp_path)).plan
-    # Same authority and roster, another plan.
-    for name in ("state.sqlite", "ledger.sqlite", "ledger.sqlite.head"):
-        (tmp_path / name).unlink()
-    second = play(
-        study_folder,
-        tmp_path,
-        monkeypatch,
-        prepare=show_study(lambda document: document.update(plan=plan.to_json())),
-    )
-    refused(second, "differs from the one this host accepted first")
-
-
-def test_a_study_that_changes_beside_a_lost_journal(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was spent stands in the ledger: the same name for another plan would begin again at nothing."""
-    assert play(study_folder, tmp_path, monkeypatch).ended == 0
-    (tmp_path / "journal.sqlite").unlink()
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        ("", "differs from the one this host accepted first"),
+        ("journal.sqlite", "the ledger holds charges of another study 'seven'"),
+    ],
+)
+def test_a_study_that_changes(tmp_path: Path, played: Play, lost: str, told: str) -> None:
+    """A study keeps the document that was accepted first: another valid one, of the same authority and roster, needs
+    another name. If the journal is lost, the ledger still knows: the same name would begin again without charges.
+    """
+    assert played().ended == 0
+    if lost:
+        (tmp_path / lost).unlink()
     plan = StudyDocument.from_bytes(study_bytes(make_folder(tmp_path / "other", rounds=3), tmp_path)).plan
     for name in ("state.sqlite", "ledger.sqlite", "ledger.sqlite.head"):
         (tmp_path / name).unlink()
-    kept = ledger_of(tmp_path / "journal.sqlite")
-    assert kept.exists()
-    again = play(
-        study_folder,
-        tmp_path,
-        monkeypatch,
-        prepare=show_study(lambda document: document.update(plan=plan.to_json())),
-    )
-    refused(again, "the ledger holds charges of another study 'seven'")
+    assert ledger_of(tmp_path / "journal.sqlite").exists()
+    again = played(prepare=show_study(lambda document: document.update(plan=plan.to_json())))
+    refused(again, told)
 
 
 def study_bytes(folder: Path, work: Path) -> bytes:
@@ -267,37 +216,31 @@ def study_bytes(folder: Path, work: Path) -> bytes:
         ({"policy": {"max_epsilon": 999.0}}, "epsilon 1000 is above max_epsilon 999"),
         ({"policy": {"mechanism": "skellam"}}, "the mechanism is 'ddgauss', this host accepted 'skellam'"),
         ({"policy": {"max_delta": 0.01}}, "delta 0.1 is above max_delta 0.01"),
-        ({"policy": {"min_honest_survivors": 4}}, "among 3 honest participants at least"),
+        ({"policy": {"min_honest_survivors": 4}}, "among at least 3 honest participants"),
         ({"policy": {"min_colluders": 3}}, "assumes 2 of 7 participants to collude, min_colluders asks for 3"),
         ({"policy": {"one_machine": False}}, "one host runs 7 participants, but only 2 are assumed to collude"),
         ({"study": {"name": "eight"}}, "this coordinator runs another study"),
         ({"task": {"batch_size": 21}}, "options of the task differ"),
     ],
 )
-def test_policy(
-    study_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, dict[str, Any]],
-    told: str,
-) -> None:
-    refused(play(study_folder, tmp_path, monkeypatch, **changes), told)
+def test_policy(played: Play, changes: dict[str, dict[str, Any]], told: str) -> None:
+    refused(played(**changes), told)
 
 
-@pytest.mark.parametrize("whose", ["her own", "another identity over the same data"])
+@pytest.mark.parametrize("whose", ["its own", "another identity over the same data"])
 def test_the_budget_of_a_participant_ends_before_the_study(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+    study_folder: Path, tmp_path: Path, played: Play, whose: str
 ) -> None:
-    """What was spent before, in attempts that never came to a sum, counts: the participant refuses, and says why.
+    """Earlier charges, even for attempts without a sum, count: the participant refuses, and logs why.
 
-    Counted by identity, whoever joins again with a new code begins at nothing, with the same data.
+    If charges counted by identity, a new join code for the same data would begin without charges.
     """
 
     def spend(where: Coordinator) -> None:
-        settings = settings_of(study_folder, tmp_path / "journal.sqlite")
+        journal = tmp_path / "journal.sqlite"
+        settings = settings_of(study_folder, journal)
         first = where.study._membership.roster.entries[0].identity
         [part] = [one.part for one in settings.participants if load_identity(one.key).public == first]
-        journal = tmp_path / "journal.sqlite"
         opened = ClientJournal(journal, ledger_of(journal))
         document = StudyDocument.from_bytes(where.study._study_bytes)
         entry = make_entry(
@@ -306,35 +249,32 @@ def test_the_budget_of_a_participant_ends_before_the_study(
             study_sha256=hashlib.sha256(where.study._study_bytes).digest(),
             round=0,
             attempt=1,
-            identity=first if whose == "her own" else bytes(32),
+            identity=first if whose == "its own" else bytes(32),
             data=data_name(settings.data, part),
         )
         opened.ledger.append(replace(entry, cost=1e6)).result()
         opened.close()
 
-    story = play(study_folder, tmp_path, monkeypatch, prepare=spend)
+    story = played(prepare=spend)
     assert story.ended == 0
     assert set(story.refusals) == {(0, pb.REFUSAL_CODE_POLICY)}
     assert {kind for who, kind in story.sent if who == 0} == set()
     assert any("above max_epsilon 1000" in reason for reason in story.reasons())
-    completed = [event for event in story.events if event["kind"] == "round_completed"]
-    assert [event["u3"] for event in completed] == [PARTICIPANTS - 1] * 2
+    assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS - 1] * 2
 
 
-def test_an_identity_stays_with_its_data(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_identity_stays_with_its_data(played: Play, tmp_path: Path) -> None:
     """The ledger knows the data by its name: said before any round, not by a failure in every one."""
-    play(study_folder, tmp_path / "first", monkeypatch)
+    played(work=tmp_path / "first")
     ledger = ledger_of(tmp_path / "first" / "journal.sqlite")
-    story = play(study_folder, tmp_path, monkeypatch, host={"ledger": ledger}, data={"seed": 2})
+    story = played(host={"ledger": ledger}, data={"seed": 2})
     refused(story, "took part in this study with other data than host.toml names now")
 
 
 # ---------------------------------------------------------------- the study that was agreed to
 
 
-def test_another_study_than_the_one_that_was_agreed_to(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_study_than_the_one_that_was_agreed_to(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same name and task, and within the policy: a host that holds it against these alone would take part."""
     asked: list[bytes] = []
     download = client.connection.Session.download
@@ -344,23 +284,24 @@ def test_another_study_than_the_one_that_was_agreed_to(
         return await download(self, sha256, largest)
 
     monkeypatch.setattr(client.connection.Session, "download", noted)
-    story = play(study_folder, tmp_path, monkeypatch, study={"sha256": "ab" * 32})
+    story = played(study={"sha256": "ab" * 32})
     refused(story, "another-study: the coordinator runs the study document")
     assert asked == []
 
 
-def test_the_study_that_was_agreed_to(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        shown = play(study_folder, tmp_path / "first", patch).logs
+def test_the_study_that_was_agreed_to(tmp_path: Path, played: Play) -> None:
+    shown = played(work=tmp_path / "first").logs
     [sha256] = {entry["study_sha256"] for entry in shown if entry["event"] == "study accepted"}
-    assert play(study_folder, tmp_path, monkeypatch, study={"sha256": sha256}).ended == 0
+    assert played(study={"sha256": sha256}).ended == 0
 
 
 # ---------------------------------------------------------------- the connection
 
 
-def against(folder: Path, work: Path, **changes: dict[str, Any]) -> tuple[Failure, Story, list[dict[str, Any]]]:
-    """A host that is to end by itself, against a coordinator whose rounds never begin."""
+def against(
+    folder: Path, work: Path, code: int = ExitCode.NETWORK, **changes: dict[str, Any]
+) -> tuple[Failure, list[dict[str, Any]]]:
+    """A host that must end by itself, against a coordinator whose rounds never begin; nothing was sent."""
     story = Story()
 
     async def scenario() -> Failure:
@@ -375,19 +316,19 @@ def against(folder: Path, work: Path, **changes: dict[str, Any]) -> tuple[Failur
 
     with capture_logs() as logs:
         error = asyncio.run(scenario())
-    return error, story, logs
+    assert error.code == code
+    assert (story.sent, story.ready) == ([], set())
+    return error, logs
 
 
 def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> None:
-    """Whoever answers at the address without the study's certificate learns not even an identity."""
+    """A server without the study's certificate doesn't even learn an identity."""
     other = make_folder(tmp_path / "other")
     wrong = {"ca": other / "hosts" / "host-01" / "ca.pem", "give_up_s": 0.3}
-    error, story, logs = against(study_folder, tmp_path, coordinator=wrong)
-    assert error.code == ExitCode.NETWORK
+    error, logs = against(study_folder, tmp_path, coordinator=wrong)
     assert "can't be reached since 0.3 s" in str(error)
     assert "ca.pem" in str(error)
     assert "\n" not in str(error)
-    assert (story.sent, story.ready) == ([], set())
     assert "its certificate isn't signed by this study's authority" in str(error)
     assert any("isn't signed by this study's authority" in str(entry.get("reason")) for entry in logs)
 
@@ -400,9 +341,7 @@ def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pyte
         return opened(address, credentials, options=[*options, ("grpc.ssl_target_name_override", "clinic.example")])
 
     monkeypatch.setattr(client.connection.grpc.aio, "secure_channel", elsewhere)
-    error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
-    assert error.code == ExitCode.NETWORK
-    assert (story.sent, story.ready) == ([], set())
+    against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
 
 
 @pytest.mark.parametrize(
@@ -417,29 +356,25 @@ def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pyte
 def test_a_coordinator_does_not_choose_what_is_said_of_it(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    """gRPC hands on the words of whoever answers where it puts its own: they are no diagnosis of this machine's."""
+    """gRPC reports the other side's words in the field of its own: they are no diagnosis of this machine's."""
 
     async def handshake(study: Any, iterator: Any, context: Any) -> Any:
         await anext(iterator)
         await context.abort(grpc.StatusCode.UNAVAILABLE, words)
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
-    error, story, logs = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
-    assert error.code == ExitCode.NETWORK
+    error, logs = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
     assert f"""since 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
     reasons = {entry["reason"] for entry in logs if entry["event"] == "coordinator away, trying again for 0.3 s"}
     assert reasons == {f'it ended the session ("{words}")'}
-    assert (story.sent, story.ready) == ([], set())
 
 
 def test_a_host_whose_certificate_is_not_known(study_folder: Path, tmp_path: Path) -> None:
-    """TLS 1.3 tells a client so after its own half of the handshake: that is still no connection."""
+    """In TLS 1.3 the client learns that after its own half of the handshake: that is still no connection."""
     tls = make_folder(tmp_path / "other") / "hosts" / "host-01" / "tls"
     strange = {"certificate": tls / "client.pem", "key": tls / "client.key", "give_up_s": 0.3}
-    error, story, _ = against(study_folder, tmp_path, coordinator=strange)
-    assert error.code == ExitCode.NETWORK
+    error, _ = against(study_folder, tmp_path, coordinator=strange)
     assert f"it may not know this host's certificate ({tls / 'client.pem'})" in str(error)
-    assert (story.sent, story.ready) == ([], set())
 
 
 @pytest.mark.parametrize("answer", ["welcome at once", "nothing", "heartbeat", "the end"])
@@ -447,7 +382,7 @@ def test_a_handshake_that_goes_wrong(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     """No wait without an end, and no session without the challenge."""
-    # Only where nothing comes is the time what is tested; else a busy machine may take longer to connect.
+    # Only "nothing" tests the time; in the other cases a busy machine may take longer to connect.
     monkeypatch.setattr(client.connection, "HANDSHAKE_S", 0.3 if answer == "nothing" else 20.0)
     proofs: list[Any] = []
 
@@ -463,13 +398,10 @@ def test_a_handshake_that_goes_wrong(
         raise AssertionError
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
-    error, story, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.4})
-    assert error.code == ExitCode.NETWORK
-    assert (story.sent, story.ready, proofs) == ([], set(), [])
-    expected = {"nothing": "doesn't answer", "the end": "not opened in time"}.get(
-        answer, "didn't answer with challenge"
-    )
-    assert expected in str(error)
+    error, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.4})
+    assert proofs == []
+    expected = {"nothing": "doesn't answer", "the end": "not opened in time"}
+    assert expected.get(answer, "didn't answer with challenge") in str(error)
 
 
 def test_give_up_counts_from_the_loss(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,6 +439,5 @@ def test_an_identity_off_the_roster(study_folder: Path, tmp_path: Path, monkeypa
         raise server.sessions.SessionRefused("this identity is not on the study's roster: ask the study's authority")
 
     monkeypatch.setattr(Sessions, "challenge", strangers)
-    error, _, _ = against(study_folder, tmp_path)
-    assert error.code == ExitCode.INPUT
+    error, _ = against(study_folder, tmp_path, ExitCode.INPUT)
     assert "ask the study's authority" in str(error)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from client.journal import ClientJournal
-from tests.support.host_in_process import play, rows_of
+from tests.support.host_in_process import Play, rows_of
 from tests.support.study_in_process import PARTICIPANTS
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
@@ -46,9 +46,7 @@ def fill(disk: Path) -> None:
             file.write(bytes(512))
 
 
-def test_a_charge_that_finds_no_room(
-    study_folder: Path, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_charge_that_finds_no_room(played: Play, small_disk: Path) -> None:
     ledger = small_disk / "ledger.sqlite"
     before: list[int] = []
 
@@ -62,9 +60,9 @@ def test_a_charge_that_finds_no_room(
     def prepare(where: Any) -> None:
         where.study._deadlines_s["MaskedInputCollection"] = 5.0
 
-    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=prepare, host={"ledger": ledger})
+    story = played(lie, prepare=prepare, host={"ledger": ledger})
     assert story.ended == 0
-    assert [event["round"] for event in story.events if event["kind"] == "round_completed"] == [1]
+    assert [event["round"] for event in story.of("round_completed")] == [1]
     second = {message.WhichOneof("message") for _, message in story.messages if message.round == 2}
     assert second <= {"advertise_keys", "share_keys"}
     assert story.codes() == {pb.REFUSAL_CODE_LOCAL_FAILURE}

@@ -29,7 +29,7 @@ from learning.prepared_data import write_prepared
 from runtime.failure import Failure
 from secagg.keys import IdentityKey
 from tests.client import policies
-from tests.support.host_in_process import Story, ledger_of, play, rows_of
+from tests.support.host_in_process import Play
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 
 USERS = 9
@@ -231,23 +231,21 @@ def test_a_host_does_not_start_with_a_file_of_another_form(tmp_path: Path, monke
 # ------------------------------------------------------------------------------------- over real gRPC
 
 
-def completed(story: Story) -> list[dict[str, Any]]:
-    return [event for event in story.events if event["kind"] == "round_completed"]
-
-
-def test_a_study_over_natural_users(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_over_natural_users(tables: Path, tmp_path: Path, played: Play) -> None:
     options = {"features": 3, "classes": 2}
     folder = make_folder(tmp_path / "study", dataset="tables", partition="natural", task_options=options)
-    story = play(folder, tmp_path, monkeypatch)
+    story = played(folder=folder)
     assert story.ended == 0
-    assert completed(story)[-1]["accuracy"] > 0.8  # of the two held-out users; noise hardly shows at epsilon 1000
-    names = {row.data for row in rows_of(ledger_of(story.journal)) if hasattr(row, "data")}
+    assert (
+        story.of("round_completed")[-1]["accuracy"] > 0.8
+    )  # of the two held-out users; noise hardly shows at epsilon 1000
+    names = {row.data for row in story.rows() if hasattr(row, "data")}
     assert len(names) == PARTICIPANTS
     assert names <= {user_data_name(dataset_identity("tables"), user) for user in range(USERS)}
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_a_study_over_files_of_their_own(evaluated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_over_files_of_their_own(evaluated: bool, tmp_path: Path, played: Play) -> None:
     rng = np.random.default_rng(5)
     test = ""
     if evaluated:
@@ -261,15 +259,15 @@ def test_a_study_over_files_of_their_own(evaluated: bool, tmp_path: Path, monkey
         features = rng.normal(size=(40, 3))
         labels = (features[:, 0] > 0).astype(int)
         np.savez(home / "data" / f"participant-{number + 1:03}.npz", features=features, labels=labels)
-    story = play(folder, tmp_path, monkeypatch)
+    story = played(folder=folder)
     assert story.ended == 0
-    accuracy = completed(story)[-1]["accuracy"]
+    accuracy = story.of("round_completed")[-1]["accuracy"]
     assert accuracy is None if not evaluated else accuracy > 0.8
-    [started] = [event for event in story.events if event["kind"] == "study_started"]
+    [started] = story.of("study_started")
     assert (started["dataset"], started["partition"]) == ("own", {})
 
 
-def test_files_without_rows_are_each_her_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_rows_are_each_her_own(tmp_path: Path, played: Play) -> None:
     """Under one name their charges would add up, and only they would refuse before the last round: all could see it."""
     options = {"low": 0.0, "high": 12.0}
     folder = make_folder(tmp_path / "study", dataset="own", task="mean", clip=None, task_options=options, rounds=3)
@@ -280,10 +278,10 @@ def test_files_without_rows_are_each_her_own(tmp_path: Path, monkeypatch: pytest
     names = [name for _, name in held_data(load(home).settings())]
     assert len(set(names)) == PARTICIPANTS
     assert names == [name for _, name in held_data(load(home).settings())]
-    story = play(folder, tmp_path, monkeypatch)
+    story = played(folder=folder)
     assert story.ended == 0
     assert story.refusals == []
-    assert [len(event["survivors"]) for event in completed(story)] == [PARTICIPANTS] * 3
+    assert [len(event["survivors"]) for event in story.of("round_completed")] == [PARTICIPANTS] * 3
 
 
 def test_files_are_named_for_whoever_puts_them_there(tmp_path: Path) -> None:

@@ -8,37 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from client.host_file import ConfigurationError, load
-
-LEAST = f"""
-[host]
-name = "host-01"
-[study]
-name = "clinic"
-authority_public_key = "{"ab" * 32}"
-task = "softmax-regression"
-[policy]
-max_epsilon = 4
-min_honest_survivors = 5
-[data]
-parts = 10
-[[participants]]
-key = "keys/a.key"
-part = 0
-[[participants]]
-key = "keys/b.key"
-part = 9
-"""
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "tls").mkdir()
-    for name in ("ca.pem", "tls/client.pem", "tls/client.key", "keys/a.key", "keys/b.key"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "host.toml").write_text(LEAST)
-    return tmp_path
+from client.host_file import load
+from runtime.settings_file import ConfigurationError
+from tests.client.conftest import LEAST
 
 
 def refusal(home: Path) -> str:
@@ -65,7 +37,7 @@ def test_files_of_ones_own(home: Path) -> None:
     assert [entry.data for entry in load(home).participants] == [home / "a.csv", Path("/elsewhere/b.npz")]
     assert [entry.data for entry in load(home).settings().participants] == [home / "a.csv", Path("/elsewhere/b.npz")]
     (home / "host.toml").write_text(text.replace("part = 9", 'data = "a.csv"'))
-    assert "two of them have data = 'a.csv'. Each participant holds data of her own" in refusal(home)
+    assert "two of them have data = a.csv. Give each participant its own data" in refusal(home)
 
 
 def test_published_files_are_found_from_the_folder(home: Path) -> None:
@@ -90,8 +62,8 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("old", "new", "told"),
     [
         ("part = 9", "part = 10", "participants[1].part = 10 is outside the 10 parts of the data: use 0 to 9"),
-        ("keys/b.key", "keys/a.key", "stands there twice"),
-        ("part = 9", "part = 0", "two of them have part = 0. Each participant holds a part of her own"),
+        ("keys/b.key", "keys/a.key", "is listed twice"),
+        ("part = 9", "part = 0", "two of them have part = 0. Give each participant its own data"),
         ("part = 9", "", "with data.dataset = 'fashion-mnist-subset' each participant has a part of the data set"),
         ("part = 9", 'part = 9\ndata = "b.csv"', "and no data"),
         ("parts = 10", "", "data.parts is missing"),
@@ -106,7 +78,7 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("keys/b.key", "keys/c.key", "participants[1].key: there is no file"),
     ],
 )
-def test_mistakes_are_told(home: Path, old: str, new: str, told: str) -> None:
+def test_a_mistake_is_reported(home: Path, old: str, new: str, told: str) -> None:
     (home / "host.toml").write_text(LEAST.replace(old, new, 1))
     assert told in refusal(home)
 
@@ -128,15 +100,11 @@ def test_lines_that_a_parser_takes_for_something_else(home: Path, line: str, tol
     assert told in refusal(home)
 
 
-def test_nobody_to_host(home: Path) -> None:
-    text = "participants = []\n" + LEAST.split("[[participants]]", 1)[0]
-    (home / "host.toml").write_text(text)
-    assert "participants" in refusal(home)
-
-
-def test_no_certificate(home: Path) -> None:
+def test_no_participants_and_no_certificate(home: Path) -> None:
     (home / "ca.pem").unlink()
     assert "coordinator.ca: there is no file" in refusal(home)
+    (home / "host.toml").write_text("participants = []\n" + LEAST.split("[[participants]]", 1)[0])
+    assert "participants" in refusal(home)
 
 
 def test_loads_nothing_of_the_server() -> None:

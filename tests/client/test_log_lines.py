@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import structlog
 
 from client.log_lines import RoundLines, join_line
 from client.unreachable import trouble_of
-from tests.support.host_in_process import play
+from tests.support.host_in_process import Play
 
 ANNA, BERTA = b"a" * 32, b"b" * 32
 
@@ -38,11 +37,9 @@ def test_one_line_when_all_are_through(logs: list[Any]) -> None:
     ]
 
 
-def test_what_may_be_spent_is_the_less_of_plan_and_policy(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_be_spent_is_the_less_of_plan_and_policy(played: Play) -> None:
     """`check_budget` stops at either: a line that names the policy's alone promises rounds that never come."""
-    story = play(study_folder, tmp_path, monkeypatch, policy={"max_epsilon": 5000.0})
+    story = played(policy={"max_epsilon": 5000.0})
     told = [entry["max_epsilon"] for entry in story.logs if entry["event"] == "round over" and "epsilon" in entry]
     assert told
     assert set(told) == {1000.0}  # the study's
@@ -92,7 +89,7 @@ def test_nobody_who_took_no_part_is_counted(logs: list[Any]) -> None:
             3,
         ),
         ("last error: UNAVAILABLE: ipv4:127.0.0.1:9443: Socket closed", "this host's certificate (tls/client.pem)", 2),
-        ("ipv6:%5B::1%5D:9443: Failed to connect to remote host: Connection refused", "nobody listens there", 1),
+        ("ipv6:%5B::1%5D:9443: Failed to connect to remote host: Connection refused", "nothing listens there", 1),
         ("address lookup failed for nowhere.invalid:9443: Domain name not found]", "there is no machine of this", 1),
         ("something \x1b[2J else", "something ?[2J else", 0),
     ],

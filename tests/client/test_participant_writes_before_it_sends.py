@@ -14,7 +14,7 @@ import client.connection
 from client.journal import ClientJournal
 from runtime.failure import Failure
 from secagg.messages import request_digest
-from tests.support.host_in_process import ledger_of, play, rows_of
+from tests.support.host_in_process import Play, ledger_of, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -36,7 +36,7 @@ def on_disk(journal: Path, identity: bytes, number: tuple[int, int]) -> tuple[An
     return row and (costs[-1] if costs else None, *row)
 
 
-def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order(played: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans, requests, seen = [], {}, []
     honest_send, honest_upload = client.connection.Session.send, client.connection.Session.upload
 
@@ -92,7 +92,7 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(client.connection.Session, "send", send)
     monkeypatch.setattr(client.connection.Session, "upload", upload)
-    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=prepare)
+    story = played(lie, prepare=prepare)
     assert story.ended == 0
     counts = {kind: seen.count(kind) for kind in seen}
     for kind in ("advertise_keys", "share_keys", "masked_input", "upload", "consistency"):
@@ -110,9 +110,7 @@ NEEDS = {  # what the row must hold when a message of this kind leaves
 
 
 @pytest.mark.parametrize("full_at", ["ready", "advertise_keys", "masked_input", "consistency"])
-def test_a_disk_that_takes_no_more(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str
-) -> None:
+def test_a_disk_that_takes_no_more(played: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str) -> None:
     """From the first message of a kind on nothing can be written: whoever has not written its next step refuses."""
     honest, journals, unwritten = client.connection.Session.send, [], []
     opened = ClientJournal.__init__
@@ -145,17 +143,15 @@ def test_a_disk_that_takes_no_more(
 
     monkeypatch.setattr(ClientJournal, "__init__", remember)
     monkeypatch.setattr(client.connection.Session, "send", send)
-    story = play(study_folder, tmp_path, monkeypatch, prepare=prepare)
+    story = played(prepare=prepare)
     assert story.ended == 0
     assert unwritten == []
     assert story.codes() == {pb.REFUSAL_CODE_LOCAL_FAILURE}
     assert {entry["error"] for entry in story.logs if entry["event"] == "failed"} == {"StorageError"}
-    assert [event for event in story.events if event["kind"] == "round_completed"] == []
+    assert story.of("round_completed") == []
 
 
-def test_a_journal_that_cannot_take_the_study(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_cannot_take_the_study(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = ClientJournal.__init__
 
     def full(self: ClientJournal, path: Path, ledger: Path) -> None:
@@ -163,7 +159,7 @@ def test_a_journal_that_cannot_take_the_study(
         self._store._connection.execute("PRAGMA query_only = 1")
 
     monkeypatch.setattr(ClientJournal, "__init__", full)
-    story = play(study_folder, tmp_path, monkeypatch)
+    story = played()
     assert isinstance(story.ended, Failure)
     assert "nothing can be written down, so nothing is sent" in str(story.ended)
     assert "journal.sqlite" in str(story.ended)

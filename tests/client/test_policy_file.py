@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from client.host_file import ConfigurationError, load
+from client.host_file import load
 from client.policy_file import PolicyTable, load_policy
 from client.settings import HostSettings, Window, parse_window
-from runtime.settings_file import ConfigurationError as SettingsError
-from tests.client.test_host_file import LEAST
+from runtime.settings_file import ConfigurationError
+from tests.client.conftest import LEAST
 
 POLICY = "[policy]\nmax_epsilon = 4\nmin_honest_survivors = 5\n"
-FULL = (
-    POLICY
-    + f"""
+CHANGE = "lower the first or raise the second."
+FULL = f"""{POLICY}
 max_delta = 1e-6
 max_epsilon_round = 1
 max_epsilon_total = 9
@@ -42,39 +41,24 @@ hours = ["22:00-06:00", "12:00-13:00"]
 curious_coordinator = true
 one_machine = true
 """
-)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    for folder in ("keys", "tls"):
-        (tmp_path / folder).mkdir()
-    for name in ("ca.pem", "keys/a.key", "keys/b.key", "tls/client.pem", "tls/client.key"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "host.toml").write_text(LEAST)
-    (tmp_path / "policy.toml").write_text(POLICY)
-    return tmp_path
+@pytest.fixture(autouse=True)
+def policy_file(home: Path) -> Path:
+    (home / "policy.toml").write_text(POLICY)
+    return home / "policy.toml"
 
 
-def without_table(policy: str) -> str:
+def with_policy(home: Path, table: str) -> None:
+    """Put these lines in the place of [policy] in host.toml."""
     start, end = LEAST.index("[policy]"), LEAST.index("[data]")
-    return LEAST[:start] + policy + LEAST[end:]
+    (home / "host.toml").write_text(LEAST[:start] + table + LEAST[end:])
 
 
-def refusal(path: Path, text: str) -> str:
-    path.write_text(text)
-    with pytest.raises(SettingsError) as error:
-        load_policy(path)
-    told = str(error.value)
-    assert told.startswith(f"{path}: ")
-    assert "\n" not in told
-    return told.removeprefix(f"{path}: ")
-
-
-def test_every_key(tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text(FULL)
-    table = load_policy(tmp_path)
-    assert load_policy(tmp_path / "policy.toml") == table
+def test_every_key(home: Path, policy_file: Path) -> None:
+    policy_file.write_text(FULL)
+    table = load_policy(home)
+    assert load_policy(policy_file) == table
     policy = table.to_policy()
     assert policy.mechanisms == policy.accepted_mechanisms == ("skellam", "ddgauss")
     assert policy.task_digests == ("ab" * 32,)
@@ -86,83 +70,73 @@ def test_every_key(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text(POLICY)
-    policy = load_policy(tmp_path).to_policy()
+def test_what_is_left_out(policy_file: Path) -> None:
+    policy = load_policy(policy_file).to_policy()
     assert (policy.max_delta, policy.min_colluders) == (1e-5, 2)
     assert (policy.curious_coordinator, policy.one_machine) == (False, False)
     assert policy.accepted_mechanisms == ()
     assert policy.total_delta == policy.max_delta
 
 
-MISTAKES = {
-    "nothing": ("", "policy is missing. Add it."),
-    "no table": ("max_epsilon = 4", "its keys stand in no table: put [policy] on a line before them."),
-    "a key missing": ("[policy]\nmax_epsilon = 4", "policy.min_honest_survivors is missing. Add it."),
-    "a key mistyped": (
-        POLICY + "max_epsilon_totl = 9",
-        "policy.max_epsilon_totl is not a known key. Did you mean max_epsilon_total?",
+FILES = [
+    ("", "policy is missing. Add it."),
+    ("max_epsilon = 4", "its keys are in no table: put [policy] on a line before them."),
+    ("[policy]\nmax_epsilon = 4", "policy.min_honest_survivors is missing. Add it."),
+    ("[policy", "not valid TOML"),
+    ("policy = 3", "policy = 3"),
+]
+LINES = [
+    ("max_epsilon_totl = 9", "policy.max_epsilon_totl is not a known key. Did you mean max_epsilon_total?"),
+    ("colour = 1", "policy.colour is not a known key. Known here: max_epsilon, max_delta"),
+    ("max_clip = -1", "policy.max_clip = -1 should be greater than 0."),
+    ("max_clip = nan", "policy.max_clip = nan should be a finite number."),
+    ("max_bits = 63", "policy.max_bits = 63 should be less than or equal to 62."),
+    ("min_dropout = 1.0", "policy.min_dropout = 1.0 should be less than 1."),
+    ("max_rounds_per_day = 0", "policy.max_rounds_per_day = 0 should be greater than or equal"),
+    ("mechanisms = []", "policy.mechanisms = [] is empty, so nothing could be accepted"),
+    ("hours = []", "policy.hours = [] is empty, so nothing could be accepted: name at least one"),
+    ("tasks = []", "policy.tasks = [] is empty"),
+    ("study_digests = []", "policy.study_digests = [] is empty"),
+    ("model_digests = []", "policy.model_digests = [] is empty"),
+    ('mechanisms = ["gauss"]', "policy.mechanisms[0] = 'gauss' should be 'ddgauss', "),
+    (
+        'mechanism = "skellam"\nmechanisms = ["ddgauss"]',
+        "policy: mechanism and mechanisms are both set: keep only mechanisms.",
     ),
-    "a key of nothing": (POLICY + "colour = 1", "policy.colour is not a known key. Known here: max_epsilon, max_delta"),
-    "a negative limit": (POLICY + "max_clip = -1", "policy.max_clip = -1 should be greater than 0."),
-    "not a number": (POLICY + "max_clip = nan", "policy.max_clip = nan should be a finite number."),
-    "bits beyond": (POLICY + "max_bits = 63", "policy.max_bits = 63 should be less than or equal to 62."),
-    "a share of all": (POLICY + "min_dropout = 1.0", "policy.min_dropout = 1.0 should be less than 1."),
-    "no rounds": (POLICY + "max_rounds_per_day = 0", "policy.max_rounds_per_day = 0 should be greater than or equal"),
-    "no mechanism": (POLICY + "mechanisms = []", "policy.mechanisms = [] is empty, so nothing could be accepted"),
-    "no hours": (POLICY + "hours = []", "policy.hours = [] is empty, so nothing could be accepted: name at least one"),
-    "no task": (POLICY + "tasks = []", "policy.tasks = [] is empty"),
-    "no study": (POLICY + "study_digests = []", "policy.study_digests = [] is empty"),
-    "no model": (POLICY + "model_digests = []", "policy.model_digests = [] is empty"),
-    "unknown mechanism": (POLICY + 'mechanisms = ["gauss"]', "policy.mechanisms[0] = 'gauss' should be 'ddgauss', "),
-    "one and many": (
-        POLICY + 'mechanism = "skellam"\nmechanisms = ["ddgauss"]',
-        "policy: mechanism and mechanisms both stand there: keep mechanisms alone.",
+    ('task_digests = ["abc"]', "policy.task_digests[0] = 'abc'"),
+    ("min_bits = 20\nmax_bits = 8", f"policy: min_bits = 20 is above max_bits = 8: {CHANGE}"),
+    ("max_epsilon_round = 5", f"policy: max_epsilon_round = 5 is above max_epsilon = 4: {CHANGE}"),
+    ("max_epsilon_total = 3", f"policy: max_epsilon = 4 is above max_epsilon_total = 3: {CHANGE}"),
+    (
+        "max_epsilon_total = 9\nmax_delta_total = 1e-7",
+        f"policy: max_delta = 1e-05 is above max_delta_total = 1e-07: {CHANGE}",
     ),
-    "a short digest": (POLICY + 'task_digests = ["abc"]', "policy.task_digests[0] = 'abc'"),
-    "bits the wrong way": (
-        POLICY + "min_bits = 20\nmax_bits = 8",
-        "policy: min_bits = 20 is above max_bits = 8: lower the first or raise the second.",
+    (
+        "max_delta_total = 1e-5",
+        "policy: max_delta_total is set without max_epsilon_total: add that key, or remove this one.",
     ),
-    "a round above a study": (
-        POLICY + "max_epsilon_round = 5",
-        "policy: max_epsilon_round = 5 is above max_epsilon = 4: lower the first or raise the second.",
-    ),
-    "a study above the total": (
-        POLICY + "max_epsilon_total = 3",
-        "policy: max_epsilon = 4 is above max_epsilon_total = 3: lower the first or raise the second.",
-    ),
-    "deltas the wrong way": (
-        POLICY + "max_epsilon_total = 9\nmax_delta_total = 1e-7",
-        "policy: max_delta = 1e-05 is above max_delta_total = 1e-07: lower the first or raise the second.",
-    ),
-    "a delta for nothing": (
-        POLICY + "max_delta_total = 1e-5",
-        "policy: max_delta_total stands there without max_epsilon_total: add that, or remove it.",
-    ),
-    "an hour too many": (
-        POLICY + 'hours = ["22:00-25:00"]',
+    (
+        'hours = ["22:00-25:00"]',
         "policy.hours[0] = '22:00-25:00' must hold times of day from 00:00 to 24:00, such as 22:00-06:00.",
     ),
-    "not a window": (POLICY + 'hours = ["night"]', "policy.hours[0] = 'night' must read HH:MM-HH:MM"),
-    "a window of no time": (
-        POLICY + 'hours = ["06:00-06:00"]',
-        "policy.hours[0] = '06:00-06:00' must not be empty: 00:00-24:00 is the whole day.",
-    ),
-    "not TOML": ("[policy", "not valid TOML"),
-    "not a table": ("policy = 3", "policy = 3"),
-}
+    ('hours = ["night"]', "policy.hours[0] = 'night' must read HH:MM-HH:MM"),
+    ('hours = ["06:00-06:00"]', "policy.hours[0] = '06:00-06:00' must not be empty: 00:00-24:00 is the whole day."),
+]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_one_line_for_every_mistake(tmp_path: Path, name: str) -> None:
-    text, told = MISTAKES[name]
-    assert refusal(tmp_path / "policy.toml", text).startswith(told)
+@pytest.mark.parametrize(("text", "told"), [*FILES, *((POLICY + line, told) for line, told in LINES)])
+def test_one_line_for_every_mistake(policy_file: Path, text: str, told: str) -> None:
+    policy_file.write_text(text)
+    with pytest.raises(ConfigurationError) as error:
+        load_policy(policy_file)
+    assert str(error.value).startswith(f"{policy_file}: {told}")
+    assert "\n" not in str(error.value)
 
 
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"there is no such file. A policy file holds one table, \[policy\]"):
-        load_policy(tmp_path / "policy.toml")
+def test_no_file(policy_file: Path) -> None:
+    policy_file.unlink()
+    with pytest.raises(ConfigurationError, match=r"there is no such file. A policy file holds one table, \[policy\]"):
+        load_policy(policy_file)
 
 
 # ---------------------------------------------------------------- host.toml
@@ -170,7 +144,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_host_toml_names_a_file(home: Path) -> None:
     (home / "policy.toml").write_text(POLICY + "max_epsilon_total = 9\n")
-    (home / "host.toml").write_text(without_table('[policy]\nfile = "policy.toml"\n'))
+    with_policy(home, '[policy]\nfile = "policy.toml"\n')
     read = load(home)
     assert read.policy == load_policy(home)
     # All the way to the process that runs.
@@ -182,18 +156,18 @@ def test_host_toml_names_a_file(home: Path) -> None:
 def test_a_policy_at_the_command_takes_its_place(home: Path) -> None:
     other = PolicyTable(max_epsilon=1, min_honest_survivors=7, hours=("22:00-06:00",))
     assert load(home, other).policy == other
-    (home / "host.toml").write_text(without_table(""))
+    with_policy(home, "")
     assert load(home, other).policy == other
     with pytest.raises(ConfigurationError, match="policy is missing"):
         load(home)
-    (home / "host.toml").write_text(without_table('[policy]\nfile = "nowhere.toml"\n'))
+    with_policy(home, '[policy]\nfile = "nowhere.toml"\n')
     assert load(home, other).policy == other
 
 
 def test_the_environment_changes_single_keys_of_either(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORDINO_POLICY__MAX_EPSILON", "2")
     assert load(home).policy.max_epsilon == 2
-    (home / "host.toml").write_text(without_table('[policy]\nfile = "policy.toml"\n'))
+    with_policy(home, '[policy]\nfile = "policy.toml"\n')
     assert load(home).policy.max_epsilon == 2
     assert load(home, PolicyTable(max_epsilon=1, min_honest_survivors=7)).policy.max_epsilon == 2
 
@@ -203,7 +177,7 @@ def test_the_environment_changes_single_keys_of_either(home: Path, monkeypatch: 
     [
         (
             '[policy]\nfile = "policy.toml"\nmax_epsilon = 4\none_machine = true\n',
-            "host.toml: policy.file stands beside max_epsilon, one_machine: keep the file, or the limits here without",
+            "host.toml: policy.file and max_epsilon, one_machine are both set: keep the file, or the limits without it",
         ),
         ('[policy]\nfile = "other.toml"\n', "other.toml: there is no such file. A policy file holds one table"),
         ("[policy]\nfile = 3\n", "host.toml: policy.file must be the name of a policy file, such as 'policy.toml'."),
@@ -216,7 +190,7 @@ def test_the_environment_changes_single_keys_of_either(home: Path, monkeypatch: 
     ],
 )
 def test_mistakes_in_host_toml(home: Path, table: str, told: str) -> None:
-    (home / "host.toml").write_text(without_table(table))
+    with_policy(home, table)
     with pytest.raises(ConfigurationError) as error:
         load(home)
     assert told in str(error.value)
@@ -226,7 +200,7 @@ def test_mistakes_in_host_toml(home: Path, table: str, told: str) -> None:
 def test_a_contradiction_joins_nothing(home: Path) -> None:
     """The command itself: exit code 2, one line, and neither a journal nor a ledger is made."""
     (home / "policy.toml").write_text(POLICY + "max_epsilon_total = 3\n")
-    (home / "host.toml").write_text(without_table('[policy]\nfile = "policy.toml"\n'))
+    with_policy(home, '[policy]\nfile = "policy.toml"\n')
     ended = subprocess.run(
         [sys.executable, "-m", "sordino", "join", "--home", str(home)], capture_output=True, text=True, check=False
     )

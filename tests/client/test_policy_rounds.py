@@ -20,7 +20,7 @@ import server.trained_model
 from client.host_file import load
 from client.policy import task_digest
 from runtime.failure import ExitCode, Failure
-from tests.support.host_in_process import Story, ledger_of, play, rows_of
+from tests.support.host_in_process import Play, Story, ledger_of, play, rows_of
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
@@ -30,7 +30,7 @@ POLICY = pb.REFUSAL_CODE_POLICY
 
 
 def completed(story: Story) -> list[int]:
-    return [event["round"] for event in story.events if event["kind"] == "round_completed"]
+    return [event["round"] for event in story.of("round_completed")]
 
 
 # ---------------------------------------------------------------- what leaves the client
@@ -165,7 +165,7 @@ def test_a_refused_round_gets_a_code_whatever_the_policy_and_the_data(
                 refusal = pb.ParticipantMessage.FromString(data).refusal
                 only = pb.Refusal(round=refusal.round, attempt=refusal.attempt, code=POLICY)
                 assert data == pb.ParticipantMessage(refusal=only).SerializeToString()
-        assert rows_of(ledger_of(story.journal)) == []
+        assert story.rows() == []
         shapes.append(sent.shape())
     assert shapes[0] == shapes[1] == shapes[2]
 
@@ -209,7 +209,7 @@ def test_what_a_policy_may_pin_is_shown(accepted: tuple[Story, Sent], study_fold
 # ---------------------------------------------------------------- refused for now
 
 
-def test_a_round_whose_clips_grew_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_whose_clips_grew_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play) -> None:
     """The plan's first clips keep to the policy; the coordinator chooses those of each round."""
     folder = make_folder(tmp_path / "study", clip_update="geometric", clip=1.0)
 
@@ -217,12 +217,12 @@ def test_a_round_whose_clips_grew_too_large(tmp_path: Path, monkeypatch: pytest.
         return model.astype("<f4").tobytes() + np.array([1.5], "<f8").tobytes()
 
     monkeypatch.setattr(server.trained_model, "write_model", written)
-    story = play(folder, tmp_path, monkeypatch, prepare=quick, policy={"max_clip": 1.25})
+    story = played(folder=folder, prepare=quick, policy={"max_clip": 1.25})
     assert story.ended == 0
     assert story.codes() == {POLICY}
     assert story.kinds() <= {"advertise_keys", "share_keys"}
     assert any(reason == "clip: updates are clipped to 1.5, max_clip allows 1.25" for reason in story.reasons())
-    assert rows_of(ledger_of(story.journal)) == []
+    assert story.rows() == []
 
 
 def quick(where: Any) -> None:
@@ -252,12 +252,10 @@ class Clock:
         yield message
 
 
-def test_after_its_hours_have_come_it_takes_part(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_its_hours_have_come_it_takes_part(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock((0.0,) * 4, (12, 21, 23, 23))
     monkeypatch.setattr(client.policy, "time", clock)
-    story = play(study_folder, tmp_path, monkeypatch, clock.lie, attempts=3, policy={"hours": ("22:00-06:00",)})
+    story = played(clock.lie, attempts=3, policy={"hours": ("22:00-06:00",)})
     assert story.ended == 0
     assert story.codes() == {POLICY}
     assert clock.begun == [(1, 1), (1, 2), (1, 3), (2, 1)]
@@ -265,12 +263,10 @@ def test_after_its_hours_have_come_it_takes_part(
     rules = {entry["rule"] for entry in story.logs if entry["event"] == "refused by policy"}
     assert rules == {"hours"}
     assert any("it is 12:00 here, hours allows 22:00-06:00" in reason for reason in story.reasons())
-    assert {(row.round, row.attempt) for row in rows_of(ledger_of(story.journal))} == {(1, 3), (2, 1)}
+    assert {(row.round, row.attempt) for row in story.rows()} == {(1, 3), (2, 1)}
 
 
-def test_a_round_that_is_drawn_out_past_the_hours(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_that_is_drawn_out_past_the_hours(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again before the charge: who only asks when a round begins uploads at any hour the coordinator likes."""
     clock = Clock((0.0,) * 2, (23, 23))
 
@@ -280,24 +276,24 @@ def test_a_round_that_is_drawn_out_past_the_hours(
         return [message]
 
     monkeypatch.setattr(client.policy, "time", clock)
-    story = play(study_folder, tmp_path, monkeypatch, lie, prepare=quick, policy={"hours": ("22:00-06:00",)})
+    story = played(lie, prepare=quick, policy={"hours": ("22:00-06:00",)})
     assert story.codes() == {POLICY}
     assert story.kinds() <= {"advertise_keys", "share_keys"}
     assert any("it is 06:00 here" in reason for reason in story.reasons())
-    assert rows_of(ledger_of(story.journal)) == []
+    assert story.rows() == []
 
 
-def test_rounds_per_day_and_the_next_day(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_per_day_and_the_next_day(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock((0.0, 3600.0, 25 * 3600.0))
     monkeypatch.setattr(client.policy, "time", clock)
-    story = play(study_folder, tmp_path, monkeypatch, clock.lie, attempts=2, policy={"max_rounds_per_day": 1})
+    story = played(clock.lie, attempts=2, policy={"max_rounds_per_day": 1})
     assert story.ended == 0
     assert clock.begun == [(1, 1), (2, 1), (2, 2)]
     assert completed(story) == [1, 2]
     assert len([code for _, code in story.refusals if code == POLICY]) >= 3
     assert any("rounds-per-day: 1 attempts were charged within 24 hours" in reason for reason in story.reasons())
     # Every participant of the host was in the round that was allowed, not only the first to be charged.
-    first = [row for row in rows_of(ledger_of(story.journal)) if (row.kind, row.round) == (CHARGE, 1)]
+    first = [row for row in story.rows() if (row.kind, row.round) == (CHARGE, 1)]
     assert len(first) == PARTICIPANTS
 
 
@@ -310,7 +306,7 @@ def total_of(ledger: Path) -> float:
 
 
 def test_the_second_study_is_refused_when_the_total_would_be_exceeded(
-    accepted: tuple[Story, Sent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    accepted: tuple[Story, Sent], tmp_path: Path, played: Play
 ) -> None:
     """Another name, another coordinator, another journal, after a restart; the same ledger.
 
@@ -319,7 +315,7 @@ def test_the_second_study_is_refused_when_the_total_would_be_exceeded(
     ledger = ledger_of(accepted[0].journal)
     limit, rows = 1.05 * total_of(ledger), rows_of(ledger)
     renamed = make_folder(tmp_path / "eight", name="eight")
-    story = play(renamed, tmp_path, monkeypatch, host={"ledger": ledger}, policy={"max_epsilon_total": limit})
+    story = played(folder=renamed, host={"ledger": ledger}, policy={"max_epsilon_total": limit})
     assert isinstance(story.ended, Failure)  # before anything is paid
     assert "epsilon-in-total: the 2 rounds of the study's plan would bring epsilon" in str(story.ended)
     assert rows_of(ledger) == rows

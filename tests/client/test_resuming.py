@@ -25,7 +25,7 @@ from client.participant import Participant
 from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
-from tests.support.host_in_process import Story, host, play, record, settings_of
+from tests.support.host_in_process import Play, Story, host, record, settings_of
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.transport import frame
@@ -308,7 +308,7 @@ def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
     asyncio.run(scenario())
 
 
-def test_nobody_asked(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_asked(played: Play) -> None:
     """Participants 3 and 4 are told that they have resumed; they refuse, and say nothing twice."""
 
     def lie(who: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
@@ -318,7 +318,7 @@ def test_nobody_asked(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
         resumed = pb.Resumed(round=keys.round, attempt=keys.attempt, received=who - 3)
         return [pb.CoordinatorMessage(resumed=resumed), message]
 
-    story = play(study_folder, tmp_path, monkeypatch, lie)
+    story = played(lie)
     assert story.ended == 0
     assert {who for who, _ in story.refusals} == {3, 4}
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}

@@ -77,7 +77,7 @@ def impatient(where: Coordinator) -> None:
 
 def uploads_of_round_one(folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     story = play(folder, work, monkeypatch, prepare=impatient)
-    completed = [event for event in story.events if event["kind"] == "round_completed"]
+    completed = story.of("round_completed")
     return next((event["u3"] for event in completed if event["round"] == 1), 0)
 
 

@@ -17,7 +17,7 @@ from client.training import LocalTraining, failure_summary
 from learning.make_task import make_task
 from learning.tasks.softmax_regression import SoftmaxRegression
 from mechanisms.encoder import InvalidUpdate
-from tests.support.host_in_process import play
+from tests.support.host_in_process import Play
 from tests.support.study_in_process import PARTICIPANTS
 
 SHAPES = {"weights": (2,), "bias": (1,)}
@@ -167,9 +167,7 @@ def test_what_can_not_be_encoded_is_noise_alone(error: Exception) -> None:
     assert "secret" not in str(logs)
 
 
-def test_a_task_that_exits_does_not_end_the_process(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_exits_does_not_end_the_process(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """All seven stay in the sum although two of them have data over which their task gives up."""
     honest = SoftmaxRegression.local_update
     exits = iter([SystemExit(3), asyncio.CancelledError()])
@@ -180,7 +178,7 @@ def test_a_task_that_exits_does_not_end_the_process(
         return honest(self, *arguments)
 
     monkeypatch.setattr(SoftmaxRegression, "local_update", local_update)
-    story = play(study_folder, tmp_path, monkeypatch)
+    story = played()
     assert (story.ended, story.refusals) == (0, [])
-    assert [event["u3"] for event in story.events if event["kind"] == "round_completed"] == [PARTICIPANTS] * 2
+    assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS] * 2
     assert story.told().count("training failed, zeros are sent") == 2

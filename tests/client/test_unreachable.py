@@ -107,14 +107,14 @@ BEFORE = "failed to connect to all addresses; last error: UNKNOWN: ipv4:192.0.2.
         ("HTTP proxy returned response code 403", "answers with HTTP 403; it doesn't let this host connect"),
         ("HTTP proxy returned response code 407", "asks for a name and a password"),
         ("HTTP proxy returned response code 503", "check the address, and that the coordinator runs"),
-        ("SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED", "it must pass TLS on unread"),
+        ("SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED", "must pass TLS on unread"),
     ],
 )
 def test_what_a_proxy_in_between_makes_of_grpcs_words(details: str, words: str) -> None:
     trouble = trouble_of(BEFORE + details, ca="ca.pem", certificate="client.pem", proxy=PROXY)
     assert words in trouble.words
     assert "the web proxy proxy.example:3128" in trouble.words
-    assert "nobody listens there" not in trouble.words
+    assert "nothing listens there" not in trouble.words
     assert trouble.tells > 1  # so no advice about the coordinator's address follows
 
 
@@ -176,7 +176,7 @@ def test_grpc_goes_the_way_that_is_told(environment: dict[str, str], monkeypatch
         assert (proxy is not None) is bool(asked)
     words = trouble_of(details, ca="ca.pem", certificate="client.pem", proxy=proxy).words
     if proxy is None:
-        assert words.startswith("nobody listens there")
+        assert words.startswith("nothing listens there")
     else:
         assert proxy.place == place
         assert asked[0] == b"CONNECT localhost:9 HTTP/1.1"

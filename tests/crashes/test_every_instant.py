@@ -170,7 +170,7 @@ async def a_life(journal: ClientJournal, plan: Plan, instants: Instants, rounds:
         await journal.answer(STUDY, ME, *number, REQUEST, entry(plan, number, kind=EXACT, survivors=7))
         promised.answered.add(number)
         promised.exact.add(number)
-        await journal.take_back(entry(plan, number, OTHER, kind=EXCLUDED))
+        await journal.charge(entry(plan, number, OTHER, kind=EXCLUDED))
 
 
 def record(folder: Path, copies: Path, plan: Plan) -> Instants:

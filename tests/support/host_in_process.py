@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +45,14 @@ class Story:
     events: list[dict[str, Any]] = field(default_factory=list)
     journal: Path = Path()
 
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The coordinator's events of a kind."""
+        return [event for event in self.events if event["kind"] == kind]
+
+    def rows(self) -> list[LedgerEntry]:
+        """Of the host's ledger."""
+        return rows_of(ledger_of(self.journal))
+
     def kinds(self) -> set[str]:
         return {kind for _, kind in self.sent}
 
@@ -57,6 +65,41 @@ class Story:
     def told(self) -> str:
         """Everything the host logged, as one text."""
         return "\n".join(str(entry) for entry in self.logs)
+
+
+Play = Callable[..., Story]  # `play` with a test's own folders, as the fixture `played` of tests/client gives it
+
+
+def on(kind: str, change: Callable[[int, Any], Iterable[pb.CoordinatorMessage] | None]) -> Lie:
+    """A lie about one kind of message.
+
+    Args:
+        change: (participant, a copy of the content) -> None, and the changed copy is sent; or the messages to send.
+    """
+
+    def lie(participant: int, message: pb.CoordinatorMessage) -> Iterable[pb.CoordinatorMessage]:
+        if message.WhichOneof("message") != kind:
+            return [message]
+        other = pb.CoordinatorMessage()
+        other.CopyFrom(message)
+        instead = change(participant, getattr(other, kind))
+        return [other] if instead is None else instead
+
+    return lie
+
+
+def answered_one_request(story: Story) -> None:
+    """After the same request twice, another one and the first again, in round 1: only the first was answered.
+
+    Twice at most: the different request ends the attempt, so the last finds none.
+    """
+    replies: dict[int, list[bytes]] = {}
+    for who, message in story.messages:
+        if message.WhichOneof("message") == "unmasking" and message.round == 1:
+            replies.setdefault(who, []).append(message.SerializeToString())
+    assert len(replies) >= 5
+    assert all(len(given) <= 2 and len(set(given)) == 1 for given in replies.values())
+    assert any("a second, different unmasking request" in reason for reason in story.reasons())
 
 
 def ledger_of(journal: Path) -> Path:
@@ -146,9 +189,15 @@ def play(
     *,
     prepare: Callable[[Coordinator], None] | None = None,
     attempts: int = 1,
+    tables: Mapping[str, dict[str, Any]] | None = None,
     **settings: dict[str, Any],
 ) -> Story:
-    """One study, one attempt a round, all seven participants on one host; until both sides have ended."""
+    """One study, one attempt a round, all participants on one host; until both sides have ended.
+
+    Args:
+        prepare: called with the coordinator before it starts.
+        tables: overrides of study.toml; other keyword arguments override host.toml.
+    """
     story = Story(journal=work / "journal.sqlite")
     if lie is not None:
         honest = server.sessions.Session.send
@@ -160,7 +209,9 @@ def play(
         monkeypatch.setattr(server.sessions.Session, "send", send)
 
     async def scenario() -> None:
-        async with coordinator(folder, work / "state.sqlite", coordinator={"max_attempts": attempts}) as where:
+        async with coordinator(
+            folder, work / "state.sqlite", coordinator={"max_attempts": attempts}, **(tables or {})
+        ) as where:
             record(where, story)
             if prepare is not None:
                 prepare(where)

@@ -28,11 +28,12 @@ from mechanisms.encoder import Encoder
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
-from secagg.roster import verify_roster
+from secagg.roster import Roster, verify_roster
 from server.coordinator import make_session_server, open_study, server_credentials
 from server.events import Event, to_json
 from server.journal import Journal
 from server.study import Study
+from tests.support.card_of_a_study import authority_of
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument, round_parameters
@@ -66,6 +67,10 @@ def make_folder(directory: Path, **options: Any) -> Path:
     } | options
     make_local_study(directory, new_study(**chosen))
     return directory
+
+
+def roster_of(folder: Path) -> Roster:
+    return verify_roster((folder / "roster.json").read_bytes(), authority_of(folder).public_key().public_bytes_raw())
 
 
 @dataclass

@@ -122,17 +122,17 @@ def test_a_home_that_is_of_no_use_is_left_to_itself(containers: Containers) -> N
     containers.end_all()
     assert containers.start() == "home-02"
     said = "\n".join(containers.joining.said)
-    assert "home-01 is left out: its identity was revoked" in said
+    assert "home-01 is skipped: its identity was revoked" in said
     assert before == {path: path.read_bytes() for path in (containers.homes / "home-01").rglob("*") if path.is_file()}
     containers.write("DELETE FROM members WHERE identity = ?", "home-02")
     containers.end_all()
     assert containers.start() == "home-03"
-    assert "home-02 is left out: the authority doesn't know its identity" in "\n".join(containers.joining.said)
+    assert "home-02 is skipped: the authority doesn't know its identity" in "\n".join(containers.joining.said)
     containers.end_all()
     stranger = Authority().code().to_text()
     with pytest.raises(EnrolmentRefused, match="another authority than the join code names"):
         containers.start(code=stranger, desk=None)
-    assert "home-03 is left out: it belongs to another authority" in "\n".join(containers.joining.said)
+    assert "home-03 is skipped: it belongs to another authority" in "\n".join(containers.joining.said)
     containers.end_all()
     with pytest.raises(Failure, match="no home in"):
         containers.start(address="localhost:1", desk=None)
@@ -154,7 +154,7 @@ def test_a_socket_in_the_desks_place_makes_nobody_begin_anew(containers: Contain
         revoke(store, "home-01", 2.0)
     containers.open = LocalEnrolmentSocket(stranger, containers.desk, containers.told.append)
     assert containers.start() == "home-01"
-    assert "isn't the authority of this participant: its answer is ignored" in "\n".join(containers.joining.said)
+    assert "isn't that of this participant's authority: its answer is ignored" in "\n".join(containers.joining.said)
 
 
 def test_what_fails_before_there_is_a_folder_uses_up_no_place(containers: Containers) -> None:
@@ -302,7 +302,7 @@ def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest
         unsigned.join(part=BY_PLACE)
     home = open_home(unsigned.home)
     assert home is not None
-    with pytest.raises(Failure, match="of a release that states none: write a number"):
+    with pytest.raises(Failure, match="doesn't state: write a number"):
         home.finish(b"certificate", "laptop", "laptop", 0)
     assert not home.complete
     with pytest.raises(Exception, match="part"):  # and nothing trains on a part that isn't known

@@ -29,6 +29,7 @@ from client.journal import ClientJournal
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable
 from learning.blocks import DatasetError
+from learning.data_checks import check_task_takes
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
@@ -46,7 +47,7 @@ from wire.study import StudyDocument, coding, plan_study
 def test_with_a_file_of_her_own(joining: Joining) -> None:
     file = Path("mine.csv")  # relative to where she is, absolute in her folder
     file.write_text("a,b\n1,2\n")
-    assert "--part says how a data set is cut" in joining.refused(data=file, part=3)
+    assert "--part states how a data set is cut" in joining.refused(data=file, part=3)
     with pytest.raises(DatasetError, match=r"other\.csv: put it there"):
         joining.join(data=Path("other.csv"))
     assert joining.join(data=file) == joining.home
@@ -64,7 +65,7 @@ def test_her_file_is_tried_once_she_agreed(unsigned: Joining, monkeypatch: pytes
         tried.append(more)
         raise Failure(ExitCode.INPUT, "the task can't use the examples")
 
-    monkeypatch.setattr("client.joining.checks.check_task_takes", check)
+    monkeypatch.setattr("client.joining.joining.check_task_takes", check)
     Path("mine.csv").write_text("a,b\n1,2\n")
     assert "add --yes if you agree" in unsigned.refused(data=Path("mine.csv"), agreed=False)
     assert tried == []
@@ -95,7 +96,7 @@ def test_a_study_over_data_of_their_own_is_joined_with_such(joining: Joining) ->
     joining.where.enrolment._document = softmax(own_data=True).to_bytes()
     file = Path("visits.csv")
     file.write_text("age,weight,puls,label\n" + "0.1,-1.3,0.4,1\n" * 39 + "0.2,1.1,0.5,0\n")
-    assert "add --data FILE, your file in the form .csv or .npz" in joining.refused()
+    assert "add --data FILE, your .csv or .npz file" in joining.refused()
     assert "add --data FILE" in joining.refused(dataset="fashion-mnist-subset")
     assert joining.join(data=file) == joining.home
     said = " ".join("\n".join(joining.said).split())
@@ -110,7 +111,7 @@ def test_labels_that_are_none_of_the_study_s_are_told_to_her_and_keep_nobody_awa
     Path("mine.csv").write_text("age,weight,puls,label\n0.1,0.2,0.3,1\n0.1,0.2,0.3,2\n")
     assert joining.join(data=Path("mine.csv")) == joining.home
     [told] = [line for line in joining.said if line.startswith("Warning")]
-    assert "mine.csv: 1 label of 2 is none of the labels 0 to 1" in told
+    assert "mine.csv: 1 label of 2 is outside the labels 0 to 1" in told
 
 
 def test_prepared_data_of_another_form_is_refused_before_anything_is_sent(unsigned: Joining) -> None:
@@ -165,12 +166,12 @@ def test_what_her_first_row_says_never_decides(task: str, options: dict[str, Any
         file.write_text(f"age,label\n{row}\n")
         held = client.joining.checks.read_own_file(chosen, file, seen)
         client.joining.checks.unread(file, held, seen)
-        client.joining.checks.try_own(str(file), held, seen)
+        check_task_takes(task, options, held, str(file), planned=dim)
         file.write_text(f"size,class\n{row}\n")  # the form does
         other = client.joining.checks.read_own_file(chosen, file, seen)
         assert client.joining.checks.unread(file, other, seen) == [] or task == "softmax-regression"
         with pytest.raises(Failure, match="can't use the examples of mine"):
-            client.joining.checks.try_own(str(file), other, seen)
+            check_task_takes(task, options, other, str(file), planned=dim)
 
 
 def test_a_folder_that_is_complete(joining: Joining) -> None:
@@ -396,7 +397,7 @@ def test_clocks(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_there_or_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.joining.joining, "LISTENS_S", 0.1)
     monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.05)
-    with pytest.raises(EnrolmentUnavailable, match="nobody listens there; check the address"):
+    with pytest.raises(EnrolmentUnavailable, match="nothing listens there; check the address"):
         unsigned.join(address=f"localhost:{free_port()}")
     with pytest.raises(EnrolmentUnavailable, match="can't be reached"):
         unsigned.join(address="nowhere.invalid:8444")  # not tried again: no start of a coordinator helps
@@ -421,19 +422,19 @@ def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatc
     async def later(address: str, fingerprint: bytes) -> Any:
         looked.append(address)
         if len(looked) < 3:
-            raise client.enrolment.NobodyListens(f"{address} can't be reached: nobody listens there")
+            raise client.enrolment.NobodyListens(f"{address} can't be reached: nothing listens there")
         return await look(address, fingerprint)
 
     monkeypatch.setattr(client.joining.joining, "look", later)
     monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.01)
     said: list[str] = []
     options = unsigned.options(agreed=False)
-    with pytest.raises(Failure, match="no terminal to ask on"):
+    with pytest.raises(Failure, match="no terminal for the question"):
         join_by_code(options, said.append)
     assert len(looked) == 3
-    assert [line for line in said if "nobody listens there" in line] == [
-        f"{options.address} can't be reached: nobody listens there. Trying again for 60 s. Ctrl-C is safe: nothing was "
-        "sent."
+    assert [line for line in said if "nothing listens there" in line] == [
+        f"{options.address} can't be reached: nothing listens there. Trying again for 60 s. Ctrl-C is safe: nothing "
+        "was sent."
     ]
 
 
