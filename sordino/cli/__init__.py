@@ -142,7 +142,7 @@ def _check_processor() -> None:
 
     why = None if os.environ.get("SORDINO_ANY_PROCESSOR") else too_old()
     if why is not None:
-        raise Failure(ExitCode.INPUT, f"{why}.")
+        raise InputFailure(f"{why}.")
 
 
 @cache

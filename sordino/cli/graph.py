@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, InputFailure, listing
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
@@ -121,10 +121,10 @@ def graph_figures(
 
     for name, share in (("adversarial", adversarial), ("dropout", dropout)):
         if not 0 <= share < 1:
-            raise Failure(ExitCode.INPUT, f"--{name} {share:g} is no share: it lies from 0 to below 1.")
+            raise InputFailure(f"--{name} {share:g} is no share: it lies from 0 to below 1.")
     survivors = _planned(clients, dropout) if min_survivors is None else min_survivors
     if survivors > clients:
-        raise Failure(ExitCode.INPUT, f"--min-survivors {survivors} is more than the {clients} clients.")
+        raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")
     colluders = max(assumed_colluders(clients, adversarial, dropout), FEWEST_COLLUDERS)
     if clients <= colluders:
         told = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
@@ -266,7 +266,7 @@ def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
     from sordino.lab.bench.ring_attack import Setting, play
 
     if figures["graph"] == "complete":
-        raise Failure(ExitCode.INPUT, "--rings: the complete graph has no ring that could be cut; leave it out.")
+        raise InputFailure("--rings: the complete graph has no ring that could be cut; leave it out.")
     names = ("colluders", "drops", "adversary", "degree", "threshold")
     attack = play(Setting(members=figures["clients"], **{name: figures[name] for name in names}), rings)
     bits = figures["sigma"] + 1 + (figures["grinding"] if figures["adversary"] == "malicious" else 0)

@@ -11,7 +11,7 @@ import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import OWN
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_file import split_address
 from runtime.text import counted, terminal_width
 from server.study_file import StudyConfiguration
@@ -81,10 +81,9 @@ def _run(
     if "hosts" not in values or (participants == 0 and enrol):
         values["hosts"] = min(10, participants)
     if participants + enrol < 2:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
-            "Use 2 or more.",
+            "Use 2 or more."
         )
     new = fitted_new(lambda: new_study(carried, **values), values)
     check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
@@ -173,12 +172,11 @@ def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, 
     """
     name, participants = values.get("name"), values.get("participants")
     if name not in (None, carried.card.study):
-        raise Failure(ExitCode.INPUT, f"--name {name}: the authority is that of {carried.card.study}. Leave it out.")
+        raise InputFailure(f"--name {name}: the authority is that of {carried.card.study}. Leave it out.")
     if participants:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--participants {participants}: only the authority can add participants to the roster, and it is "
-            f"elsewhere. Keep places with --enrol {participants}, and invite participants there.",
+            f"elsewhere. Keep places with --enrol {participants}, and invite participants there."
         )
     listen = f"0.0.0.0:{split_address(carried.card.address)[1]}"
     return {"listen": listen, "one_machine": False} | values | {"name": carried.card.study, "participants": 0}

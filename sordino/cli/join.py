@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 
 NAME = "join"
 HELP = (
@@ -192,23 +192,20 @@ def run(
     if service and homes is None:
         # One command line for every start: what it says about joining is for the first one.
         if home is None:
-            raise Failure(
-                ExitCode.INPUT, "--service needs --home DIR, or --homes: the host's folder, which outlives a restart."
-            )
+            raise InputFailure("--service needs --home DIR, or --homes: the host's folder, which outlives a restart.")
         joined = (home / "host.toml").is_file()
         code, desk, address = (None, None, None) if joined else (_code_of_service(code), desk, address)
         if code is None and desk is None and not joined and address is not None:
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{home} has no place in a study yet, and there is no join code: hand it over as systemd's credential "
                 "join-code (LoadCredential=join-code:FILE), name the authority's --desk where it is on this machine, "
-                "or copy a host's folder there.",
+                "or copy a host's folder there."
             )
 
     if code is not None and desk is not None:
-        raise Failure(ExitCode.INPUT, "--code and --desk are two ways to the same: use one.")
+        raise InputFailure("--code and --desk are two ways to the same: use one.")
     if home is not None and homes is not None:
-        raise Failure(ExitCode.INPUT, "--home names one home, --homes a folder of them: use one.")
+        raise InputFailure("--home names one home, --homes a folder of them: use one.")
     if code is not None or desk is not None or homes is not None:
         from client.joining.checks import JoinOptions
         from client.joining.joining import get_place
@@ -218,7 +215,7 @@ def run(
             _check_address(address)
         elif code is not None or desk is not None:
             given = "--code" if code is not None else "--desk"
-            raise Failure(ExitCode.INPUT, f"HOST:PORT is missing: {given} needs the coordinator's port for enrolment.")
+            raise InputFailure(f"HOST:PORT is missing: {given} needs the coordinator's port for enrolment.")
         options = JoinOptions(
             address=address or "",
             code=code or "",
@@ -246,10 +243,9 @@ def run(
             one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
         )
     ):
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             "--yes, --name, --task, --ledger and the options of the data are for joining, with --code or --desk. Add "
-            "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says.",
+            "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says."
         )
     _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=service)
 
@@ -267,7 +263,7 @@ def _code_of_service(code: str | None) -> str | None:
     try:
         return credential.read_text(encoding="ascii").strip() or None  # a blank: there is no such file on the host
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(ExitCode.INPUT, f"the credential join-code can't be read ({error}).") from None
+        raise InputFailure(f"the credential join-code can't be read ({error}).") from None
 
 
 def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool, service: bool) -> None:
@@ -277,15 +273,13 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
 
     if home.is_dir() and not (home / "host.toml").exists():
         if (home / "study.toml").exists():
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{_named(home)} is a study's folder; its hosts are under {home / 'hosts'}: "
-                f"sordino join --home {home / 'hosts' / 'host-01'}",
+                f"sordino join --home {home / 'hosts' / 'host-01'}"
             )
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{_named(home)} is no host's folder: there is no host.toml in it. Name one with --home, or get a "
-            "place in a study with sordino join HOST:PORT --code CODE.",
+            "place in a study with sordino join HOST:PORT --code CODE."
         )
     if home.is_dir():
         from client.joining.folder import unfinished
@@ -315,7 +309,7 @@ def _part(text: str | None) -> int | str | None:
     if text is None or text == BY_PLACE:
         return text
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
-        raise Failure(ExitCode.INPUT, f"--part {text} is no part: use a number from 1, or {BY_PLACE}.")
+        raise InputFailure(f"--part {text} is no part: use a number from 1, or {BY_PLACE}.")
     return int(text)
 
 
@@ -329,6 +323,6 @@ def _check_address(address: str) -> None:
     try:
         _, port = split_address(address)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"{address} {error}.") from None
+        raise InputFailure(f"{address} {error}.") from None
     if port == 0:
-        raise Failure(ExitCode.INPUT, f"{address} names no port to connect to; use the coordinator's.")
+        raise InputFailure(f"{address} names no port to connect to; use the coordinator's.")

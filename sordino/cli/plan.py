@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import build, settings_keys
 from server.study_tables import CODING, PRIVACY
 from sordino.cli.options import check_picture, chosen, options, settled, task_options, with_options
@@ -151,18 +151,16 @@ def _run(
     check_target(target, values.get("sampling", "none"))
     for option, budget in (("--budget-coordinator", budget_coordinator), ("--budget-released", budget_released)):
         if budget is not None and not 0 < budget < math.inf:
-            raise Failure(ExitCode.INPUT, f"{option} {budget:g} is out of range. Use a positive number.")
+            raise InputFailure(f"{option} {budget:g} is out of range. Use a positive number.")
     check_population(clients, values.get("population"), values.get("sampling", "none"))
     if "sampling" not in values or values["sampling"] == "none":
         values.pop("population", None)
     if plot is not None:
         check_picture("--plot", plot)
     if task is None and task_option:
-        raise Failure(ExitCode.INPUT, "--task-option is of a task: name it with --task.")
+        raise InputFailure("--task-option is of a task: name it with --task.")
     if "clip_scaling" in values and values["clip_scaling"] != "uniform" and layers is None:
-        raise Failure(
-            ExitCode.INPUT, f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out."
-        )
+        raise InputFailure(f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out.")
     study = settled(
         lambda: build(PlannedStudy, {"in_a_round": clients, "clip_by_layer": layers is not None} | values),
         lambda made: made,

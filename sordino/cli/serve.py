@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 
 if TYPE_CHECKING:
     from server.events import Event
@@ -56,7 +56,7 @@ def run(
     if end_with:
         end_with_parent(end_with)
     if study.is_dir() and not (study / "study.toml").exists() and (study / "host.toml").exists():
-        raise Failure(ExitCode.INPUT, f"{study} is a host's folder: sordino join --home {study}")
+        raise InputFailure(f"{study} is a host's folder: sordino join --home {study}")
     configuration = load(study)
     from runtime.logs import configure_logs
 
@@ -142,10 +142,9 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
     except (OSError, *UNREADABLE, InvalidCard, ConfigurationError):
         return
     if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{table.client_ca} isn't the TLS authority that {table.card} names: copy tls/ca.pem of the authority's "
-            "folder there",
+            "folder there"
         )
 
 

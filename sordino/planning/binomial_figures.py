@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure
 from sordino.planning.plan_figures import PlanFigures
 from sordino.planning.text import ring_warnings
 
@@ -37,13 +37,12 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
     for name, only, option in _ONLY:
         if chosen.get(name, only) != only:
-            raise Failure(
-                ExitCode.INPUT,
-                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam.",
+            raise InputFailure(
+                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam."
             )
     rule = chosen["clipping"]
     if rule.adaptive or len(rule.layers) != 1:
-        raise Failure(ExitCode.INPUT, "binomial noise comes with one fixed clip: leave --layers and --clip-update out.")
+        raise InputFailure("binomial noise comes with one fixed clip: leave --layers and --clip-update out.")
     clients, dropout = chosen["clients"], chosen["max_dropout"]
     try:
         colluders = assumed_colluders(clients, chosen["adversarial"], dropout)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure
 from sordino.planning.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
     clients, survivors, quorum = chosen["clients"], chosen["min_survivors"], chosen["quorum"]
     for name, given in (("--min-survivors", survivors), ("--quorum", quorum)):
         if given is not None and given > clients:
-            raise Failure(ExitCode.INPUT, f"{name} {given} exceeds {option} {clients}.")
+            raise InputFailure(f"{name} {given} exceeds {option} {clients}.")
         if given is not None and given < 1:
-            raise Failure(ExitCode.INPUT, f"{name} {given} is out of range. Use 1 to {clients}.")
+            raise InputFailure(f"{name} {given} is out of range. Use 1 to {clients}.")
     colluders = assumed(chosen)
     threshold = complete_graph_threshold(clients, colluders)
     if threshold > clients or colluders >= clients:
@@ -77,7 +77,7 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
     fewest = default_min_survivors(clients, colluders, chosen["max_dropout"]) if survivors is None else survivors
     if quorum is not None and quorum < fewest:
         default = ", its default here" if survivors is None else ""
-        raise Failure(ExitCode.INPUT, f"--quorum {quorum} is below --min-survivors {fewest}{default}. Leave it out.")
+        raise InputFailure(f"--quorum {quorum} is below --min-survivors {fewest}{default}. Leave it out.")
 
 
 def assumed(chosen: Mapping[str, Any]) -> int:
