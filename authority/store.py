@@ -134,11 +134,7 @@ class AuthorityStore:
         self._store.close()
 
     def write(self, *statements: Statement) -> None:
-        """One transaction.
-
-        Raises:
-            runtime.durable.StorageError: nothing of it is stored.
-        """
+        """One transaction. Raises runtime.durable.StorageError: nothing of it is stored."""
         self._store.submit(*statements).result()
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -314,11 +310,7 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float) -> Iterator[None]:
-    """A lock that is released when the process ends, in any way.
-
-    Raises:
-        AuthorityError: another process holds it.
-    """
+    """A lock that is released when the process ends, in any way. Raises AuthorityError: another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         until = time.monotonic() + wait_s

@@ -50,8 +50,7 @@ def _lock(path: Path) -> int:
 def check_kind(connection: sqlite3.Connection, path: Path, application: int, version: int) -> bool:
     """Whether a database already has content; writes nothing.
 
-    Raises:
-        StorageError: it is a database of another kind, or of another version of this kind.
+    Raises StorageError: it is a database of another kind, or of another version of this kind.
     """
     found = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -219,16 +218,14 @@ class DurableStore:
     async def write(self, *statements: Statement) -> None:
         """Make statements durable, as one transaction.
 
-        Raises:
-            StorageError: the write failed; nothing of it is stored.
+        Raises StorageError: the write failed; nothing of it is stored.
         """
         await asyncio.wrap_future(self.submit(*statements))
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on a separate connection; sees everything that is durable.
 
-        Raises:
-            StorageError: the file is gone or damaged.
+        Raises StorageError: the file is gone or damaged.
         """
         try:
             with contextlib.closing(sqlite3.connect(self.path)) as connection:

@@ -66,11 +66,7 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> CertificateAuthority:
-        """From PEM.
-
-        Raises:
-            CertificateError: not a certificate authority with its own unencrypted P-256 key.
-        """
+        """From PEM. Raises CertificateError: not a certificate authority with its own unencrypted P-256 key."""
         try:
             parsed = x509.load_pem_x509_certificate(certificate)
             private = serialization.load_pem_private_key(key, None)

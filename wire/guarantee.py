@@ -44,8 +44,7 @@ _COORDINATORS: Final[Mapping[str, tuple[str, str, str]]] = {
 def trust_of(mechanism: str, adversary: str) -> Trust:
     """Whom a participant trusts under a plan with this mechanism and a coordinator of the kind ``adversary``.
 
-    Raises:
-        KeyError: this version doesn't know the mechanism.
+    Raises KeyError: this version doesn't know the mechanism.
     """
     alone = DESCRIPTIONS[mechanism].trusts
     trusted = _COORDINATORS.get(adversary)

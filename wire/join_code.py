@@ -100,8 +100,7 @@ class JoinCode:
     def check_time(self, now: float) -> None:
         """Refuse an expired code, by the caller's clock (seconds since 1970).
 
-        Raises:
-            ExpiredCode: it has expired, or the clock is too far behind to know.
+        Raises ExpiredCode: it has expired, or the clock is too far behind to know.
         """
         if now >= self.expires:
             raise ExpiredCode(

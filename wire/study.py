@@ -185,11 +185,7 @@ def coding(
 
 
 def round_parameters(plan: Plan) -> RoundParameters:
-    """The protocol's share of a plan.
-
-    Raises:
-        InvalidParameters: the plan's numbers break a rule of the protocol.
-    """
+    """The protocol's share of a plan. Raises InvalidParameters: the plan's numbers break a rule of the protocol."""
     if plan.colluders < _colluders(plan, plan.population):
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
     return RoundParameters(
@@ -221,8 +217,7 @@ def check_roster_fits(plan: Plan, roster: Roster) -> None:
     A roster may still be too small to begin a round (`smallest_roster`). Without sampling everybody is invited: any
     roster up to the planned cohort fits. With a lottery A must hold for this roster, and each round needs a draw.
 
-    Raises:
-        InvalidRoster: it doesn't fit, with what to change.
+    Raises InvalidRoster: it doesn't fit, with what to change.
     """
     size = len(roster)
     if plan.sampling != LOTTERY:
@@ -255,9 +250,8 @@ def smallest_roster(plan: Plan) -> int:
 def refuse_unserved(target: object, sampling: object, adversary: object = MALICIOUS) -> None:
     """Refuse plans that can be made and compared, but not served, before anything costly is computed.
 
-    Raises:
-        InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
-            coordinator is assumed to be semi-malicious.
+    Raises InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
+    coordinator is assumed to be semi-malicious.
     """
     if adversary == SEMI_MALICIOUS:
         raise InfeasiblePlan(
@@ -307,8 +301,7 @@ class StudyDocument:
     def from_bytes(cls, data: bytes) -> StudyDocument:
         """Read and check a document: the plan's noise, wrap bound and thresholds are computed again.
 
-        Raises:
-            InvalidStudy: malformed, or one of its numbers doesn't hold.
+        Raises InvalidStudy: malformed, or one of its numbers doesn't hold.
         """
         if len(data) > LARGEST_DOCUMENT:
             raise InvalidStudy(f"the study document is larger than {LARGEST_DOCUMENT} bytes")

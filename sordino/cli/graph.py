@@ -113,8 +113,7 @@ def graph_figures(
 ) -> dict[str, Any]:
     """The figures under their stable JSON names.
 
-    Raises:
-        Failure: an option out of range, or no graph keeps the promises for so few survivors.
+    Raises Failure: an option out of range, or no graph keeps the promises for so few survivors.
     """
     from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders, signatures_needed
     from secagg.sharing import ADVERSARIES, MALICIOUS

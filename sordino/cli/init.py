@@ -167,8 +167,7 @@ def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str
 def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, Any]:
     """The values of a study whose authority is elsewhere: its name, its address, and nobody made with it.
 
-    Raises:
-        Failure: they are chosen otherwise than its card says.
+    Raises Failure: they are chosen otherwise than its card says.
     """
     name, participants = values.get("name"), values.get("participants")
     if name not in (None, carried.card.study):

@@ -253,8 +253,7 @@ def run(
 def _code_of_service(code: str | None) -> str | None:
     """The join code, given or as systemd hands it over: a credential, which no other process can read.
 
-    Raises:
-        Failure: the credential can't be read.
+    Raises Failure: the credential can't be read.
     """
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     credential = None if folder is None else Path(folder) / "join-code"

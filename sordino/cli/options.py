@@ -110,11 +110,7 @@ def with_options(run: Callable[..., int], parameters: Sequence[inspect.Parameter
 
 
 def chosen(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
-    """What was given of the keys of some models, by flat name.
-
-    Raises:
-        Failure: a name that only another verb takes.
-    """
+    """What was given of the keys of some models, by flat name. Raises Failure: a name that only another verb takes."""
     known = {name for model in models for name in settings_keys(model)}
     found = {name: value for name, value in given.items() if name in known and value not in (None, [])}
     for (name, value), told in _ELSEWHERE.items():
@@ -190,8 +186,7 @@ def unknown(option: str, given: str, allowed: Sequence[str]) -> Failure:
 def graph_name(given: str, allowed: Sequence[str]) -> str:
     """The protocol's word for what ``--graph`` names: what is printed as a ring may be given as one.
 
-    Raises:
-        Failure: it names no graph.
+    Raises Failure: it names no graph.
     """
     one_of("--graph", given, (*allowed, RING))
     return "harary" if given == RING else given
@@ -226,11 +221,7 @@ def one_of(option: str, given: str | None, allowed: Sequence[str]) -> None:
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number], what: str) -> tuple[Number, ...]:
-    """A list like ``0.5,1,2``.
-
-    Raises:
-        Failure: an entry isn't a number of that kind.
-    """
+    """A list like ``0.5,1,2``. Raises Failure: an entry isn't a number of that kind."""
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
@@ -253,8 +244,7 @@ def check_folder(option: str, file: Path) -> None:
 def task_options(pairs: Sequence[str] | None, named: Mapping[str, object]) -> dict[str, object]:
     """Options of a task: those with an option of their own where they are given, and KEY=VALUE pairs.
 
-    Raises:
-        Failure: a pair is malformed, or a key is given twice.
+    Raises Failure: a pair is malformed, or a key is given twice.
     """
     from runtime.settings_file import number_if_it_is_one
 

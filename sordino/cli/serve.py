@@ -124,8 +124,7 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
 
     Where there is no card, or one that can't be read, there is nothing to compare with: what needs it says so.
 
-    Raises:
-        Failure: the study's card names another.
+    Raises Failure: the study's card names another.
     """
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificates

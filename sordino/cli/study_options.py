@@ -40,8 +40,7 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
 def fitted_study(make: Callable[..., Study], values: Mapping[str, Any], model: type[Study]) -> Study:
     """The study of some values, with the options of its task that a prepared data set states.
 
-    Raises:
-        Failure: a value that can't be, or that has no effect.
+    Raises Failure: a value that can't be, or that has no effect.
     """
     from authority.study_data import fitted
 

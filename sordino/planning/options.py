@@ -97,8 +97,7 @@ def shape(
 ) -> tuple[int, tuple[int, ...] | None, tuple[int, int]]:
     """(dim, sizes of the layers or None, rows and width of the sketch).
 
-    Raises:
-        Failure: the options contradict each other.
+    Raises Failure: the options contradict each other.
     """
     sizes = None if layers is None else _numbers("--layers", layers, whole=True)
     if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):

@@ -96,11 +96,7 @@ def heading(figures: PlanFigures) -> str:
 
 
 def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    """Rows of (what, how much, what it means), the privacy first.
-
-    Args:
-        figures: as ``figures_of`` gives them.
-    """
+    """Rows of (what, how much, what it means), the privacy first; ``figures``: as ``figures_of`` gives them."""
     clients, dim = figures.clients, figures.dim
     return [
         *_epsilons(figures),

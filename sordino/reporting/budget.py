@@ -164,8 +164,7 @@ def row_of_head(contents: Contents, text: str) -> int:
 def choose(contents: Contents, participant: str | None) -> int | str | None:
     """Whom ``--participant`` means: a number of the coordinator's journal, or the identity that begins so.
 
-    Raises:
-        Failure: nobody in this ledger.
+    Raises Failure: nobody in this ledger.
     """
     if participant is None:
         return None
@@ -393,8 +392,7 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
 def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     """`figures` of a participant's ledger for the participant herself: spent and allowed, without the rows.
 
-    Raises:
-        Failure: it is a coordinator's.
+    Raises Failure: it is a coordinator's.
     """
     if contents.about.side == COORDINATOR:
         hosts = contents.place.ledger.parent.parent / "hosts"

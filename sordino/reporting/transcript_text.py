@@ -57,11 +57,7 @@ def figures(verified: VerifiedTranscript) -> dict[str, Any]:
 
 
 def lines(verified: VerifiedTranscript, authority_known: bool) -> list[str]:
-    """The same for people.
-
-    Args:
-        authority_known: it was checked against an authority that the reader named.
-    """
+    """The same for people; ``authority_known``: it was checked against an authority that the reader named."""
     body = figures(verified)
     width = terminal_width()
     said = [f"Round {body['round']} of the study {body['study']}, attempt {body['attempt']}"]

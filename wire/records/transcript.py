@@ -293,8 +293,7 @@ def _base64(data: bytes) -> str:
 def read_transcript(data: bytes) -> Transcript:
     """The contents of a file, of which only the form is checked.
 
-    Raises:
-        InvalidTranscript: (format) not a transcript, or not in the canonical form.
+    Raises InvalidTranscript: (format) not a transcript, or not in the canonical form.
     """
     if len(data) > LARGEST_TRANSCRIPT:
         raise InvalidTranscript(Check.FORM, f"it has more than {LARGEST_TRANSCRIPT >> 20} MiB")

@@ -276,11 +276,7 @@ class Chain:
         self._numbers: dict[bytes, int] = {}
 
     def add(self, after: VerifiedTranscript) -> None:
-        """Add the next one.
-
-        Raises:
-            InvalidTranscript: (chain) it doesn't follow the one before.
-        """
+        """Add the next one. Raises InvalidTranscript: (chain) it doesn't follow the one before."""
         if self._last is not None:
             _follows(self._last, after)
         for who, number in zip(after.contents.u3, after.contents.numbers, strict=True):
