@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 import time
 from dataclasses import replace
@@ -14,10 +13,9 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import build, settings_keys
-from server.study_tables import CODING, PRIVACY
 from sordino.cli.options import check_picture, chosen, options, settled, task_options, with_options
 from sordino.planning.default_bounds import defaults_told
-from sordino.planning.options import PlannedStudy
+from sordino.planning.options import PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
 NAME = "plan"
@@ -55,67 +53,6 @@ QUICK_S = 2.0
 
 
 def _run(
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="READER",
-            help="Whose epsilon the budget bounds: coordinator, released or conditional.",
-            show_default="coordinator; conditional with poisson and neither dropout nor collusion",
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    budget_coordinator: Annotated[
-        float | None,
-        typer.Option(
-            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=PRIVACY
-        ),
-    ] = None,
-    budget_released: Annotated[
-        float | None,
-        typer.Option(
-            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=PRIVACY
-        ),
-    ] = None,
-    clients: Annotated[int, typer.Option(help="Participants invited to each round.", rich_help_panel=PRIVACY)] = 100,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
-            "expected error is printed.",
-            show_default=False,
-            rich_help_panel=CODING,
-        ),
-    ] = None,
-    task_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task-option",
-            metavar="KEY=VALUE",
-            help="An option of the task; repeatable.",
-            show_default=False,
-            rich_help_panel=CODING,
-        ),
-    ] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(
-            help="Values in one update.", show_default="500, or of all layers, or the task's", rich_help_panel=CODING
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=CODING),
-    ] = None,
-    clips: Annotated[
-        str | None,
-        typer.Option(
-            metavar="C,C,...",
-            help="Largest L2 norm of each layer.",
-            show_default="clip / sqrt(number of layers) each",
-            rich_help_panel=CODING,
-        ),
-    ] = None,
     with_alternatives: Annotated[
         bool | None,
         typer.Option(
@@ -136,29 +73,22 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
     **given: Any,
 ) -> int:
-    from sordino.planning.options import (
-        check_budgets,
-        check_population,
-        check_target,
-        clip_rule,
-        default_target,
-        of_task,
-        shape,
-    )
+    from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
     from sordino.planning.refusals import check_plan
 
-    values = chosen(given, PlannedStudy)
-    check_target(target, values.get("sampling", "none"))
-    for option, budget in (("--budget-coordinator", budget_coordinator), ("--budget-released", budget_released)):
-        if budget is not None and not 0 < budget < math.inf:
-            raise InputFailure(f"{option} {budget:g} is out of range. Use a positive number.")
+    asked = chosen(given, PlanOptions)
+    own = settled(lambda: build(PlanOptions, asked), lambda made: made, asked, PlanOptions)
+    task, layers, clients = own.task, own.layers, own.clients
+    values = {name: value for name, value in chosen(given, PlannedStudy).items() if name not in asked}
+    if own.target == "conditional" and values.get("sampling", "none") == "none":
+        raise InputFailure("--target conditional needs --sampling poisson and --population.")
     check_population(clients, values.get("population"), values.get("sampling", "none"))
     if "sampling" not in values or values["sampling"] == "none":
         values.pop("population", None)
     if plot is not None:
         check_picture("--plot", plot)
-    if task is None and task_option:
-        raise InputFailure("--task-option is of a task: name it with --task.")
+    if task is None and own.task_option:
+        raise InputFailure("--task-option needs a task: name it with --task.")
     if "clip_scaling" in values and values["clip_scaling"] != "uniform" and layers is None:
         raise InputFailure(f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out.")
     study = settled(
@@ -167,25 +97,25 @@ def _run(
         values,
         PlannedStudy,
     )
-    privacy, clip = study.privacy, study.privacy.clip
-    options_of_task = task_options(task_option, {})
+    privacy, clip, dim = study.privacy, study.privacy.clip, own.dim
+    options_of_task = task_options(own.task_option, {})
     if task is not None:
-        dim, clip = of_task(task, options_of_task, privacy, dim=dim, layers=layers, clips=clips)
+        dim, clip = of_task(task, options_of_task, privacy, dim=dim, layers=layers, clips=own.clips)
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
-    reader = target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
-    check_budgets(reader, budget_coordinator, budget_released)
+    reader = own.target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
+    check_budgets(reader, own.budget_coordinator, own.budget_released)
     names: tuple[str, ...] = ("mechanism", "population", "sampling", "bits", "epsilon", "delta", "max_dropout")
     names += ("adversarial", "adversary", "graph", "min_survivors", "quorum", "beta", "k_stddevs")
     arguments: dict[str, Any] = {name: getattr(privacy, name) for name in names} | {
         "clients": clients,
         "dim": dim,
-        "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=clips),
+        "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=own.clips),
         "sketch": sketch,
         "rotation": None if privacy.rotation == "auto" else privacy.rotation,
         "rounds": study.study.rounds,
         "target": reader,
-        "budget_coordinator": budget_coordinator,
-        "budget_released": budget_released,
+        "budget_coordinator": own.budget_coordinator,
+        "budget_released": own.budget_released,
     }
     import wire.study  # noqa: F401  # its time is not the plan's
 
@@ -312,7 +242,8 @@ def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 run = with_options(
     _run,
-    options(
+    options(PlanOptions)
+    + options(
         PlannedStudy,
         only=("rounds", *(name for name, one in settings_keys(PlannedStudy).items() if one.table == "privacy")),
         without=("clip_by_layer",),

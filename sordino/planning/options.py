@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 from runtime.failure import InputFailure
+from runtime.settings_file import Settings
 from runtime.settings_keys import key
 from server.study_file import StudyConfiguration
-from server.study_tables import PRIVACY, PrivacyTable
+from server.study_tables import CODING, PRIVACY, PrivacyTable
 from wire.guarantee import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
 
 DEFAULT_DIM: Final = 500
-TARGETS: Final = ("coordinator", "released", "conditional")
 
 
 class PlannedPrivacy(PrivacyTable):
@@ -38,18 +38,45 @@ class PlannedPrivacy(PrivacyTable):
     )
 
 
+_BUDGET: Final = {"help": "also stop here, if the target is another", "shown": "as planned", "panel": PRIVACY, "gt": 0}
+
+
+class PlanOptions(Settings):
+    """Options of ``sordino plan`` that are not keys of a study."""
+
+    target: Literal["coordinator", "released", "conditional"] | None = key(
+        None,
+        help="whose epsilon the budget bounds: coordinator, released or conditional",
+        shown="coordinator; conditional with poisson and neither dropout nor collusion",
+        metavar="READER",
+        panel=PRIVACY,
+    )
+    budget_coordinator: float | None = key(None, **_BUDGET)
+    budget_released: float | None = key(None, **_BUDGET)
+    clients: int = key(100, help="participants invited to each round", panel=PRIVACY)
+    task: str | None = key(
+        None,
+        help="plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
+        "expected error is printed",
+        metavar="NAME",
+        panel=CODING,
+    )
+    task_option: tuple[str, ...] = key((), help="an option of the task; repeatable", metavar="KEY=VALUE", panel=CODING)
+    dim: int | None = key(None, help="values in one update", shown="500, or of all layers, or the task's", panel=CODING)
+    layers: str | None = key(None, help="clip by layer: sizes of the layers in order", metavar="N,N,...", panel=CODING)
+    clips: str | None = key(
+        None,
+        help="largest L2 norm of each layer",
+        shown="clip / sqrt(number of layers) each",
+        metavar="C,C,...",
+        panel=CODING,
+    )
+
+
 class PlannedStudy(StudyConfiguration):
     """A study as ``sordino plan`` takes it: `StudyConfiguration`, with `PlannedPrivacy`."""
 
     privacy: PlannedPrivacy = key(help="", option=None)
-
-
-def check_target(target: str | None, sampling: str) -> None:
-    """Raises Failure: a reader that nobody knows, or one that needs sampling."""
-    if target is not None and target not in TARGETS:
-        raise InputFailure(f"--target {target} is unknown. Use one of: {', '.join(TARGETS)}.")
-    if target == "conditional" and sampling == "none":
-        raise InputFailure("--target conditional needs --sampling poisson and --population.")
 
 
 def check_population(clients: int, population: int | None, sampling: str) -> None:
