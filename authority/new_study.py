@@ -301,7 +301,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
+    from authority.folder import AuthorityKeys, make_coordinator_files
     from client.host_file import host_toml
     from learning.option_help import OPTION_HELP
     from secagg.roster import RosterEntry
@@ -339,7 +339,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
         for part in parts:
             secret = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
-            _write_secret(work / "hosts" / host / file, ed25519_pem(secret))
+            _write_secret(work / "hosts" / host / file, private_pem(secret))
             # Without a suffix: a .csv or an .npz is put there.
             held = {"data": f"data/participant-{part + 1:0{digits}d}"} if dataset == OWN else {"part": part}
             participants.append({"key": file, **held})

@@ -171,8 +171,8 @@ def test_a_study_under_an_authority_of_its_own(run: Run, home: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--study", "a b"), "--study a b"),
-        (("--study", "x", "--coordinator", "nowhere"), "--coordinator nowhere"),
+        (("--study", "a b"), "--study 'a b'"),
+        (("--study", "x", "--coordinator", "nowhere"), "--coordinator 'nowhere'"),
         (("--study", "x", "--client-days", 0), "--client-days"),
         (("--study", "x", "--host", "a b"), "neither a host name nor an IP address"),
         (("--study", "x", "--address", "here:0"), "HOST:PORT"),
