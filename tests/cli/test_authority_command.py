@@ -222,7 +222,7 @@ def test_an_invitation_names_the_data_and_the_task_that_she_must_bring(run: Run,
     out = run("authority", "invite", tmp_path / "a")[1]
     assert re.search(r"--code SORD1-\S+ --data FILE --task mine:Net$", out, re.M)
     code, _, err = run("authority", "init", tmp_path / "b", "--study", STUDY, "--task", "a/b.py")
-    assert (code, "--task a/b.py" in err) == (2, True)
+    assert (code, "--task 'a/b.py'" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
