@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from sordino.cli.graph import graph_figures
 from sordino.planning.alternatives import BITS, alternatives
 from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.figure import draw_plan
+from tests.support.commands import Run, output, refusal
 from wire.study import plan_study
 
-Run = Callable[..., tuple[int, str, str]]
 # fmt: off
 NAMES = {
     "granularity", "local_stddev", "central_stddev", "full_stddev", "noise_multiplier", "inflated_clip",
@@ -37,8 +36,7 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(run: Run, *arguments: object) -> dict[str, Any]:
-    code, out, err = run("plan", *arguments, "--json")
-    assert (code, err) == (0, "")
+    out = output(run, "plan", *arguments, "--json")
     figures: dict[str, Any] = json.loads(out)
     return figures
 
@@ -302,8 +300,7 @@ def test_a_ring_that_was_asked_for_and_does_not_hold_is_told(run: Run) -> None:
         (("--clients", 50), "below 64 participants there is no ring", None),
         (("--clients", 100, "--min-survivors", 56), "no ring holds if 44 of 100 may drop out: raise", 58),
     ):
-        code, out, _ = run("plan", *arguments, *asked)
-        assert code == 0
+        out = output(run, "plan", *arguments, *asked)
         assert f"Note: --graph harary was asked for, and the graph is complete: {told}" in " ".join(out.split())
         assert told in planned(run, *arguments, *asked)["warnings"][0]
         if suggested is not None:
@@ -343,8 +340,7 @@ def test_alternatives(run: Run) -> None:
 
 
 def test_alternatives_that_no_plan_keeps_are_marked(run: Run) -> None:
-    code, out, _ = run("plan", "--clients", 500, "--dim", 100, "--alternatives", "--epsilon", 0.2, "--bits", 18)
-    assert code == 0
+    out = output(run, "plan", "--clients", 500, "--dim", 100, "--alternatives", "--epsilon", 0.2, "--bits", 18)
     rows = [line.split() for line in out.splitlines() if "infeasible" in line]
     assert ["ddgauss", "10", "infeasible"] in rows
     assert any(line.startswith("> ddgauss") and " 18 " in line for line in out.splitlines())
@@ -366,9 +362,7 @@ def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
 def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.planning.figure._STEPS", (0.5, 1.0))  # of nine
     file = tmp_path / "plan.svg"
-    code, out, _ = run("plan", "--rounds", 1, "--no-alternatives", "--plot", file)
-    assert code == 0
-    assert f"Drawn: {file}" in out
+    assert f"Drawn: {file}" in output(run, "plan", "--rounds", 1, "--no-alternatives", "--plot", file)
     assert file.read_text().startswith("<?xml")
 
 
@@ -517,13 +511,10 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
     ],
 )
 def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tuple[object, ...], told: str) -> None:
-    code, _, err = run("plan", *arguments)
-    assert code == 3
-    suggested = err.splitlines()[1]
+    suggested = refusal(run, "plan", *arguments, code=3).splitlines()[1]
     assert suggested.startswith(f"Use {told}")
     for setting in suggested.removeprefix("Use ").rstrip(".").split(";")[0].split(", or "):
-        code, _, err = run("plan", *arguments, *setting.split())
-        assert (code, err) == (0, ""), setting
+        output(run, "plan", *arguments, *setting.split())
 
 
 def test_a_mechanism_that_is_only_compared_stands_in_its_own_table(run: Run) -> None:

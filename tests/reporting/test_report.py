@@ -25,6 +25,7 @@ from server.events import (
 from server.study_view import StudyView
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
+from tests.support.commands import refusal
 from wire.study import plan_study
 
 Events = list[Event]
@@ -296,6 +297,6 @@ def test_why_epsilon_jumps_is_said_below_its_chart(events: Events) -> None:
 
 def test_a_file_that_is_no_study_is_told_apart(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "visits0.csv").write_text("age,label\n1,0\n")
-    code, _, err = run("report", tmp_path / "visits0.csv")
-    assert code == 2
-    assert "is no study: name the study's folder, or its study.toml." in err
+    assert "is no study: name the study's folder, or its study.toml." in refusal(
+        run, "report", tmp_path / "visits0.csv"
+    )
