@@ -218,8 +218,7 @@ def test_a_total_below_its_part_is_explained() -> None:
     kind = {"studies": ["clinic"], "adjacency": "zero-out", "coordinator_trusted": False, "delta": 1e-5, "allowed": 12}
     found = {"policy": {}, "studies": [part], "attempts_in_24_hours": 2, "max_rounds_per_day": None, "hours": None}
     for epsilon, told in ((2.9, True), (3.1, False), (None, False)):
-        lines = limit_lines({**found, "together": [{**kind, "epsilon": epsilon}]})
-        assert (said in lines) is told
+        assert (said in limit_lines({**found, "together": [{**kind, "epsilon": epsilon}]})) is told
 
 
 def test_a_ledger_without_its_host(home: Path, run: Run) -> None:

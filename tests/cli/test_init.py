@@ -131,8 +131,7 @@ def test_plan_and_init_share_the_options_of_clips(run: Run, tmp_path: Path) -> N
 def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("init", tmp_path / "trial", "--mechanism", "gaussian")
     assert "Note: the coordinator is trusted: it sees every sum without noise." in out
-    host = (tmp_path / "trial/hosts/host-01/host.toml").read_text()
-    assert "the coordinator sees sums without noise" in host
+    assert "the coordinator sees sums without noise" in (tmp_path / "trial/hosts/host-01/host.toml").read_text()
 
 
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
@@ -306,8 +305,7 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     assert configuration.coordinator.listen == "0.0.0.0:9443"
     assert configuration.coordinator.enrolment_listen == "0.0.0.0:9444"
     assert not configuration.coordinator.one_machine
-    public = (carried / "authority.pub").read_text().strip()
-    assert configuration.read_authority_public_key().hex() == public
+    assert configuration.read_authority_public_key().hex() == (carried / "authority.pub").read_text().strip()
     for name in ("transcript.key", "tls/server.key"):
         assert (study / "coordinator" / name).stat().st_mode & 0o777 == 0o600
     for arguments, told in (

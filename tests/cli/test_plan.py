@@ -427,8 +427,7 @@ def test_other_mechanisms_have_the_renyi_bound_only() -> None:
 
 def test_a_grid_too_coarse_for_the_continuous_law_has_no_exact_figure() -> None:
     """The naive figure ignores the grid: it is stated although delta can't pay for the distance."""
-    plan = gaussian_plan(delta=1e-13)
-    assert tighter_bounds(plan)["epsilon_exact"] is None
+    assert tighter_bounds(gaussian_plan(delta=1e-13))["epsilon_exact"] is None
 
 
 def test_the_least_gaussian_noise() -> None:
@@ -501,6 +500,10 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
         (("--epsilon", 0.01, "--bits", 12), "--bits"),
         (("--sampling", "fixed", "--population", 10_000, "--target", "released", "--rounds", 500), "--rounds"),
         (("--clients", 2), "--clients"),
+        (("--clients", 3), "--max-dropout 0.2 with --min-survivors 3"),
+        (("--clients", 4), "--max-dropout 0.15 with --min-survivors 4"),
+        (("--clients", 100, "--min-survivors", 95), "--min-survivors 70, or --max-dropout 0.05 with"),
+        (("--clients", 20, "--max-dropout", 0.5), "--max-dropout 0.42 with --min-survivors 12"),
         (("--clients", 2, "--max-dropout", 0, "--adversarial", 0), "--clients"),
         (("--min-survivors", 20), "--min-survivors 53"),
         (("--budget-released", 3), "--budget-released 8"),
@@ -514,7 +517,7 @@ def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tup
     suggested = refusal(run, "plan", *arguments, code=3).splitlines()[1]
     assert suggested.startswith(f"Use {told}")
     for setting in suggested.removeprefix("Use ").rstrip(".").split(";")[0].split(", or "):
-        output(run, "plan", *arguments, *setting.split())
+        output(run, "plan", *arguments, *setting.replace(" with ", " ").split())
 
 
 def test_a_mechanism_that_is_only_compared_stands_in_its_own_table(run: Run) -> None:

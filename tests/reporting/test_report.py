@@ -291,8 +291,7 @@ def test_accuracy_and_epsilon_have_one_axis_of_rounds(events: Events) -> None:
 
 
 def test_why_epsilon_jumps_is_said_below_its_chart(events: Events) -> None:
-    page = render(StudyView().apply_all(events), Extras())
-    assert "charged in full with the first round" in page
+    assert "charged in full with the first round" in render(StudyView().apply_all(events), Extras())
 
 
 def test_a_file_that_is_no_study_is_told_apart(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
