@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure, listing
+from sordino.cli.verbs import Json
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
@@ -87,7 +88,7 @@ def run(
             rich_help_panel=_CHECK,
         ),
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     figures = graph_figures(
         clients, adversarial, dropout, adversary.value, min_survivors, sigma=sigma, eta=eta, grinding=grinding

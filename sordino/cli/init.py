@@ -18,6 +18,7 @@ from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import fitted_new, study_values
+from sordino.cli.verbs import Json
 from sordino.planning.default_bounds import defaults_told
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _run(
             show_default="one is made with the study",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     **given: Any,
 ) -> int:
     from authority.founding import CarriedAuthority

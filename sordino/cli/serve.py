@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
+from sordino.cli.verbs import EndWith
 
 if TYPE_CHECKING:
     from server.events import Event
@@ -46,9 +47,7 @@ def run(
     ],
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing while it runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
-    end_with: Annotated[
-        int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
-    ] = 0,
+    end_with: EndWith = 0,
 ) -> int:
     from runtime.processes import end_with_parent
     from server.study_file import load

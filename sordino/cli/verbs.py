@@ -16,6 +16,7 @@ import typer
 from runtime.failure import InputFailure
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
 
 _PAIRS: Final = (("--clients", "--participants"), ("--dropout", "--drop"))
 _SAME: Final = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
