@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
-from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -44,14 +42,6 @@ LARGEST = 10**6
 _SAFETY, _CHECK = "Probabilities", "Attack"
 
 
-class Adversary(StrEnum):
-    """As in `secagg.sharing`; here so that the help page loads nothing."""
-
-    CURIOUS = "curious"
-    SEMI_MALICIOUS = "semi-malicious"
-    MALICIOUS = "malicious"
-
-
 def run(
     clients: Annotated[int, typer.Option(min=2, max=LARGEST, metavar="N", help="Participants of a round.")] = 1000,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
@@ -59,9 +49,9 @@ def run(
         float, typer.Option("--dropout", "--max-dropout", help="Share that may leave in a round.")
     ] = 0.1,
     adversary: Annotated[
-        Adversary,
+        Literal["curious", "semi-malicious", "malicious"],
         typer.Option(metavar="NAME", help="What the coordinator may do: malicious, semi-malicious or curious."),
-    ] = Adversary.MALICIOUS,
+    ] = "malicious",
     min_survivors: Annotated[
         int | None,
         typer.Option(
@@ -91,7 +81,7 @@ def run(
     as_json: Json = False,
 ) -> int:
     figures = graph_figures(
-        clients, adversarial, dropout, adversary.value, min_survivors, sigma=sigma, eta=eta, grinding=grinding
+        clients, adversarial, dropout, adversary, min_survivors, sigma=sigma, eta=eta, grinding=grinding
     )
     if rings:
         figures["attack"] = _attack(figures, rings)
@@ -117,7 +107,8 @@ def graph_figures(
     Raises Failure: an option out of range, or no graph keeps the promises for so few survivors.
     """
     from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders, signatures_needed
-    from secagg.sharing import ADVERSARIES, MALICIOUS
+    from secagg.shamir import PRIME
+    from secagg.sharing import ADVERSARIES, MALICIOUS, published
 
     for name, share in (("adversarial", adversarial), ("dropout", dropout)):
         if not 0 <= share < 1:
@@ -136,10 +127,9 @@ def graph_figures(
     all_three = {one: _sharing(clients, colluders, drops, one, bits) for one in ADVERSARIES}
     chosen = all_three[adversary]
     signatures = signatures_needed(clients, colluders) if adversary == MALICIOUS else 0
-    needed = max(chosen["threshold"], signatures)
-    if needed > survivors:
+    if max(chosen["threshold"], signatures) > survivors:
         raise _too_few_survivors(chosen, clients, colluders, survivors, signatures, adversary, bits)
-    published = _published(clients, adversarial, dropout, adversary)
+    rule = None if adversary == MALICIOUS else published(clients, adversarial, dropout, adversary)
     return {
         "clients": clients,
         "adversarial": adversarial,
@@ -151,11 +141,11 @@ def graph_figures(
         **chosen,
         "signatures": signatures,
         **bits,
-        "published_degree": published[0],
-        "published_threshold": published[1],
+        "published_degree": rule and rule.degree,
+        "published_threshold": rule and rule.threshold,
         "adversaries": all_three,
         "plan": _study_plan(clients, colluders, dropout, adversary),
-        "warnings": _warnings(clients),
+        "warnings": [f"no round has more than {PRIME - 1:,} participants"] if clients >= PRIME else [],
     }
 
 
@@ -179,12 +169,6 @@ def _study_plan(clients: int, colluders: int, dropout: float, adversary: str) ->
     return {"min_survivors": survivors, "graph": chosen, "degree": degree, "threshold": threshold}
 
 
-def _warnings(clients: int) -> list[str]:
-    from secagg.shamir import PRIME
-
-    return [f"no round has more than {PRIME - 1:,} participants"] if clients >= PRIME else []
-
-
 def _too_few_survivors(
     chosen: dict[str, Any],
     clients: int,
@@ -196,6 +180,7 @@ def _too_few_survivors(
 ) -> Failure:
     """Why no sum of so few can be opened, and the fewest of whom one can, looked for upwards."""
     from secagg.parameters import SMALL_COHORT, complete_graph_threshold
+    from sordino.planning.notes import smallest
 
     by_signatures = signatures > chosen["threshold"]
     needed = signatures if by_signatures else chosen["threshold"]
@@ -215,10 +200,8 @@ def _too_few_survivors(
     def shared(number: int) -> dict[str, Any]:
         return _sharing(clients, colluders, clients - number, adversary, bits)
 
-    low, high = max(survivors, signatures - 1), least
-    while high - low > 1:  # below that many only on a ring, which holds from some number on
-        middle = (low + high) // 2
-        low, high = (low, middle) if shared(middle)["threshold"] <= middle else (middle, high)
+    # Below that many only on a ring, which holds from some number on.
+    high = smallest(max(survivors, signatures - 1), least, lambda number: shared(number)["threshold"] <= number)
     graph = "on the complete graph" if shared(high)["graph"] == "complete" else "on a ring"
     instead = f"use --min-survivors {high}, {graph}: at most {clients - high} may leave; or a lower --adversarial"
     return Failure(ExitCode.INFEASIBLE, told, instead)
@@ -255,13 +238,6 @@ def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dic
     }
 
 
-def _published(clients: int, adversarial: float, dropout: float, adversary: str) -> tuple[int | None, int | None]:
-    from secagg.sharing import MALICIOUS, published
-
-    sharing = None if adversary == MALICIOUS else published(clients, adversarial, dropout, adversary)
-    return (sharing.degree, sharing.threshold) if sharing else (None, None)
-
-
 def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
     from sordino.lab.bench.ring_attack import Setting, play
 
@@ -278,22 +254,20 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
     """What is printed, at most as wide as `runtime.text.terminal_width`."""
     from runtime.text import terminal_width
     from sordino.planning.notes import percent
-    from sordino.planning.text import aligned
+    from sordino.planning.text import aligned, folded
 
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
     graph = "complete graph" if complete else f"ring (k-regular), {percent(degree / (clients - 1))} of the others"
     drops = f"{figures['drops']:,}" if figures["drops"] else "nobody"
-    lines = textwrap.wrap(
+    head = (
         f"{clients:,} participants, {figures['colluders']:,} of whom may collude with a {figures['adversary']} "
-        f"coordinator; {drops} may drop out: {graph}.",
-        width,
-        break_on_hyphens=False,
+        f"coordinator; {drops} may drop out: {graph}."
     )
-    lines += ["", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
-    lines += textwrap.wrap(_set_by(figures), width, break_on_hyphens=False)
+    lines = [*folded(head, width), "", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
+    lines += folded(_set_by(figures), width)
     if figures["adversary"] == "curious":
-        lines += textwrap.wrap(f"A curious coordinator is {CURIOUS_TRUST}.", width, break_on_hyphens=False)
+        lines += folded(f"A curious coordinator is {CURIOUS_TRUST}.", width)
     lines += ["", f"  {'coordinator':<16}{'neighbours':>10}{'threshold':>11}  graph     degree due to"]
     for name, one in figures["adversaries"].items():
         lines.append(
@@ -301,18 +275,17 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
             + _DUE[one["set_by"]]
             + ("" if one["threshold"] <= figures["min_survivors"] else " (no answer)")
         )
+    remarks = [f"Note: {warning}." for warning in figures["warnings"]]
     plan = figures["plan"]
     if plan is not None and figures["min_survivors"] == _planned(clients, figures["dropout"]):
         shared = f"{plan['degree']:,} neighbours"
         if plan["graph"] == "complete":
             shared = "the complete graph" + ("" if complete else ", since no ring there halves the work")
-        more = (
+        remarks.append(
             f"A study's plan for this dropout: min_survivors {plan['min_survivors']:,}, which independent dropouts "
             f"rarely miss, {shared}, threshold {plan['threshold']:,}."
         )
-        lines += ["", *textwrap.wrap(more, width, break_on_hyphens=False)]
-    for warning in figures["warnings"]:
-        lines += ["", *textwrap.wrap(f"Note: {warning}.", width, break_on_hyphens=False)]
+    lines += [line for remark in remarks for line in ("", *folded(remark, width))]
     if "attack" in figures:
         lines += ["", *_attack_lines(figures["attack"], width)]
     return lines
@@ -360,15 +333,12 @@ def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _connectivity(figures: dict[str, Any]) -> str:
     if figures["graph"] == "complete":
         return "everybody else: no set of dropouts parts the others"
-    half = figures["degree"] // 2
-    if figures["adversary"] == "malicious" and not figures["drops"]:
-        return f"any two windows of {half:,} places on the ring hold somebody honest"
-    if figures["adversary"] == "malicious":
-        return (
-            f"any two windows of {half:,} places on the ring hold more than the {figures['drops']:,} honest "
-            "participants who may drop out"
-        )
-    return f"no two windows of {half:,} places on the ring are all corrupt or dropped, where drops are random"
+    windows = f"windows of {figures['degree'] // 2:,} places on the ring"
+    if figures["adversary"] != "malicious":
+        return f"no two {windows} are all corrupt or dropped, where drops are random"
+    if not figures["drops"]:
+        return f"any two {windows} hold somebody honest"
+    return f"any two {windows} hold more than the {figures['drops']:,} honest participants who may drop out"
 
 
 def _set_by(figures: dict[str, Any]) -> str:

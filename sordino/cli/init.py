@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,10 +69,10 @@ def _run(
 ) -> int:
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
-    from sordino.planning.expected_errors import expected_errors, expected_lines
+    from sordino.planning.expected_errors import expected_errors
     from sordino.planning.notes import notes
     from sordino.planning.study_checks import check_study
-    from sordino.planning.text import figures_of, plan_lines
+    from sordino.planning.text import described, figures_of, folded
 
     values = study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)
@@ -90,8 +91,8 @@ def _run(
     check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)
     made, hosts = study.study, new.making.hosts
-    figures = figures_of(study.plan)
     expected = expected_errors(study.plan, made.study.task, made.task)
+    figures = figures_of(study.plan)
     if as_json:
         body = {
             "study": made.study.name,
@@ -112,28 +113,18 @@ def _run(
         + (f", and {counted(enrol, 'place')} for those who enrol" if enrol else "")
         + ".\n"
     )
-    width = terminal_width()
-    for line in plan_lines(figures, width - 2):
-        typer.echo(f"  {line}")
-    if expected is not None:
-        typer.echo("")
-        for line in expected_lines(expected, width):
-            typer.echo(line)
+    width, remarks = terminal_width(), list[str]()
     bound = made.make_task().l2_sensitivity
     if bound is not None and bound == made.privacy.clip:
-        typer.echo("\n" + textwrap.fill(BOUNDED.format(bound), width))
+        remarks.append(BOUNDED.format(bound))
     if made.privacy.population is not None:
-        promise = LOTTERY.format(made.study.participants, made.privacy.population)
-        typer.echo("\n" + textwrap.fill(promise, width))
-    warned = [f"Warning: {one}" for one in (expected["warnings"] if expected is not None else ())]
-    bounds = [told] if (told := defaults_told(made.study.task, new.study.task)) else []
-    for note in [*notes(figures, made.privacy.max_dropout, hosts_made=bool(study.hosts)), *bounds, *warned]:
-        typer.echo("\n" + textwrap.fill(note, width))
+        remarks.append(LOTTERY.format(made.study.participants, made.privacy.population))
+    remarks += notes(figures, made.privacy.max_dropout, hosts_made=bool(study.hosts))
+    remarks += filter(None, [defaults_told(made.study.task, new.study.task)])
+    typer.echo("\n".join(described(replace(figures, expected=expected), remarks, width)))
     if study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
-        typer.echo("")
-        for line in _where_files_go(first, last, len(study.data_files), width):
-            typer.echo(line)
+        typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
     if study.hosts:
         typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
@@ -147,9 +138,8 @@ def _run(
         typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
         if made.data.dataset == OWN:
             typer.echo(f"They join: sordino join {new.client_enrolment} --code CODE --data FILE")
-    typer.echo("\n" + textwrap.fill(AWAY.format(study.directory / "authority"), width, break_on_hyphens=False))
-    if made.coordinator.one_machine:
-        typer.echo("\n" + textwrap.fill(ONE_MACHINE, width))
+    last_words = [AWAY.format(study.directory / "authority"), *([ONE_MACHINE] if made.coordinator.one_machine else [])]
+    typer.echo("\n".join(line for words in last_words for line in ("", *folded(words, width))))
     return int(ExitCode.OK)
 
 

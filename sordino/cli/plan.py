@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -173,48 +172,30 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
 def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> None:
     from runtime.text import terminal_width
     from sordino.planning.notes import notes
-    from sordino.planning.text import aligned, heading, plan_lines
+    from sordino.planning.text import aligned, described, folded, heading
 
     width = terminal_width()
-
-    def paragraph(text: str) -> None:
-        typer.echo("\n" + textwrap.fill(text, width, break_on_hyphens=False))
-
-    typer.echo(textwrap.fill(heading(figures), width, break_on_hyphens=False) + "\n")
-    for line in plan_lines(figures, width - 2):
-        typer.echo(f"  {line}")
-    expected = figures.expected
-    if expected is not None:
-        from sordino.planning.expected_errors import expected_lines
-
-        typer.echo("")
-        for line in expected_lines(expected, width):
-            typer.echo(line)
-    for note in notes(figures, chosen["max_dropout"]):
-        paragraph(note)
+    remarks = notes(figures, chosen["max_dropout"])
     if figures.default_bounds is not None:
-        paragraph(figures.default_bounds)
-    for warning in expected["warnings"] if expected is not None else ():
-        paragraph(f"Warning: {warning}")
-    typer.echo("")
-    for line in aligned(_about(figures), width):
-        typer.echo(line)
+        remarks.append(figures.default_bounds)
+    lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
+    lines += ["", *aligned(_about(figures), width)]
     if figures.target == "conditional":
-        paragraph("For comparison only: nobody outside can check how participants were drawn, so no study is served.")
+        told = "For comparison only: nobody outside can check how participants were drawn, so no study is served."
+        lines += ["", *folded(told, width)]
     if figures.alternatives is not None:
         from sordino.planning.alternatives import alternatives_lines
 
         central = figures.alternatives["central"]
-        paragraph(
+        told = (
             "Alternatives at the same target. Noise cost: variance of the mean's error if everybody survives, as a "
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )
-        typer.echo("")
-        for line in alternatives_lines(figures.alternatives, chosen):
-            typer.echo(line)
+        lines += ["", *folded(told, width), "", *alternatives_lines(figures.alternatives, chosen)]
     elif left_out:
-        paragraph("Alternatives would take a while here: --alternatives shows them.")
+        lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
+    typer.echo("\n".join(lines))
 
 
 def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:

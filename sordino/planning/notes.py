@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -80,9 +81,11 @@ def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None
     def holds(survivors: int) -> bool:
         return sparse_sharing(clients, colluders, survivors, adversary) is not None
 
-    low, high = 0, clients  # a ring holds for all survivors from some number on
-    if not holds(high):
-        return None
+    return smallest(0, clients, holds) if holds(clients) else None
+
+
+def smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The smallest number above ``low`` that holds, by bisection; ``high`` and all above the smallest must hold."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

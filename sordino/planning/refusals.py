@@ -21,12 +21,18 @@ _MOST_TRIED: Final = 64
 _NEARLY: Final = 1.1
 
 
+def _made(again: Again, **changed: Any) -> PlanFigures | None:
+    """The figures of the plan with that changed; None if there is no such plan."""
+    try:
+        return again(changed)
+    except ValueError:  # InfeasiblePlan
+        return None
+
+
 def works(again: Again, **changed: Any) -> bool:
     """Whether the plan exists with that changed, and its attempts don't mostly fail."""
-    try:
-        return bool(again(changed).abort_probability <= MOSTLY)
-    except ValueError:  # InfeasiblePlan
-        return False
+    figures = _made(again, **changed)
+    return figures is not None and figures.abort_probability <= MOSTLY
 
 
 def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None) -> None:
@@ -190,9 +196,7 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
         return ""
     errors: list[float] = []
     for bits in range(fewest, 63):
-        try:
-            figures = again({"bits": bits})
-        except ValueError:  # InfeasiblePlan
+        if (figures := _made(again, bits=bits)) is None:
             break
         errors.append(math.sqrt(figures.error_variance))
         if len(errors) > 1 and errors[-1] > 0.995 * errors[-2]:
@@ -203,16 +207,6 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
 
 def _most_rounds(rounds: int, again: Again) -> int:
     """The most rounds below ``rounds`` that a plan keeps; 0 if none."""
+    from sordino.planning.notes import smallest
 
-    def kept(fewer: int) -> bool:
-        try:
-            again({"rounds": fewer})
-        except ValueError:  # InfeasiblePlan
-            return False
-        return True
-
-    low, high = 0, rounds
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if kept(middle) else (low, middle)
-    return low
+    return smallest(0, rounds, lambda fewer: _made(again, rounds=fewer) is None) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -109,11 +110,11 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
         (
             "aborted rounds",
             percent(figures.abort_probability),
-            f"if each left independently{_with_probability(figures)}",
+            f"if each left independently, probability {figures.max_dropout:g}",
         ),
         (
             "upload",
-            _bytes(figures.upload_bytes),
+            f"{figures.upload_bytes:,} bytes".replace(",", "\u00a0"),
             f"each round: {figures.padded_dim} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
         ),
         (
@@ -260,20 +261,29 @@ def _released(figures: PlanFigures) -> str:
     return f"for readers of released models alone, each in {percent(share)} of the rounds"
 
 
-def _bytes(number: int) -> str:
-    return f"{number:,} bytes".replace(",", "\u00a0")
-
-
-def _with_probability(figures: PlanFigures) -> str:
-    return f", probability {figures.max_dropout:g}"
-
-
 def plan_lines(figures: PlanFigures, width: int) -> list[str]:
     """``plan_table`` as aligned text that is folded at ``width`` columns, warnings last."""
     lines = aligned(plan_table(figures), width)
     for warning in figures.warnings:
         lines += textwrap.wrap(f"Note: {warning}.", width)
     return lines
+
+
+def described(figures: PlanFigures, remarks: Sequence[str], width: int) -> list[str]:
+    """Lines of `plan_lines` and of the expected errors, then the remarks as paragraphs, and warnings of the errors."""
+    from sordino.planning.expected_errors import expected_lines
+
+    lines = [f"  {line}" for line in plan_lines(figures, width - 2)]
+    expected = figures.expected
+    if expected is not None:
+        lines += ["", *expected_lines(expected, width)]
+        remarks = [*remarks, *(f"Warning: {one}" for one in expected["warnings"])]
+    return lines + [line for remark in remarks for line in ("", *folded(remark, width))]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Lines of a paragraph."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
@@ -283,7 +293,7 @@ def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
     margin = first + second + 4
     lines: list[str] = []
     for what, much, meaning in rows:
-        folded = textwrap.wrap(meaning, max(20, width - margin)) or [""]
-        lines.append(f"{what:<{first}}  {much:<{second}}  {folded[0]}".rstrip())
-        lines += [" " * margin + more for more in folded[1:]]
+        words = textwrap.wrap(meaning, max(20, width - margin)) or [""]
+        lines.append(f"{what:<{first}}  {much:<{second}}  {words[0]}".rstrip())
+        lines += [" " * margin + more for more in words[1:]]
     return lines
