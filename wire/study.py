@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Required, TypedDict, Unpack
 
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
@@ -55,6 +55,11 @@ class InvalidStudy(ValueError):
 class PlanDetails(TypedDict, total=False):
     """Further arguments of `plan_study`; `mechanisms.plan.make_plan` documents them and has their defaults."""
 
+    mechanism: str
+    clip: float | None
+    clipping: ClipRule | None
+    epsilon: Required[float]
+    delta: Required[float]
     target: str
     rotation: str | None
     sketch: tuple[int, int]
@@ -66,14 +71,9 @@ class PlanDetails(TypedDict, total=False):
 
 def plan_study(
     *,
-    mechanism: str = "ddgauss",
     clients: int,
     dim: int,
     bits: int,
-    clip: float | None = None,
-    clipping: ClipRule | None = None,
-    epsilon: float,
-    delta: float,
     rounds: int,
     max_dropout: float,
     adversarial: float,
@@ -114,37 +114,26 @@ def plan_study(
             min_survivors = default_min_survivors(clients, colluders, max_dropout)
         if graph == AUTO:
             graph = choose_graph(clients, colluders, min_survivors, adversary)
-        RoundParameters(
-            cohort=clients,
-            colluders=colluders,
-            min_survivors=min_survivors,
-            quorum=min_survivors if quorum is None else quorum,
-            bits=bits,
-            dim=max(dim, 1),
-            graph=graph,
-            adversary=adversary,
-        )
+        shared: dict[str, Any] = {
+            "colluders": colluders,
+            "min_survivors": min_survivors,
+            "quorum": min_survivors if quorum is None else quorum,
+            "bits": bits,
+            "graph": graph,
+            "adversary": adversary,
+        }
+        RoundParameters(cohort=clients, dim=max(dim, 1), **shared)
     except InvalidParameters as error:
         raise InfeasiblePlan(str(error), "") from error
     return make_plan(
-        mechanism=mechanism,
         clients=clients,
         dim=dim,
-        bits=bits,
-        clip=clip,
-        clipping=clipping,
-        epsilon=epsilon,
-        delta=delta,
         rounds=rounds,
-        colluders=colluders,
-        min_survivors=min_survivors,
-        quorum=min_survivors if quorum is None else quorum,
         max_dropout=max_dropout,
         adversarial=adversarial,
         sampling=sampling,
         population=population,
-        graph=graph,
-        adversary=adversary,
+        **shared,
         **details,
     )
 
