@@ -51,8 +51,7 @@ def invite(
         valid_s: time in which the authority must see the request.
         from_desk: whether it is given through the local enrolment socket.
 
-    Raises:
-        AuthorityError: the name is in use, or the time is out of range.
+    Raises AuthorityError: the name is in use, or the time is out of range.
     """
     check_clock(store, now)
     if not SHORTEST_VALID_S <= valid_s <= LONGEST_VALID_S:
@@ -123,8 +122,7 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
     Returns:
         The one that matches, or with ``whole_host`` all of a host; an empty list if none does.
 
-    Raises:
-        AuthorityError: several match.
+    Raises AuthorityError: several match.
     """
     members = store.members()
     found = [member for member in members if member.host == who]

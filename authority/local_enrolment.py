@@ -70,8 +70,7 @@ class LocalEnrolmentSocket:
                 ``refused`` with a reason. Never with a code.
             places: limit for members with codes from the socket and its open codes together; None: no further limit.
 
-        Raises:
-            AuthorityError: the number of places isn't limited, or the socket can't be made.
+        Raises AuthorityError: the number of places isn't limited, or the socket can't be made.
         """
         if not folder.settings.places:
             raise AuthorityError(

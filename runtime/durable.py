@@ -84,8 +84,7 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int 
         mode: of the new file; None keeps that of the old one, which must exist.
         at_once: make sure that the new content survives every later crash; else the old one may come back.
 
-    Raises:
-        OSError: the folder can't be written.
+    Raises OSError: the folder can't be written.
     """
     temporary = path.with_name(path.name + ".new")
     mode = stat.S_IMODE(path.stat().st_mode) if mode is None else mode
@@ -179,8 +178,7 @@ class DurableStore:
             version: of the tables; a file with another one is refused and not changed.
             check: called under the lock, before the file is made or changed; may raise.
 
-        Raises:
-            StorageError: not a database, one of another kind or version, not writable, or in use by another process.
+        Raises StorageError: not a database, one of another kind or version, not writable, or in use by another process.
         """
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()

@@ -111,8 +111,7 @@ class Card:
         coordinator_public: Ed25519 key that signs transcripts, 32 bytes.
         address: HOST:PORT of the sessions.
 
-    Raises:
-        InvalidCard: a field of another form.
+    Raises InvalidCard: a field of another form.
     """
 
     study: str
@@ -212,8 +211,7 @@ class Answer:
         place: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
             the authority's release had no places.
 
-    Raises:
-        InvalidAnswer: a field of another form.
+    Raises InvalidAnswer: a field of another form.
     """
 
     request_id: bytes
@@ -264,8 +262,7 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
     Args:
         request_id: of the request that it must answer; None: of any.
 
-    Raises:
-        InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
+    Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
     names = ("request_id", "reason", "host", "certificate", "signature")
     # An answer begins with its format. The two formats are signed under different labels.

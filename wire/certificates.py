@@ -96,8 +96,7 @@ class CertificateAuthority:
         Args:
             names: host names and IP addresses besides `LOCAL_NAMES` at which participants reach it.
 
-        Raises:
-            ValueError: a name that no certificate can contain.
+        Raises ValueError: a name that no certificate can contain.
         """
         alternatives = _alternatives((*LOCAL_NAMES, *names))
         return self._issue(key, "sordino coordinator", ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now, SERVER_DAYS)

@@ -49,8 +49,7 @@ class EnrolmentRequest:
         at: seconds since 1970 by its clock.
         code_id: of its join code, 16 bytes; empty for ``renew``.
 
-    Raises:
-        InvalidRequest: a field of another form.
+    Raises InvalidRequest: a field of another form.
     """
 
     kind: Literal["join", "renew"]

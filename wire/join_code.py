@@ -69,8 +69,7 @@ class JoinCode:
         secret: 16 bytes; never in repr.
         expires: seconds since 1970, a whole number of minutes.
 
-    Raises:
-        ValueError: an impossible length or time.
+    Raises ValueError: an impossible length or time.
     """
 
     fingerprint: bytes

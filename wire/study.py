@@ -100,8 +100,7 @@ def plan_study(
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
         details: see `mechanisms.plan.make_plan`.
 
-    Raises:
-        InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
+    Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
     try:
         colluders = assumed_colluders(clients, adversarial, max_dropout)
@@ -160,8 +159,7 @@ def coding(
             where clips adapt.
         sketch_rows, sketch_ratio: rows of a count-mean sketch (0: none), and by which factor it is shorter.
 
-    Raises:
-        InfeasiblePlan: the arguments contradict each other.
+    Raises InfeasiblePlan: the arguments contradict each other.
     """
     adapting = {"quantile": quantile, "rate": rate, "bit_weight": bit_weight} if update != FIXED else {}
     sketch = (sketch_rows, sketch_shape(sum(layers), sketch_rows, sketch_ratio)) if sketch_rows else (0, 0)
@@ -411,8 +409,7 @@ def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
     Args:
         data: the file's content; None if there is no file.
 
-    Raises:
-        InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
+    Raises InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
     """
     if plan.sampling != LOTTERY:
         return None

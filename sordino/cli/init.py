@@ -71,7 +71,7 @@ def _run(
     from authority.new_study import make_local_study
     from sordino.planning.expected_errors import expected_errors
     from sordino.planning.notes import notes
-    from sordino.planning.study_checks import check_study
+    from sordino.planning.refusals import check_study
     from sordino.planning.text import described, figures_of, folded
 
     values = study_values(given, StudyConfiguration, Making)

@@ -138,8 +138,7 @@ def settled(
         given: by flat name.
         model: the settings model.
 
-    Raises:
-        Failure: a value that can't be, or one that needs another.
+    Raises Failure: a value that can't be, or one that needs another.
     """
     try:
         made = make()
@@ -198,8 +197,7 @@ def check_ranges(option: str = "", **given: float) -> None:
     Args:
         option: that they came by, where it isn't the key's.
 
-    Raises:
-        Failure: one lies outside.
+    Raises Failure: one lies outside.
     """
     from server.study_file import StudyConfiguration
 

@@ -22,8 +22,7 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
         given: options by their names in Python; others count for nothing.
         models: whose keys count.
 
-    Raises:
-        Failure: a file that isn't there, or an option of the task that can't be.
+    Raises Failure: a file that isn't there, or an option of the task that can't be.
     """
     values = chosen(given, *models)
     training = {name: given[name] for name in TaskTable.model_fields if name != "task_option"}

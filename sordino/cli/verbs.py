@@ -57,8 +57,7 @@ def respelled(arguments: Sequence[str], command_of: Callable[[Sequence[str]], tu
     Args:
         command_of: of the first words, the command of click that they name, or None, and how many they are.
 
-    Raises:
-        Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
+    Raises Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
     """
     known, words = command_of(arguments)
     if known is None:

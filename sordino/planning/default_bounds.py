@@ -18,8 +18,7 @@ def defaults_told(task: str, given: Mapping[str, object]) -> str:
         task: by its name.
         given: its options as somebody chose them.
 
-    Raises:
-        learning.options.OptionError: the options can't be.
+    Raises learning.options.OptionError: the options can't be.
     """
     if task not in STATISTICS:
         return ""

@@ -66,8 +66,7 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
         directory: the study's folder or its ``study.toml``.
         output: where to write; None is ``report.html`` beside ``study.toml``.
 
-    Raises:
-        Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
+    Raises Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
     from server.journal import read_events
     from server.study_file import load

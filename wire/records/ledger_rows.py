@@ -212,8 +212,7 @@ def make_entry(
         data: name of its training data, for a participant's row.
         survivors: |u3|, for a participant's row; None while it is unknown: then the cost at h_min, the largest.
 
-    Raises:
-        ValueError: the plan covers no such sum.
+    Raises ValueError: the plan covers no such sum.
     """
     who = None if participants is None else tuple(sorted(participants))
     if who is not None:
