@@ -69,10 +69,10 @@ def _run(
 ) -> int:
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
-    from sordino.planning.expected_errors import expected_errors
+    from sordino.planning.expected_errors import described, expected_errors
     from sordino.planning.notes import notes
     from sordino.planning.refusals import check_study
-    from sordino.planning.text import described, figures_of, folded
+    from sordino.planning.text import figures_of, folded
 
     values = study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)

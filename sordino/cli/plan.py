@@ -171,8 +171,9 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
 
 def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> None:
     from runtime.text import terminal_width
+    from sordino.planning.expected_errors import described
     from sordino.planning.notes import notes
-    from sordino.planning.text import aligned, described, folded, heading
+    from sordino.planning.text import aligned, folded, heading
 
     width = terminal_width()
     remarks = notes(figures, chosen["max_dropout"])

@@ -16,6 +16,7 @@ from sordino.planning.notes import percent
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
+    from sordino.planning.plan_figures import PlanFigures
 
 Expected = Mapping[str, Any]
 
@@ -88,6 +89,18 @@ def expected_lines(expected: Expected, width: int) -> list[str]:
         f"Expected standard error after {after}, of the noise alone, if all {expected['participants']} have a value:"
     )
     return [heading, *(f"  {line}" for line in aligned(expected_rows(expected), width - 2))]
+
+
+def described(figures: PlanFigures, remarks: Sequence[str], width: int) -> list[str]:
+    """Lines of `plan_lines` and of the expected errors, then the remarks as paragraphs, and warnings of the errors."""
+    from sordino.planning.text import folded, plan_lines
+
+    lines = [f"  {line}" for line in plan_lines(figures, width - 2)]
+    expected = figures.expected
+    if expected is not None:
+        lines += ["", *expected_lines(expected, width)]
+        remarks = [*remarks, *(f"Warning: {one}" for one in expected["warnings"])]
+    return lines + [line for remark in remarks for line in ("", *folded(remark, width))]
 
 
 def _label(statistic: str, value: Mapping[str, Any]) -> str:

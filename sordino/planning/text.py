@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -267,18 +266,6 @@ def plan_lines(figures: PlanFigures, width: int) -> list[str]:
     for warning in figures.warnings:
         lines += textwrap.wrap(f"Note: {warning}.", width)
     return lines
-
-
-def described(figures: PlanFigures, remarks: Sequence[str], width: int) -> list[str]:
-    """Lines of `plan_lines` and of the expected errors, then the remarks as paragraphs, and warnings of the errors."""
-    from sordino.planning.expected_errors import expected_lines
-
-    lines = [f"  {line}" for line in plan_lines(figures, width - 2)]
-    expected = figures.expected
-    if expected is not None:
-        lines += ["", *expected_lines(expected, width)]
-        remarks = [*remarks, *(f"Warning: {one}" for one in expected["warnings"])]
-    return lines + [line for remark in remarks for line in ("", *folded(remark, width))]
 
 
 def folded(text: str, width: int) -> list[str]:
