@@ -1,4 +1,4 @@
-"""``sordino graph``: with how many others a participant shares, and why so many."""
+"""``sordino graph``: degree and threshold of the graph, with the reasons."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (
-    "How many neighbours each participant has, and how many shares rebuild a secret.\n\nEach participant exchanges "
-    "masks and shares with as few others as keep the sum whole: with all of them in small cohorts, else with its "
-    "neighbours on a ring (k-regular) whose order nobody chose. Whoever colludes and whoever drops out takes "
-    "neighbours away; the numbers hold whatever the coordinator of the kind named does, but for a chance of 2^-sigma. "
-    "A window is half as many places of the ring, one after the other, as a participant has neighbours: where two "
-    "windows hold nobody honest any more, the ring falls in two, and so does the sum. docs/graph.md derives the "
-    "numbers.\n\n"
-    "The degree grows with how many may drop out: clients - min_survivors. Here the share leaves and nobody else; a "
-    "study's plan has fewer min_survivors, which independent dropouts rarely miss, hence more neighbours. The last "
-    "lines say how many; --min-survivors takes either.\n\n"
+    "Degree and threshold of the graph on which participants exchange masks and shares.\n\nIn a small cohort each "
+    "participant exchanges them with all others, in a larger one with its neighbours on a random ring (k-regular). "
+    "Colluders and dropouts take neighbours away; the numbers hold against any coordinator of the named kind, except "
+    "with probability 2^-sigma. A window is k/2 consecutive places of the ring: where two windows hold no honest "
+    "participant, the ring falls into two parts, and so does the sum. docs/graph.md derives the numbers.\n\n"
+    "The degree grows with the number that may drop out, clients - min_survivors. Here that is the share --dropout; a "
+    "study's plan has fewer min_survivors, which independent dropouts rarely miss, and so more neighbours. The last "
+    "lines show that plan; --min-survivors takes either value.\n\n"
     f"curious: {CURIOUS_TRUST}. semi-malicious: it may ask different participants for "
     "different shares, as published systems assume; no study runs under it. malicious: it may also re-pick the ring, "
-    "2^grinding times, and chooses who drops out once it has seen it.\n\n"
+    "2^grinding times, and chooses the dropouts after it has seen the ring.\n\n"
     "JSON: degree, threshold and min_survivors; graph is harary (the ring) or complete; colluders and drops are "
     "counts; set_by says what the degree is due to (connectivity, answers, small or infeasible); published_degree and "
     "published_threshold are those of \\[BBG+20]'s rule, null where it gives none; adversaries compares the three; "
@@ -73,8 +71,8 @@ def run(
         typer.Option(
             min=0,
             max=10**8,
-            help="Play the best attack known on so many random rings; fails when it succeeds too often. Lower sigma "
-            "and grinding to see it succeed at all.",
+            help="Random rings on which the best known attack is tried; fails if it succeeds too often. Lower sigma "
+            "and grinding to see it succeed.",
             rich_help_panel=_CHECK,
         ),
     ] = 0,
@@ -112,7 +110,7 @@ def graph_figures(
 
     for name, share in (("adversarial", adversarial), ("dropout", dropout)):
         if not 0 <= share < 1:
-            raise InputFailure(f"--{name} {share:g} is no share: it lies from 0 to below 1.")
+            raise InputFailure(f"--{name} {share:g} is out of range. Use at least 0 and below 1.")
     survivors = _planned(clients, dropout) if min_survivors is None else min_survivors
     if survivors > clients:
         raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")
@@ -120,7 +118,7 @@ def graph_figures(
     if clients <= colluders:
         told = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
         if colluders > FEWEST_COLLUDERS:
-            told = f"{clients} clients of whom {colluders} may collude hide nobody from them."
+            told = f"{clients} clients are too few if {colluders} of them may collude."
         raise Failure(ExitCode.INFEASIBLE, told, f"invite at least {colluders + 1}")
     bits = {"sigma": sigma, "eta": eta, "grinding": grinding}
     drops = clients - survivors
@@ -150,7 +148,7 @@ def graph_figures(
 
 
 def _planned(clients: int, dropout: float) -> int:
-    """How many that share leaves, of the decimal that was written: in binary 0.9 x 1000 may be a hair more."""
+    """Participants left after this share of dropouts, computed from the decimal: in binary 0.9 x 1000 may be larger."""
     return math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
 
 
@@ -178,7 +176,7 @@ def _too_few_survivors(
     adversary: str,
     bits: dict[str, int],
 ) -> Failure:
-    """Why no sum of so few can be opened, and the fewest of whom one can, looked for upwards."""
+    """Why no sum of this few survivors can be opened, and the fewest with which one can."""
     from secagg.parameters import SMALL_COHORT, complete_graph_threshold
     from sordino.planning.notes import smallest
 
@@ -259,7 +257,7 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
     graph = "complete graph" if complete else f"ring (k-regular), {percent(degree / (clients - 1))} of the others"
-    drops = f"{figures['drops']:,}" if figures["drops"] else "nobody"
+    drops = f"{figures['drops']:,}" if figures["drops"] else "none"
     head = (
         f"{clients:,} participants, {figures['colluders']:,} of whom may collude with a {figures['adversary']} "
         f"coordinator; {drops} may drop out: {graph}."
@@ -309,11 +307,11 @@ def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = [("neighbours", f"{degree:,}", _connectivity(figures))]
     if figures["graph"] != "complete":
         rows += [
-            ("corrupt", f"{corrupt:,}", "at most, among the neighbours of anybody"),
+            ("corrupt", f"{corrupt:,}", "at most, among the neighbours of any participant"),
             (
                 "answering",
                 f"{figures['answering_neighbours']:,}",
-                f"at least, among the neighbours of anybody, after random drops (but for 2^-{figures['eta']})",
+                f"at least, among the neighbours of any participant, after random drops (but for 2^-{figures['eta']})",
             ),
         ]
     if figures["graph"] != "complete" and figures["adversary"] == "curious":
@@ -332,12 +330,12 @@ def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def _connectivity(figures: dict[str, Any]) -> str:
     if figures["graph"] == "complete":
-        return "everybody else: no set of dropouts parts the others"
+        return "all others: no set of dropouts separates the rest"
     windows = f"windows of {figures['degree'] // 2:,} places on the ring"
     if figures["adversary"] != "malicious":
         return f"no two {windows} are all corrupt or dropped, where drops are random"
     if not figures["drops"]:
-        return f"any two {windows} hold somebody honest"
+        return f"any two {windows} hold an honest participant"
     return f"any two {windows} hold more than the {figures['drops']:,} honest participants who may drop out"
 
 
@@ -346,13 +344,10 @@ def _set_by(figures: dict[str, Any]) -> str:
 
     security = f"2^-{figures['sigma']}"
     if figures["adversary"] == "malicious":
-        security += f" for whoever tries 2^{figures['grinding']} rings"
-    chance = f"What is said of corrupt neighbours and windows holds but for {security}."
+        security += f" against a coordinator that tries 2^{figures['grinding']} rings"
+    chance = f"The figures of corrupt neighbours and windows hold except with probability {security}."
     if figures["set_by"] == "small":
-        return (
-            f"Below {SMALL_COHORT} participants the rule for rings says little: the complete graph, with at least 2 "
-            "colluders."
-        )
+        return f"Below {SMALL_COHORT} participants the complete graph is used, with at least 2 colluders."
     if figures["set_by"] == "infeasible":
         return "No ring keeps survivors connected, secrets safe and enough answers: the complete graph."
     if figures["set_by"] == "connectivity":
@@ -379,7 +374,7 @@ def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
         (
             "most corrupt",
             f"{attack['most_corrupt_neighbours']:,}",
-            f"among the neighbours of anybody; {attack['corrupt_to_open']:,} open a secret that must stay closed",
+            f"neighbours of one participant; {attack['corrupt_to_open']:,} open a secret that must stay closed",
         ),
     ]
     return [

@@ -39,17 +39,14 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 AWAY = (
-    "Take {} away from the coordinator's machine: whoever has its keys decides who takes part, and can pretend to be "
-    "anybody who joins later."
+    "Take {} away from the coordinator's machine: its keys decide who takes part, and can impersonate any participant "
+    "that joins later."
 )
 LOTTERY = (
     "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws. "
     "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 )
-BOUNDED = (
-    "The clip is {:.6g}, the bound that the task keeps by itself: no contribution is longer, whatever somebody's data, "
-    "and none is cut."
-)
+BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
 
 
 def _run(
@@ -129,7 +126,7 @@ def _run(
     if study.hosts:
         typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
     if hosts > 1:
-        typer.echo(f"           and so on to {study.hosts[-1].name}, each in a terminal of its own")
+        typer.echo(f"           and so on to {study.hosts[-1].name}, each in its own terminal")
     if carried is not None:
         typer.echo("Invite:    sordino authority invite, where the authority is; and sordino authority run there")
         return int(ExitCode.OK)
@@ -144,7 +141,7 @@ def _run(
 
 
 def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
-    """Where the participants' own files are expected, said once for all of them."""
+    """Where the participants' own files are expected."""
     told = f"Before a host joins, put the file of each of its participants there, as .csv or .npz: {first}.csv"
     if count > 1:
         told += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
@@ -156,7 +153,7 @@ def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str
 
 
 def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a study whose authority is elsewhere: its name, its address, and nobody made with it.
+    """The values of a study whose authority is elsewhere: its name, its address, and no participants.
 
     Raises Failure: they are chosen otherwise than its card says.
     """

@@ -21,24 +21,24 @@ NAME = "plan"
 HELP = (
     "Go from a privacy budget to noise, thresholds and bytes, and refuse what no plan can keep.\n\nThe noise is "
     "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
-    "so the budget holds whoever drops out. Figures are in the units of the update, not grid steps. The epsilon "
+    "so the budget holds for any dropouts. Figures are in the units of the update, not grid steps. The epsilon "
     "is never above the one asked for.\n\n"
     "Mechanisms: ddgauss and skellam, every participant adds a share; gaussian, the coordinator is trusted and adds "
     "all of it; local-gaussian, each report is private by itself; binomial, like ddgauss but composed in epsilon and "
     "delta only, for comparison.\n\n"
-    "Readers: epsilon_coordinator is for whoever knows who took part; epsilon_released for readers of released models "
-    "alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
-    "everybody was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
+    "Readers: epsilon_coordinator is for a reader that knows who took part; epsilon_released for readers of released "
+    "models alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
+    "each participant was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
     "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by a scale of its own; "
     "clip, inflated_clip, granularity, local_stddev, central_stddev and full_stddev are then in scaled units. "
     "layer_noise_stddev lists the noise of each layer in units of the update: central_stddev, of the smallest sum, "
     "times the layer's scale.\n\n"
-    "Statistics: --task mean, sum, histogram or quantile, with --task-option as of `sordino init`, tells how exact the "
-    "answer will be before any budget is spent: the standard error that the result will state, if everybody has a "
-    "value; of a quantile, that of the share at or below it. JSON has it under expected.\n\n"
+    "Statistics: --task mean, sum, histogram or quantile, with --task-option as of `sordino init`, shows how exact the "
+    "answer will be before any budget is spent: the standard error that the result will state if all have a value; of "
+    "a quantile, that of the share at or below it. JSON has it under expected.\n\n"
     "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum; "
     "null with fixed clips. Other figures may be null, too. An epsilon is null above 70, which the sampler's distance "
-    "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, "
+    "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld unless gaussian, "
     "epsilon_pld without Poisson sampling; both budgets of a conditional plan. 'accountant' names the smallest valid "
     "bound on the target. 'alternatives' is there with --alternatives."
 )
@@ -182,7 +182,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
     lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
     lines += ["", *aligned(_about(figures), width)]
     if figures.target == "conditional":
-        told = "For comparison only: nobody outside can check how participants were drawn, so no study is served."
+        told = "For comparison only: outsiders can't check how participants were drawn, so no study is served."
         lines += ["", *folded(told, width)]
     if figures.alternatives is not None:
         from sordino.planning.alternatives import alternatives_lines
@@ -200,13 +200,13 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
 
 
 def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    """What a statistician asks: whom one trusts, what neighbours are, which theorem, which bound."""
+    """Rows on mechanism, adjacency, trust and bounds."""
     rows = [
         ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
         ("Adjacency:", "", figures.adjacency),
         ("Trusts:", "", figures.trusts),
     ]
-    # The exact figure takes no sampling into account: it is that of somebody who knows who took part.
+    # The exact figure ignores sampling: it is for a reader that knows who took part.
     bounds = [
         f"{reader}: {name} {epsilon:.3f}"
         for reader, name, epsilon in (

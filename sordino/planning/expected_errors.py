@@ -1,7 +1,6 @@
-"""How exact a statistic will be, told before any budget is spent: by ``init`` and ``plan``.
+"""Expected errors of a statistic, which ``init`` and ``plan`` state before any budget is spent.
 
-The noise follows from the plan and the number of participants alone, so that the error that a result will state can be
-stated now. What it can't know is who has nothing to say; figures are for the case that everybody has.
+The noise follows from the plan and the number of participants alone. Figures are for the case that all have a value.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 Expected = Mapping[str, Any]
 
 GUESS: Final = 1 / math.sqrt(12)
-"""Standard deviation of a guess anywhere between two bounds, over their distance: an answer that is less exact than
-that tells nothing that the bounds didn't."""
+"""Standard deviation of a uniform guess between two bounds, over their distance: a less exact answer adds nothing."""
 _SHOWN: Final = 8
 _MORE: Final = "More participants or a larger --epsilon"
 
@@ -115,7 +113,7 @@ def _told(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[
         rank = f"{value['rank_error']:.2g} of {participants} participants in rank"
         if value["rank_error"] > participants:
             rank = f"more than all {participants} participants in rank"
-        told = f"of the share, {rank}: at 95 % the value told lies between quantile {low} and quantile {high}"
+        told = f"of the share, {rank}: at 95 % the stated value lies between quantile {low} and quantile {high}"
         return _error(value), told
     if statistic == "histogram":
         return _error(value), f"of {counted(participants, 'participant')}; spread evenly, {value['even']:.3g} in each"
@@ -147,7 +145,7 @@ def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants:
     if any(value["withheld"] for value in values):
         return [
             f"The answer would be nothing but noise: it hides{after} even whether any of the {participants} "
-            f"participants answered, so that most likely no value is told, and the budget goes for nothing. {more}"
+            f"participants answered, so most likely no value is released, and the budget is spent for nothing. {more}"
         ]
     bad = [value for value in values if _is_noise(statistic, value)]
     if not bad:
@@ -163,7 +161,7 @@ def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants:
     )
     if statistic == "quantile":
         return [
-            f"The answer would be nothing but noise ({named}): at 95 % the value told{after} may be any of the "
+            f"The answer would be nothing but noise ({named}): at 95 % the stated value{after} may be any of the "
             f"{participants} participants', the smallest or the largest. {more}"
         ]
     return [

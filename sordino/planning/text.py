@@ -77,7 +77,7 @@ def quantile_stderr(plan: Plan) -> float | None:
 
 
 def heading(figures: PlanFigures) -> str:
-    """Who, what, how long, and which epsilon, in one sentence."""
+    """Participants, values, rounds and epsilon, in one sentence."""
     drawn = "" if figures.sampling == "none" else f" of {figures.population}, {_SAMPLED[figures.sampling]}"
     dim, padded = figures.dim, figures.padded_dim
     values = counted(dim, "value") + ("" if padded == dim else f" sent as {padded}")
@@ -132,11 +132,11 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
     alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
     told = (
-        f"{counted(figures.rounds, 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
+        f"{counted(figures.rounds, 'round')}{', any survivors' if alone else ' with fewest survivors'}, delta "
         f"{figures.delta:g}"
     )
     if figures.mechanism == "gaussian":
-        told = f"for everybody but the coordinator, which is trusted: {told}"
+        told = f"for all readers except the coordinator, which is trusted: {told}"
     rows = [
         ("epsilon_coordinator", _epsilon(figures.epsilon_coordinator), _target(figures, "coordinator") + told),
         ("epsilon_released", _epsilon(figures.epsilon_released), _target(figures, "released") + _released(figures)),
@@ -207,7 +207,7 @@ def _scaled(figures: PlanFigures, subject: str = ",") -> str:
 def _colluders(figures: PlanFigures) -> str:
     does = {
         "gaussian": "they don't know the coordinator's noise",
-        "local-gaussian": "nobody's noise protects another",
+        "local-gaussian": "no participant's noise protects another",
     }.get(figures.mechanism, "their noise is ignored")
     if figures.sampling == "none" or figures.population == figures.clients:
         return f"assumed to collude; {does}"
@@ -226,7 +226,7 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """The graph, the shares that open a secret, and what the coordinator may do."""
     degree, others = figures.degree, figures.clients - 1
     if degree == others:
-        graph = ("graph", "complete", "everybody shares with everybody")
+        graph = ("graph", "complete", "each shares with all others")
     else:
         told = f"k-regular: each shares with {degree // 2} on either side, of {others} others"
         graph = ("graph", f"ring of {degree}", told)

@@ -390,7 +390,7 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
 
 
 def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
-    """`figures` of a participant's ledger for the participant herself: spent and allowed, without the rows.
+    """`figures` of a participant's ledger, in short: spent and allowed, without the rows.
 
     Raises Failure: it is a coordinator's.
     """
@@ -409,7 +409,7 @@ def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
 def _ending(contents: Contents) -> list[str]:
     count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
     held = " and ".join(contents.held_against)
-    return [f"{count}, nothing changed; held against {held}.", f"Head {contents.head.hash.hex()}"]
+    return [f"{count}, nothing changed; compared with {held}.", f"Head {contents.head.hash.hex()}"]
 
 
 def _shared_data_lines(study: dict[str, Any]) -> list[str]:

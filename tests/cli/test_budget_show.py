@@ -104,7 +104,7 @@ def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
     condition = f"zero-out, if at most 2 collude; {UNRECORDED}"
     for name in ("clinic", "registry"):  # a row holds no adversary, and no study document is here
         assert f"{name}: {condition}" in " ".join(out.split())
-    assert "4 rows, nothing changed; held against ledger.sqlite.head and journal.sqlite." in out
+    assert "4 rows, nothing changed; compared with ledger.sqlite.head and journal.sqlite." in out
     assert "round  attempt" not in out  # in short
 
 

@@ -96,7 +96,7 @@ def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
     assert "epsilon_conditional at most 8 (published figure, for comparison only)" in said
     assert "of 10000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
     assert "For comparison only" in said
-    assert "Note: poisson sampling is planned, not served: nobody could check who was drawn." in said
+    assert "Note: poisson sampling is planned, not served: it can't be checked who was drawn." in said
 
 
 def test_clips_by_layer_that_adapt(run: Run) -> None:
@@ -165,7 +165,7 @@ def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
         assert "noise is ignored" not in said
         assert "sizes the noise" not in said
         assert ("noise of one share" in said) == (mechanism == "local-gaussian")
-        assert ("for everybody but the coordinator, which is trusted" in said) == (mechanism == "gaussian")
+        assert ("for all readers except the coordinator, which is trusted" in said) == (mechanism == "gaussian")
 
 
 def test_colluders_of_a_draw(run: Run) -> None:
@@ -230,7 +230,7 @@ def test_the_rotation_is_named(run: Run) -> None:
         ),
         (
             ("--clients", 100, "--max-dropout", 0.1, "--graph", "complete"),
-            ("graph complete everybody shares with everybody threshold 53",),
+            ("graph complete each shares with all others threshold 53",),
         ),
         (
             ("--clients", 100, "--max-dropout", 0.1, "--adversary", "curious"),
@@ -238,7 +238,7 @@ def test_the_rotation_is_named(run: Run) -> None:
                 "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
                 "coordinator curious trusted to follow the protocol: it sends everybody the same, and reads what it "
                 "can; nobody signs who is in a sum",
-                "Participants join only if their own policy accepts that, nobody",
+                "Participants join only if their policy accepts that; a participant that missed a sum",
                 "Trusts: the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
             ),
         ),

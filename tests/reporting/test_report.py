@@ -199,7 +199,7 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
     ):
         assert told in text, told
     promised = text[text.index("What is promised") :]
-    for false in ("one noisy sum", "no single party knows", "holds the noise of", "her noise present"):
+    for false in ("one noisy sum", "no single party knows", "holds the noise of", "its noise present"):
         assert false not in text[: text.index("The plan")] + promised, false
 
 
@@ -242,7 +242,7 @@ def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
         "of 8, at delta 1e-05; replace-one, even if all others collude",
         "What anybody can learn",
         "Adjacency is replace-one",
-        "a participant counts on her own noise only",
+        "a participant counts on its own noise only",
     ):
         assert told in text, told
     for false in ("zero-out", "Their noise is not counted", "twice the sensitivity. How"):
