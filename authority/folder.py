@@ -11,7 +11,6 @@ Both private keys are nowhere else. The coordinator's files are public, except i
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,12 +19,13 @@ from typing import Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from learning.task_names import check_task_name
 from runtime.failure import InputFailure
 from runtime.key_files import KeyFileError, read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings, split_address
+from runtime.settings_keys import key, tables_toml
 from secagg.lottery import MAX_DRAWS
 from secagg.roster import LARGEST_ROSTER
 from wire.authority_statements import Card, sign_card
@@ -37,6 +37,7 @@ KEY_FILE, PUBLIC_FILE = "authority.key", "authority.pub"
 TLS_KEY_FILE, TLS_FILE = "tls-ca.key", "tls-ca.pem"
 STATE_FILE: Final = "state.sqlite"
 LONGEST_CLIENT_DAYS: Final = 825
+_PANEL: Final = "Options"
 _HINT = "Name an authority's folder; `sordino authority init DIR --study NAME` makes one."
 _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -48,19 +49,42 @@ class AuthorityError(InputFailure, ValueError):
 class AuthorityTable(Table):
     """[authority]: its study and its rules."""
 
-    study: str = Field(pattern=rf"^{_STUDY.pattern}$")
-    coordinator: str = ""
-    """HOST:PORT of the coordinator's port for enrolment; empty: people carry the files."""
-    draws: int = Field(default=0, ge=0, le=MAX_DRAWS)
-    """Rounds for which each roster version draws cohorts; 0: the whole roster takes part in each."""
-    places: int = Field(default=0, ge=0, le=LARGEST_ROSTER)
-    """Most participants at the same time, as the study's plan covers them; 0: any number."""
-    client_days: float = Field(default=CLIENT_DAYS, gt=0, le=LONGEST_CLIENT_DAYS)
-    """How long a participant's TLS certificate is valid."""
-    own_data: bool = False
-    """Whether each participant brings its own data, so that invitations contain --data."""
-    task: str = ""
-    """The study's task if it is a module:Class, which each participant must name; else empty."""
+    study: str = key(help="the study's name, which never changes", pattern=rf"^{_STUDY.pattern}$")
+    coordinator: str = key(
+        "",
+        help="the coordinator's port for enrolment (enrolment_listen in study.toml); empty: people carry the files",
+        shown="none: by hand",
+        metavar="HOST:PORT",
+        panel=_PANEL,
+    )
+    draws: int = key(
+        0,
+        help="rounds of the study, if each roster version draws their cohorts; 0: no lottery",
+        ge=0,
+        le=MAX_DRAWS,
+        panel=_PANEL,
+    )
+    places: int = key(
+        0,
+        help="most participants at the same time, as the plan covers them; 0: any number",
+        ge=0,
+        le=LARGEST_ROSTER,
+        panel=_PANEL,
+    )
+    client_days: float = key(
+        CLIENT_DAYS,
+        help="validity of a participant's TLS certificate, which is renewed in time",
+        gt=0,
+        le=LONGEST_CLIENT_DAYS,
+        panel=_PANEL,
+    )
+    own_data: bool = key(False, help="participants bring their own data: invitations contain --data FILE", panel=_PANEL)
+    task: str = key(
+        "",
+        help="the study's task, if it isn't one of Sordino's: invitations name it",
+        metavar="MODULE:CLASS",
+        panel=_PANEL,
+    )
 
     @field_validator("task")
     @classmethod
@@ -78,7 +102,7 @@ class AuthorityTable(Table):
 class AuthoritySettings(Settings):
     """authority.toml; ``SORDINO_AUTHORITY__COORDINATOR`` and the like override single keys."""
 
-    authority: AuthorityTable
+    authority: AuthorityTable = key(help="", option=None)
 
 
 @dataclass(frozen=True)
@@ -161,7 +185,7 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
     if any((path / name).exists() for name in (KEY_FILE, AUTHORITY_FILE, TLS_KEY_FILE, STATE_FILE)):
         raise AuthorityError(f"{path} holds an authority already: name a new folder; an authority is never overwritten")
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_key_file(path / KEY_FILE, ed25519_pem(keys.signing))
+    write_key_file(path / KEY_FILE, private_pem(keys.signing))
     write_key_file(path / TLS_KEY_FILE, keys.tls.key_pem)
     (path / PUBLIC_FILE).write_text(keys.public.hex() + "\n", encoding="ascii")
     (path / TLS_FILE).write_bytes(keys.tls.pem)
@@ -170,28 +194,9 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
 
 
 def _settings_text(settings: AuthorityTable) -> str:
-    lines = [
-        "# The authority of a Sordino study. Keep this folder away from the coordinator's machine.",
-        "",
-        "[authority]",
-        f"study = {json.dumps(settings.study)}  # fixed",
-        f"coordinator = {json.dumps(settings.coordinator)}  # HOST:PORT of its port for enrolment; empty: by hand",
-        f"draws = {settings.draws}  # rounds whose cohorts each roster version draws; 0: no lottery",
-        f"places = {settings.places}  # most participants at the same time, as the plan covers them; 0: any number",
-        f"client_days = {settings.client_days:g}  # how long a participant's TLS certificate is valid",
-    ]
-    if settings.own_data:
-        lines.append("own_data = true  # participants bring their own data: invitations contain --data")
-    if settings.task:
-        lines.append(f"task = {json.dumps(settings.task)}  # a module:Class, which each participant names")
-    return "\n".join(lines) + "\n"
-
-
-def ed25519_pem(key: Ed25519PrivateKey) -> bytes:
-    """PKCS8 PEM, unencrypted, for a file that only its owner can read."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    table = settings.model_dump(exclude={name for name in ("own_data", "task") if not getattr(settings, name)})
+    header = ("The authority of a Sordino study. Keep this folder away from the coordinator's machine.",)
+    return tables_toml(AuthoritySettings, {"authority": table}, header)
 
 
 @dataclass(frozen=True)
@@ -240,5 +245,5 @@ def make_coordinator_files(
         tls_ca=keys.tls.pem,
         server_certificate=certificate,
         server_key=private_pem(server),
-        transcript_key=ed25519_pem(transcript),
+        transcript_key=private_pem(transcript),
     )

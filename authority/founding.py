@@ -117,11 +117,7 @@ def write_roster(version: Version, folder: Path) -> list[Path]:
 
 
 def newest(store: AuthorityStore) -> Version:
-    """The last version that was signed.
-
-    Raises:
-        AuthorityError: there is none, so the folder isn't whole.
-    """
+    """The last version that was signed. Raises AuthorityError: there is none, so the folder isn't whole."""
     version = store.newest()
     if version is None:
         raise AuthorityError(f"{store.path} has signed no roster: the folder isn't whole, restore it")
@@ -140,8 +136,7 @@ class CarriedAuthority:
     def read(cls, folder: Path) -> CarriedAuthority:
         """Check that the files belong together.
 
-        Raises:
-            Failure: a file is missing, or the files aren't of one authority and study.
+        Raises Failure: a file is missing, or the files aren't of one authority and study.
         """
         missing = [name for name in (*_PUBLIC, *_SECRET, ROSTER_FILE) if not (folder / name).is_file()]
         if missing:

@@ -21,8 +21,7 @@ _SHORTEST_BEGINNING: Final = 4
 def check_clock(store: AuthorityStore, now: float) -> None:
     """Check that the clock hasn't gone back, which would make expired codes valid again.
 
-    Raises:
-        AuthorityError: the last decision lies in the future.
+    Raises AuthorityError: the last decision lies in the future.
     """
     ahead = store.last_written() - now
     if ahead > CLOCK_SLACK_S:
@@ -52,8 +51,7 @@ def invite(
         valid_s: time in which the authority must see the request.
         from_desk: whether it is given through the local enrolment socket.
 
-    Raises:
-        AuthorityError: the name is in use, or the time is out of range.
+    Raises AuthorityError: the name is in use, or the time is out of range.
     """
     check_clock(store, now)
     if not SHORTEST_VALID_S <= valid_s <= LONGEST_VALID_S:
@@ -124,8 +122,7 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
     Returns:
         The one that matches, or with ``whole_host`` all of a host; an empty list if none does.
 
-    Raises:
-        AuthorityError: several match.
+    Raises AuthorityError: several match.
     """
     members = store.members()
     found = [member for member in members if member.host == who]
@@ -143,8 +140,7 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
 def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = False) -> list[Member]:
     """Remove members from the next version of the roster.
 
-    Raises:
-        AuthorityError: no member or several match, or they were revoked before.
+    Raises AuthorityError: no member or several match, or they were revoked before.
     """
     check_clock(store, now)
     found = find_members(store, who, whole_host=whole_host)
@@ -160,8 +156,7 @@ def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = Fa
 def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
     """Withdraw an open invitation, by its name or the beginning of its id; None if there is none.
 
-    Raises:
-        AuthorityError: several match.
+    Raises AuthorityError: several match.
     """
     wanted = who.lower()
     found = [

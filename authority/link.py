@@ -49,11 +49,7 @@ class Link:
         self._channel, self._folder = channel, folder
 
     def pending(self) -> Pending:
-        """The requests that wait for the authority.
-
-        Raises:
-            LinkError: they can't be fetched.
-        """
+        """The requests that wait for the authority. Raises LinkError: they can't be fetched."""
         nonce, signature = self._proof()
         request = pb.PendingRequest(nonce=nonce, signature=signature)
         found = self._unary("Pending", request, pb.PendingRequests)
@@ -62,8 +58,7 @@ class Link:
     def publish(self, package: bytes) -> int:
         """Send a package; returns the roster version that the coordinator has afterwards.
 
-        Raises:
-            LinkError: it wasn't accepted, or this is unknown: publish it again.
+        Raises LinkError: it wasn't accepted, or this is unknown: publish it again.
         """
         nonce, signature = self._proof()
         metadata = ((NONCE_METADATA, nonce), (SIGNATURE_METADATA, signature))
@@ -92,11 +87,7 @@ class Link:
 
 @contextmanager
 def open_link(folder: AuthorityFolder) -> Iterator[Link]:
-    """A connection to the coordinator that authority.toml names.
-
-    Raises:
-        LinkError: it names none.
-    """
+    """A connection to the coordinator that authority.toml names. Raises LinkError: it names none."""
     address = folder.settings.coordinator
     if not address:
         raise LinkError(

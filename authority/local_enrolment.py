@@ -70,8 +70,7 @@ class LocalEnrolmentSocket:
                 ``refused`` with a reason. Never with a code.
             places: limit for members with codes from the socket and its open codes together; None: no further limit.
 
-        Raises:
-            AuthorityError: the number of places isn't limited, or the socket can't be made.
+        Raises AuthorityError: the number of places isn't limited, or the socket can't be made.
         """
         if not folder.settings.places:
             raise AuthorityError(
@@ -143,8 +142,7 @@ class LocalEnrolmentSocket:
     def _standing(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Whether an identity is a member, was revoked, or is unknown here, signed.
 
-        Raises:
-            ValueError: the identity or the nonce is invalid.
+        Raises ValueError: the identity or the nonce is invalid.
         """
         identity, nonce = bytes.fromhex(str(asked.get("identity"))), bytes.fromhex(str(asked.get("nonce")))
         keys, study = self._folder.keys, self._folder.settings.study
@@ -226,8 +224,7 @@ def open_local_enrolment(
 ) -> Iterator[LocalEnrolmentSocket | None]:
     """A local enrolment socket until the block ends; None without a path.
 
-    Raises:
-        AuthorityError: as `LocalEnrolmentSocket`.
+    Raises AuthorityError: as `LocalEnrolmentSocket`.
     """
     if path is None:
         yield None

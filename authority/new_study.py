@@ -21,7 +21,7 @@ from authority.study_data import check_data
 from learning.data_checks import concrete
 from learning.data_names import OWN
 from learning.task_names import TASKS, VOTES, trained_task
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Settings, split_address
 from runtime.settings_keys import build, flat_values, key, settings_keys, settings_toml
 from server.study_file import StudyConfiguration
@@ -139,23 +139,20 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
     making = build(Making, {name: values.pop(name) for name in settings_keys(Making) if name in values})
     none = making.participants == making.hosts == 0 and making.enrol > 0
     if not none and not 1 <= making.hosts <= making.participants:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{making.hosts} hosts can't share {making.participants} participants. "
-            "Give each host at least one: lower --hosts or raise --participants.",
+            "Give each host at least one: lower --hosts or raise --participants."
         )
     listen = str(values.get("listen", "127.0.0.1:8443"))
     try:
         port = split_address(listen)[1]
     except ValueError as error:
-        raise Failure(
-            ExitCode.INPUT, f"the study can't be written. study.toml: coordinator.listen = {listen!r} {error}."
+        raise InputFailure(
+            f"the study can't be written. study.toml: coordinator.listen = {listen!r} {error}."
         ) from None
     if making.enrol:
         if not 0 < port < 65_535:
-            raise Failure(
-                ExitCode.INPUT, f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to 65534."
-            )
+            raise InputFailure(f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to 65534.")
         values["enrolment_listen"] = f"{listen.rpartition(':')[0]}:{port + 1}"
     return NewStudy(study_of_size(StudyConfiguration, values, making), making, authority)
 
@@ -175,24 +172,22 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
     population = values.get("population")
     if values.get("sampling", "none") == "none":
         if cohort is not None or population is not None:
-            raise Failure(ExitCode.INPUT, "--cohort and --population are of a lottery: add --sampling lottery.")
+            raise InputFailure("--cohort and --population are of a lottery: add --sampling lottery.")
         return build(model, {"in_a_round": max(places, 1), **values})
     if cohort is None:
-        raise Failure(ExitCode.INPUT, "--sampling lottery draws a cohort for each round: say how many with --cohort.")
+        raise InputFailure("--sampling lottery draws a cohort for each round: say how many with --cohort.")
     if population is None and sizes.participants == 0:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             "With --participants 0 say --population: the smallest roster with which rounds run, from "
             f"{cohort} to {places}."
             if cohort <= places
-            else f"--cohort {cohort} is more than the {places} places of --enrol.",
+            else f"--cohort {cohort} is more than the {places} places of --enrol."
         )
     smallest = sizes.participants if population is None else population
     if not cohort <= smallest <= places:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"a lottery draws --cohort {cohort} from --population {smallest} or more, and the study has places "
-            f"for {places} (--participants and --enrol): each must be at most the next.",
+            f"for {places} (--participants and --enrol): each must be at most the next."
         )
     return build(model, {**values, "in_a_round": cohort, "population": smallest, "largest_roster": places})
 
@@ -293,9 +288,9 @@ def _parts_of_hosts(participants: int, hosts: int) -> dict[str, list[int]]:
 
 def _check_place(directory: Path) -> None:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise Failure(ExitCode.INPUT, f"{directory} is not a folder. Name one that is new or empty.")
+        raise InputFailure(f"{directory} is not a folder. Name one that is new or empty.")
     if directory.is_dir() and any(directory.iterdir()):
-        raise Failure(ExitCode.INPUT, f"{directory} is not empty. Name a folder that is new or empty.")
+        raise InputFailure(f"{directory} is not empty. Name a folder that is new or empty.")
 
 
 def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> list[str]:
@@ -306,7 +301,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from authority.folder import AuthorityKeys, ed25519_pem, make_coordinator_files
+    from authority.folder import AuthorityKeys, make_coordinator_files
     from client.host_file import host_toml
     from learning.option_help import OPTION_HELP
     from secagg.roster import RosterEntry
@@ -329,9 +324,9 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     try:
         files = make_coordinator_files(name, authority, new.client_address, making.names, now)
     except InvalidCard as error:
-        raise Failure(ExitCode.INPUT, f"the study can't be written. study.name, coordinator.listen: {error}.") from None
+        raise InputFailure(f"the study can't be written. study.name, coordinator.listen: {error}.") from None
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"--host: {error}.") from None
+        raise InputFailure(f"--host: {error}.") from None
 
     data: dict[str, Any] = {"dataset": dataset}
     if dataset != OWN:
@@ -344,7 +339,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
         for part in parts:
             secret = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
-            _write_secret(work / "hosts" / host / file, ed25519_pem(secret))
+            _write_secret(work / "hosts" / host / file, private_pem(secret))
             # Without a suffix: a .csv or an .npz is put there.
             held = {"data": f"data/participant-{part + 1:0{digits}d}"} if dataset == OWN else {"part": part}
             participants.append({"key": file, **held})
@@ -420,9 +415,7 @@ def _write_authority(
         )
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        raise Failure(
-            ExitCode.INPUT, f"the study can't be written. study.name = {study.study.name!r}: {detail['msg']}."
-        ) from None
+        raise InputFailure(f"the study can't be written. study.name = {study.study.name!r}: {detail['msg']}.") from None
     folder = write_folder(work / "authority", settings, keys)
     with locked(folder.state) as store:
         write_roster(begin(folder, store, entries, clock), work)
@@ -440,7 +433,7 @@ def _check_files(work: Path, names: list[str]) -> None:
             client.host_file.load(work / "hosts" / name)
     except ConfigurationError as error:
         told = str(error).replace(f"{work}/", "")
-        raise Failure(ExitCode.INPUT, f"the study can't be written. {told}") from None
+        raise InputFailure(f"the study can't be written. {told}") from None
 
 
 def _write_public(path: Path, content: bytes) -> None:

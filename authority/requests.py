@@ -52,8 +52,7 @@ class Judgement:
 def newest_roster(folder: AuthorityFolder, store: AuthorityStore) -> Roster | None:
     """The last roster that was signed.
 
-    Raises:
-        AuthorityError: the store belongs to another authority than the keys beside it.
+    Raises AuthorityError: the store belongs to another authority than the keys beside it.
     """
     newest = store.newest()
     if newest is None:

@@ -27,8 +27,7 @@ def begin(
 ) -> Version:
     """Sign version 1 with the participants that were made with the study; they get the first places, in this order.
 
-    Raises:
-        AuthorityError: there is already a version.
+    Raises AuthorityError: there is already a version.
     """
     if store.newest() is not None:
         raise AuthorityError(f"{folder.path} has signed rosters already")

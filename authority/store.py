@@ -120,8 +120,7 @@ class AuthorityStore:
 
     def __init__(self, path: Path) -> None:
         """
-        Raises:
-            runtime.durable.StorageError: not an authority's store, or not writable.
+        Raises runtime.durable.StorageError: not an authority's store, or not writable.
         """
         if not path.exists():  # SQLite would use the umask for its mode, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -134,11 +133,7 @@ class AuthorityStore:
         self._store.close()
 
     def write(self, *statements: Statement) -> None:
-        """One transaction.
-
-        Raises:
-            runtime.durable.StorageError: nothing of it is stored.
-        """
+        """One transaction. Raises runtime.durable.StorageError: nothing of it is stored."""
         self._store.submit(*statements).result()
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -314,11 +309,7 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float) -> Iterator[None]:
-    """A lock that is released when the process ends, in any way.
-
-    Raises:
-        AuthorityError: another process holds it.
-    """
+    """A lock that is released when the process ends, in any way. Raises AuthorityError: another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         until = time.monotonic() + wait_s

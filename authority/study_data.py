@@ -15,7 +15,7 @@ from learning.data_checks import (
 )
 from learning.data_names import BUILT_IN, OWN
 from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure
 from server.study_file import StudyConfiguration
 
 Study = TypeVar("Study", bound=StudyConfiguration)
@@ -91,5 +91,5 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
     except DatasetError:
         raise
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"{data.dataset} can't be cut so: {error}.") from None
+        raise InputFailure(f"{data.dataset} can't be cut so: {error}.") from None
     check_task_takes(name, options, load_partition(dataset, parts[0][:1]), data.dataset)

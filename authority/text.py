@@ -79,8 +79,7 @@ def news(visit: Visit) -> list[Judgement]:
 def chosen(seen: Sequence[Judgement], beginnings: Sequence[str]) -> set[bytes] | None:
     """Ids of the requests whose id, or whose identity, begins as given; None for all requests.
 
-    Raises:
-        AuthorityError: no waiting request begins so, or several do.
+    Raises AuthorityError: no waiting request begins so, or several do.
     """
     if not beginnings:
         return None

@@ -102,8 +102,7 @@ def check_not_behind(store: AuthorityStore, coordinator_version: int, after: int
 
     If it does, it lies, or this folder was restored from an older copy; then a number would be signed twice.
 
-    Raises:
-        AuthorityError: it claims a later version.
+    Raises AuthorityError: it claims a later version.
     """
     newest = store.newest()
     known = max(after, 0 if newest is None else newest.version)

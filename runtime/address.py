@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port`` or ``[ipv6]:port``.
-
-    Raises:
-        ValueError: no host, no port, or a port outside 0..65535.
-    """
+    """Split ``host:port`` or ``[ipv6]:port``. Raises ValueError: no host, no port, or a port outside 0..65535."""
     host, separator, port_text = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not separator or not bare or (":" in bare and bare == host):

@@ -50,8 +50,7 @@ def _lock(path: Path) -> int:
 def check_kind(connection: sqlite3.Connection, path: Path, application: int, version: int) -> bool:
     """Whether a database already has content; writes nothing.
 
-    Raises:
-        StorageError: it is a database of another kind, or of another version of this kind.
+    Raises StorageError: it is a database of another kind, or of another version of this kind.
     """
     found = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -85,8 +84,7 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int 
         mode: of the new file; None keeps that of the old one, which must exist.
         at_once: make sure that the new content survives every later crash; else the old one may come back.
 
-    Raises:
-        OSError: the folder can't be written.
+    Raises OSError: the folder can't be written.
     """
     temporary = path.with_name(path.name + ".new")
     mode = stat.S_IMODE(path.stat().st_mode) if mode is None else mode
@@ -180,8 +178,7 @@ class DurableStore:
             version: of the tables; a file with another one is refused and not changed.
             check: called under the lock, before the file is made or changed; may raise.
 
-        Raises:
-            StorageError: not a database, one of another kind or version, not writable, or in use by another process.
+        Raises StorageError: not a database, one of another kind or version, not writable, or in use by another process.
         """
         self.path = path
         self._queue: queue.SimpleQueue[tuple[list[Statement], Future[None]] | None] = queue.SimpleQueue()
@@ -219,16 +216,14 @@ class DurableStore:
     async def write(self, *statements: Statement) -> None:
         """Make statements durable, as one transaction.
 
-        Raises:
-            StorageError: the write failed; nothing of it is stored.
+        Raises StorageError: the write failed; nothing of it is stored.
         """
         await asyncio.wrap_future(self.submit(*statements))
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on a separate connection; sees everything that is durable.
 
-        Raises:
-            StorageError: the file is gone or damaged.
+        Raises StorageError: the file is gone or damaged.
         """
         try:
             with contextlib.closing(sqlite3.connect(self.path)) as connection:

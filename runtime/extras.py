@@ -21,8 +21,7 @@ _ROOMS: Final = ("authority", "client", "learning", "mechanisms", "runtime", "se
 def check_extra(extra: str) -> None:
     """Check that all packages of an extra are installed, without loading any of them.
 
-    Raises:
-        ModuleNotFoundError: a package is missing; ``name`` is its name.
+    Raises ModuleNotFoundError: a package is missing; ``name`` is its name.
     """
     for package, of in EXTRAS.items():
         if of == extra and find_spec(package) is None:
@@ -35,8 +34,7 @@ def check_rooms() -> None:
     Our packages have plain names (``client``, ``server``, ...). Python looks beside the running script first, so a file
     ``client.py`` there is imported instead of ours.
 
-    Raises:
-        ImportError: naming the file to rename.
+    Raises ImportError: naming the file to rename.
     """
     home = Path(__file__).resolve().parent.parent
     for room in _ROOMS:

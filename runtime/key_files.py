@@ -29,8 +29,7 @@ def read_key_file(path: Path) -> bytes:
 
     The check is of the opened file, so no other user can replace it between the check and the read.
 
-    Raises:
-        KeyFileError: missing, no regular file, too large, of another user, open to others, or replaceable by others.
+    Raises KeyFileError: missing, no regular file, too large, of another user, open to others, or replaceable by others.
     """
     try:
         # O_NONBLOCK: opening a pipe would wait for a writer.
@@ -55,8 +54,7 @@ def read_key_file(path: Path) -> bytes:
 def write_key_file(path: Path, content: bytes) -> None:
     """Make a new file, readable only by its owner from the first moment, and put it on the disk; folders likewise.
 
-    Raises:
-        KeyFileError: the file exists (a key is never overwritten), or it can't be written.
+    Raises KeyFileError: the file exists (a key is never overwritten), or it can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

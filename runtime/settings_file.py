@@ -58,8 +58,7 @@ def read_settings(
         prepare: takes the file's content and returns the content to validate, for example completed by a table from
             another file; may raise `ConfigurationError`.
 
-    Raises:
-        ConfigurationError: the file can't be read, isn't TOML, or holds a value that the model refuses.
+    Raises ConfigurationError: the file can't be read, isn't TOML, or holds a value that the model refuses.
     """
     content = read_toml(path, hint=hint)
     for key in content:
@@ -104,8 +103,7 @@ def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
     Args:
         hint: a sentence that says how such a file is made; ends the message when there is no file.
 
-    Raises:
-        ConfigurationError: the file can't be read, or isn't TOML.
+    Raises ConfigurationError: the file can't be read, or isn't TOML.
     """
     try:
         text = path.read_bytes().decode("utf-8")
@@ -132,8 +130,7 @@ def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
         files: dotted key -> absolute path of the file that it names.
         hint: what to do about a missing file.
 
-    Raises:
-        ConfigurationError: names every key whose file is missing or unreadable.
+    Raises ConfigurationError: names every key whose file is missing or unreadable.
     """
     lines = []
     for key, file in files.items():

@@ -293,8 +293,7 @@ def with_table(
 ) -> str:
     """A file with another table, or list of tables, of that name; all else stays as it was, comments included.
 
-    Raises:
-        ValueError: the file isn't TOML, or its layout hides where the table begins and ends.
+    Raises ValueError: the file isn't TOML, or its layout hides where the table begins and ends.
     """
     title = rf"\[\[?{re.escape(name)}\]\]?"
     until = rf"(?=(?:^(?:#[^\n]*)?\n)*^\[(?!\[?{re.escape(name)}\])|\Z)"

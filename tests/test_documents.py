@@ -47,8 +47,7 @@ def test_named_files_exist(document: Path) -> None:
 def test_a_fuzzers_finding_is_replayed_where_it_was_made() -> None:
     """`make fuzz` builds an environment of its own and no other."""
     page = (ROOT / "docs" / "fuzzing.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^(\S+)/bin/python -m tests\.fuzz", page, flags=re.MULTILINE)
-    assert set(commands) == {".venv-fuzz"}
+    assert set(re.findall(r"^(\S+)/bin/python -m tests\.fuzz", page, flags=re.MULTILINE)) == {".venv-fuzz"}
 
 
 def test_the_paper_map_names_what_the_code_has() -> None:

@@ -48,6 +48,7 @@ SHOWN: dict[str, str] = {
     "server.study_tables.DataTable.seed": PUBLIC_SEED,
     "client.joining.folder.DataChoice.seed": PUBLIC_SEED,
     "client.joining.checks.JoinOptions.seed": PUBLIC_SEED,
+    "sordino.cli.join.Joining.seed": PUBLIC_SEED,
     "sordino.lab.loadtest.options.LoadOptions.seed": PUBLIC_SEED,
     "sordino.lab.experiments.dme.Setting.seed": PUBLIC_SEED,
     "sordino.lab.experiments.audit.Setting.seed": PUBLIC_SEED,

@@ -62,11 +62,7 @@ def read_fields(
     numbers: tuple[str, ...] = (),
     truths: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """A JSON object with exactly these keys, and values of these types.
-
-    Raises:
-        ValueError: of the class ``error``.
-    """
+    """A JSON object with exactly these keys, and values of these types. Raises ValueError: of the class ``error``."""
     if len(data) > largest:
         raise error(f"more than {largest} bytes")
     try:
@@ -115,8 +111,7 @@ class Card:
         coordinator_public: Ed25519 key that signs transcripts, 32 bytes.
         address: HOST:PORT of the sessions.
 
-    Raises:
-        InvalidCard: a field of another form.
+    Raises InvalidCard: a field of another form.
     """
 
     study: str
@@ -147,8 +142,7 @@ class Card:
 def sign_card(card: Card, authority: Ed25519PrivateKey) -> bytes:
     """The card file: JSON with the authority's signature over the content.
 
-    Raises:
-        ValueError: the key isn't the one on the card.
+    Raises ValueError: the key isn't the one on the card.
     """
     if authority.public_key().public_bytes_raw() != card.authority_public:
         raise ValueError("a card is signed with the key that it names")
@@ -167,8 +161,7 @@ def sign_card(card: Card, authority: Ed25519PrivateKey) -> bytes:
 def verify_card(data: bytes, expected: bytes) -> Card:
     """Read a card and check that the authority with this fingerprint (16 bytes) signed it.
 
-    Raises:
-        InvalidCard: unreadable, of another authority, or changed after it was signed.
+    Raises InvalidCard: unreadable, of another authority, or changed after it was signed.
     """
     fields = read_fields(
         data, _CARD, ("study", "authority", "tls_ca", "coordinator", "address", "signature"), LARGEST_CARD, InvalidCard
@@ -218,8 +211,7 @@ class Answer:
         place: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
             the authority's release had no places.
 
-    Raises:
-        InvalidAnswer: a field of another form.
+    Raises InvalidAnswer: a field of another form.
     """
 
     request_id: bytes
@@ -246,8 +238,7 @@ class Answer:
 def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
     """The answer as it is published: JSON with the authority's signature over the content.
 
-    Raises:
-        ValueError: it accepts, and gives no place.
+    Raises ValueError: it accepts, and gives no place.
     """
     if answer.accepted and not answer.place:
         raise ValueError("an accepted participant has a place")
@@ -271,8 +262,7 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
     Args:
         request_id: of the request that it must answer; None: of any.
 
-    Raises:
-        InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
+    Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
     names = ("request_id", "reason", "host", "certificate", "signature")
     # An answer begins with its format. The two formats are signed under different labels.
@@ -333,11 +323,7 @@ class Package:
 
 
 def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[bytes]) -> bytes:
-    """Bytes for the coordinator, at most `LARGEST_PACKAGE`.
-
-    Raises:
-        InvalidPackage: it would be larger.
-    """
+    """Bytes for the coordinator, at most `LARGEST_PACKAGE`. Raises InvalidPackage: it would be larger."""
     drawn = (b"none", b"") if lottery_file is None else (b"lottery", lottery_file)
     data = encode(_PACKAGE_LABEL, roster_file, *drawn, *answers)
     if len(data) > LARGEST_PACKAGE:
@@ -348,8 +334,7 @@ def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[
 def read_package(data: bytes) -> Package:
     """Split a package into its parts, which the caller must check.
 
-    Raises:
-        InvalidPackage: unreadable, cut short or too large.
+    Raises InvalidPackage: unreadable, cut short or too large.
     """
     if len(data) > LARGEST_PACKAGE:
         raise InvalidPackage("the package is larger than any an authority makes")

@@ -66,11 +66,7 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> CertificateAuthority:
-        """From PEM.
-
-        Raises:
-            CertificateError: not a certificate authority with its own unencrypted P-256 key.
-        """
+        """From PEM. Raises CertificateError: not a certificate authority with its own unencrypted P-256 key."""
         try:
             parsed = x509.load_pem_x509_certificate(certificate)
             private = serialization.load_pem_private_key(key, None)
@@ -100,8 +96,7 @@ class CertificateAuthority:
         Args:
             names: host names and IP addresses besides `LOCAL_NAMES` at which participants reach it.
 
-        Raises:
-            ValueError: a name that no certificate can contain.
+        Raises ValueError: a name that no certificate can contain.
         """
         alternatives = _alternatives((*LOCAL_NAMES, *names))
         return self._issue(key, "sordino coordinator", ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now, SERVER_DAYS)

@@ -49,8 +49,7 @@ class EnrolmentRequest:
         at: seconds since 1970 by its clock.
         code_id: of its join code, 16 bytes; empty for ``renew``.
 
-    Raises:
-        InvalidRequest: a field of another form.
+    Raises InvalidRequest: a field of another form.
     """
 
     kind: Literal["join", "renew"]
@@ -136,8 +135,7 @@ def make_request(request: EnrolmentRequest, identity_key: IdentityKey, code: Joi
 def read_request(data: bytes) -> SignedRequest:
     """Read a request and check the signatures of its identity and of its key.
 
-    Raises:
-        InvalidRequest: unreadable, too large, or not signed by its identity.
+    Raises InvalidRequest: unreadable, too large, or not signed by its identity.
     """
     names = ("kind", "study", "identity", "host", "csr", "code_id", "signature", "mac")
     fields = read_fields(data, _REQUEST, names, LARGEST_REQUEST, InvalidRequest, numbers=("at",))

@@ -44,8 +44,7 @@ _COORDINATORS: Final[Mapping[str, tuple[str, str, str]]] = {
 def trust_of(mechanism: str, adversary: str) -> Trust:
     """Whom a participant trusts under a plan with this mechanism and a coordinator of the kind ``adversary``.
 
-    Raises:
-        KeyError: this version doesn't know the mechanism.
+    Raises KeyError: this version doesn't know the mechanism.
     """
     alone = DESCRIPTIONS[mechanism].trusts
     trusted = _COORDINATORS.get(adversary)
@@ -116,7 +115,7 @@ def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
     if not counts_colluders(str(plan.get("mechanism", ""))) or "min_survivors" not in plan:
         return ""
     if plan.get("sampling", "none") != "none":
-        return "less was spent than planned: nobody was drawn for every round, or more survived than the plan demands"
+        return "less was spent than planned: none was drawn for every round, or more survived than the plan demands"
     return f"less was spent than planned: noise was sized for {plan['min_survivors']} survivors, and more survived"
 
 

@@ -69,8 +69,7 @@ class JoinCode:
         secret: 16 bytes; never in repr.
         expires: seconds since 1970, a whole number of minutes.
 
-    Raises:
-        ValueError: an impossible length or time.
+    Raises ValueError: an impossible length or time.
     """
 
     fingerprint: bytes
@@ -100,8 +99,7 @@ class JoinCode:
     def check_time(self, now: float) -> None:
         """Refuse an expired code, by the caller's clock (seconds since 1970).
 
-        Raises:
-            ExpiredCode: it has expired, or the clock is too far behind to know.
+        Raises ExpiredCode: it has expired, or the clock is too far behind to know.
         """
         if now >= self.expires:
             raise ExpiredCode(

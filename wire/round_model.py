@@ -30,19 +30,14 @@ def model_bytes(dim: int, rule: ClipRule) -> int:
 
 
 def write_model(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> bytes:
-    """The document of a round.
-
-    Raises:
-        ValueError: the clips don't fit the rule.
-    """
+    """The document of a round. Raises ValueError: the clips don't fit the rule."""
     return b"".join(_parts(vector, clips, rule))
 
 
 def model_sha256(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> bytes:
     """SHA-256 of the document that `write_model` would make, without making it.
 
-    Raises:
-        ValueError: the clips don't fit the rule.
+    Raises ValueError: the clips don't fit the rule.
     """
     sha256 = hashlib.sha256()
     for part in _parts(vector, clips, rule):
@@ -57,11 +52,7 @@ def _parts(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) 
 
 
 def read_model(data: bytes, dim: int, rule: ClipRule) -> RoundModel:
-    """Read a document from the coordinator.
-
-    Raises:
-        ValueError: another length, or clips out of range.
-    """
+    """Read a document from the coordinator. Raises ValueError: another length, or clips out of range."""
     if len(data) != model_bytes(dim, rule):
         raise ValueError(f"the model has {len(data)} bytes, not {model_bytes(dim, rule)}")
     vector = np.frombuffer(data, dtype="<f4", count=dim).astype(np.float32, copy=False)

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Required, TypedDict, Unpack
 
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
@@ -55,6 +55,11 @@ class InvalidStudy(ValueError):
 class PlanDetails(TypedDict, total=False):
     """Further arguments of `plan_study`; `mechanisms.plan.make_plan` documents them and has their defaults."""
 
+    mechanism: str
+    clip: float | None
+    clipping: ClipRule | None
+    epsilon: Required[float]
+    delta: Required[float]
     target: str
     rotation: str | None
     sketch: tuple[int, int]
@@ -66,14 +71,9 @@ class PlanDetails(TypedDict, total=False):
 
 def plan_study(
     *,
-    mechanism: str = "ddgauss",
     clients: int,
     dim: int,
     bits: int,
-    clip: float | None = None,
-    clipping: ClipRule | None = None,
-    epsilon: float,
-    delta: float,
     rounds: int,
     max_dropout: float,
     adversarial: float,
@@ -100,8 +100,7 @@ def plan_study(
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
         details: see `mechanisms.plan.make_plan`.
 
-    Raises:
-        InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
+    Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
     try:
         colluders = assumed_colluders(clients, adversarial, max_dropout)
@@ -114,37 +113,26 @@ def plan_study(
             min_survivors = default_min_survivors(clients, colluders, max_dropout)
         if graph == AUTO:
             graph = choose_graph(clients, colluders, min_survivors, adversary)
-        RoundParameters(
-            cohort=clients,
-            colluders=colluders,
-            min_survivors=min_survivors,
-            quorum=min_survivors if quorum is None else quorum,
-            bits=bits,
-            dim=max(dim, 1),
-            graph=graph,
-            adversary=adversary,
-        )
+        shared: dict[str, Any] = {
+            "colluders": colluders,
+            "min_survivors": min_survivors,
+            "quorum": min_survivors if quorum is None else quorum,
+            "bits": bits,
+            "graph": graph,
+            "adversary": adversary,
+        }
+        RoundParameters(cohort=clients, dim=max(dim, 1), **shared)
     except InvalidParameters as error:
         raise InfeasiblePlan(str(error), "") from error
     return make_plan(
-        mechanism=mechanism,
         clients=clients,
         dim=dim,
-        bits=bits,
-        clip=clip,
-        clipping=clipping,
-        epsilon=epsilon,
-        delta=delta,
         rounds=rounds,
-        colluders=colluders,
-        min_survivors=min_survivors,
-        quorum=min_survivors if quorum is None else quorum,
         max_dropout=max_dropout,
         adversarial=adversarial,
         sampling=sampling,
         population=population,
-        graph=graph,
-        adversary=adversary,
+        **shared,
         **details,
     )
 
@@ -171,8 +159,7 @@ def coding(
             where clips adapt.
         sketch_rows, sketch_ratio: rows of a count-mean sketch (0: none), and by which factor it is shorter.
 
-    Raises:
-        InfeasiblePlan: the arguments contradict each other.
+    Raises InfeasiblePlan: the arguments contradict each other.
     """
     adapting = {"quantile": quantile, "rate": rate, "bit_weight": bit_weight} if update != FIXED else {}
     sketch = (sketch_rows, sketch_shape(sum(layers), sketch_rows, sketch_ratio)) if sketch_rows else (0, 0)
@@ -185,11 +172,7 @@ def coding(
 
 
 def round_parameters(plan: Plan) -> RoundParameters:
-    """The protocol's share of a plan.
-
-    Raises:
-        InvalidParameters: the plan's numbers break a rule of the protocol.
-    """
+    """The protocol's share of a plan. Raises InvalidParameters: the plan's numbers break a rule of the protocol."""
     if plan.colluders < _colluders(plan, plan.population):
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
     return RoundParameters(
@@ -221,8 +204,7 @@ def check_roster_fits(plan: Plan, roster: Roster) -> None:
     A roster may still be too small to begin a round (`smallest_roster`). Without sampling everybody is invited: any
     roster up to the planned cohort fits. With a lottery A must hold for this roster, and each round needs a draw.
 
-    Raises:
-        InvalidRoster: it doesn't fit, with what to change.
+    Raises InvalidRoster: it doesn't fit, with what to change.
     """
     size = len(roster)
     if plan.sampling != LOTTERY:
@@ -255,9 +237,8 @@ def smallest_roster(plan: Plan) -> int:
 def refuse_unserved(target: object, sampling: object, adversary: object = MALICIOUS) -> None:
     """Refuse plans that can be made and compared, but not served, before anything costly is computed.
 
-    Raises:
-        InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
-            coordinator is assumed to be semi-malicious.
+    Raises InfeasiblePlan: the target is conditional, participants are drawn otherwise than by the lottery, or the
+    coordinator is assumed to be semi-malicious.
     """
     if adversary == SEMI_MALICIOUS:
         raise InfeasiblePlan(
@@ -307,8 +288,7 @@ class StudyDocument:
     def from_bytes(cls, data: bytes) -> StudyDocument:
         """Read and check a document: the plan's noise, wrap bound and thresholds are computed again.
 
-        Raises:
-            InvalidStudy: malformed, or one of its numbers doesn't hold.
+        Raises InvalidStudy: malformed, or one of its numbers doesn't hold.
         """
         if len(data) > LARGEST_DOCUMENT:
             raise InvalidStudy(f"the study document is larger than {LARGEST_DOCUMENT} bytes")
@@ -429,8 +409,7 @@ def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
     Args:
         data: the file's content; None if there is no file.
 
-    Raises:
-        InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
+    Raises InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
     """
     if plan.sampling != LOTTERY:
         return None

@@ -44,8 +44,7 @@ def frame(data: bytes | memoryview) -> bytes:
 def unframe(message: bytes) -> memoryview:
     """The data of one chunk, not copied.
 
-    Raises:
-        InvalidChunk: another tag, a length that doesn't fit, or an empty or oversize chunk.
+    Raises InvalidChunk: another tag, a length that doesn't fit, or an empty or oversize chunk.
     """
     if len(message) < 3 or message[0] != TAG:
         raise InvalidChunk("not a chunk")

@@ -135,14 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _check_processor() -> None:
     """Refuse a processor that is too old for numpy, before loading numpy kills the process without a message.
 
-    Raises:
-        Failure: it is too old, and SORDINO_ANY_PROCESSOR isn't set, which says that numpy was built for it.
+    Raises Failure: it is too old, and SORDINO_ANY_PROCESSOR isn't set, which says that numpy was built for it.
     """
     from runtime.processes import too_old
 
     why = None if os.environ.get("SORDINO_ANY_PROCESSOR") else too_old()
     if why is not None:
-        raise Failure(ExitCode.INPUT, f"{why}.")
+        raise InputFailure(f"{why}.")
 
 
 @cache

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from authority.folder import AuthorityTable
 from runtime.failure import ExitCode, InputFailure, listing
+from runtime.settings_keys import build
 from runtime.text import counted
+from sordino.cli.options import chosen, options, settled, with_options
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
@@ -49,27 +52,9 @@ def _print(as_json: bool, body: dict[str, Any], lines: Iterable[str]) -> None:
     typer.echo(json.dumps(body) if as_json else "\n".join(lines))
 
 
-@app.command(
-    "init",
-    help=(
-        "Make an authority: its keys, and a first roster without participants.\n\n`sordino init` makes one together "
-        "with a study; this verb is for an authority that another person controls from the start. DIR must be new or "
-        "empty. Carry DIR/coordinator to the coordinator's machine (its two keys belong only there), and keep the "
-        "rest. A lost authority can't be restored: back DIR up, offline."
-    ),
-    epilog=_example("init my-authority --study clinics --coordinator coordinator.example:8444"),
-)
-def init(
+def _init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
     study: Annotated[str, typer.Option(metavar="NAME", help="The study's name, as in study.toml.", show_default=False)],
-    coordinator: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The coordinator's port for enrolment (enrolment_listen in study.toml).",
-            show_default="none: by hand",
-        ),
-    ] = "",
     address: Annotated[
         str | None,
         typer.Option(
@@ -84,51 +69,16 @@ def init(
             metavar="NAME", help="Further host name or address of the coordinator; repeatable.", show_default=False
         ),
     ] = None,
-    draws: Annotated[
-        int,
-        typer.Option(min=0, help="Rounds of the study, if each roster version draws their cohorts; 0: no lottery."),
-    ] = 0,
-    places: Annotated[
-        int, typer.Option(min=0, help="Most participants at the same time, as the plan covers them; 0: any number.")
-    ] = 0,
-    client_days: Annotated[
-        float, typer.Option(help="Validity of a participant's TLS certificate, which is renewed in time.")
-    ] = 90,
-    own_data: Annotated[
-        bool, typer.Option("--own-data", help="Participants bring their own data: invitations say --data FILE.")
-    ] = False,
-    task: Annotated[
-        str,
-        typer.Option(
-            metavar="MODULE:CLASS",
-            help="The study's task, if it isn't one of Sordino's: invitations name it.",
-            show_default=False,
-        ),
-    ] = "",
     as_json: Json = False,
-) -> None:
-    from pydantic import ValidationError
-
-    from authority.folder import AuthorityTable
+    **given: Any,
+) -> int:
     from authority.founding import COORDINATOR_FOLDER, found, session_address
     from wire.join_code import show_fingerprint
 
-    try:
-        settings = AuthorityTable(
-            study=study,
-            coordinator=coordinator,
-            draws=draws,
-            places=places,
-            client_days=client_days,
-            own_data=own_data,
-            task=task,
-        )
-        sessions = address if address is not None else session_address(coordinator, host or ())
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        option = "--" + str(detail["loc"][0]).replace("_", "-")
-        reason = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-        raise InputFailure(f"{option} {detail['input']}: {reason}.") from None
+    values = chosen(given, AuthorityTable) | {"study": study}
+    settings = settled(lambda: build(AuthorityTable, values), lambda made: made, values, AuthorityTable)
+    coordinator = settings.coordinator
+    sessions = address if address is not None else session_address(coordinator, host or ())
     keys = found(directory, settings, address=sessions, names=host or ()).keys
     body = {
         "directory": str(directory.resolve()),
@@ -146,6 +96,19 @@ def init(
         f"Invite a participant:  sordino authority invite {directory}",
     ]
     _print(as_json, body, lines)
+    return int(ExitCode.OK)
+
+
+app.command(
+    "init",
+    help=(
+        "Make an authority: its keys, and a first roster without participants.\n\n`sordino init` makes one together "
+        "with a study; this verb is for an authority that another person controls from the start. DIR must be new or "
+        "empty. Carry DIR/coordinator to the coordinator's machine (its two keys belong only there), and keep the "
+        "rest. A lost authority can't be restored: back DIR up, offline."
+    ),
+    epilog=_example("init my-authority --study clinics --coordinator coordinator.example:8444"),
+)(with_options(_init, options(AuthorityTable)))
 
 
 @app.command(

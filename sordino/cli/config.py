@@ -90,8 +90,7 @@ def schema(
 def _load(path: Path) -> tuple[Path, Settings]:
     """The file and its settings.
 
-    Raises:
-        ConfigurationError: the file, a key in it, or a file that it names can't be used.
+    Raises ConfigurationError: the file, a key in it, or a file that it names can't be used.
     """
     file = path
     if path.is_dir():

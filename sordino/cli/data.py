@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
@@ -150,29 +150,26 @@ def prepare(
     where = (data_folder() if folder is None else folder).absolute()
     wanted = called or name
     if not is_prepared_name(wanted):
-        raise Failure(ExitCode.INPUT, f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
+        raise InputFailure(f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
     given: dict[str, Any] = {"vocabulary": vocabulary, "alpha": alpha, "seed": seed, "writers": writers}
     given = {key: value for key, value in given.items() if value is not None}
     entry = CATALOGUE.get(name)
     if entry is None and name not in FORMATS:
-        raise Failure(
-            ExitCode.INPUT,
-            f"unknown data set {name!r}. Use one of: {', '.join([*CATALOGUE, *FORMATS])}.",
-        )
+        raise InputFailure(f"unknown data set {name!r}. Use one of: {', '.join([*CATALOGUE, *FORMATS])}.")
     other = [key for key in given if entry is None or key not in entry.options]
     if other:
-        raise Failure(ExitCode.INPUT, f"--{other[0]} says nothing about {name}: leave it out.")
+        raise InputFailure(f"--{other[0]} says nothing about {name}: leave it out.")
     paths = list(source or ())
     if entry is None:
         if len(paths) != 1:
-            raise Failure(ExitCode.INPUT, f"{name} is not in any registry: name its files with one --from PATH.")
+            raise InputFailure(f"{name} is not in any registry: name its files with one --from PATH.")
         _say([f"{name}: the files in {paths[0]}, written as a prepared set to {where / wanted}"], as_json)
         _agree(yes)
         made = make_from_format(name, paths[0].absolute(), where / wanted)
     else:
         if paths and len(paths) != len(entry.packages):
             packages = " and ".join(str(package) for package in entry.packages)
-            raise Failure(ExitCode.INPUT, f"{name} is made from {packages}: name each with a --from, in this order.")
+            raise InputFailure(f"{name} is made from {packages}: name each with a --from, in this order.")
         options = Options(**given)
         _say(_shown(entry, options, paths, where / wanted), as_json)
         _agree(yes)
@@ -251,7 +248,7 @@ def _agree(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(ExitCode.INPUT, "nothing was done, since there is no terminal to ask on: add --yes to agree.")
+        raise InputFailure("nothing was done, since there is no terminal to ask on: add --yes to agree.")
     typer.confirm("\nMake it?", abort=True, err=True)
 
 

@@ -1,34 +1,31 @@
-"""``sordino graph``: with how many others a participant shares, and why so many."""
+"""``sordino graph``: degree and threshold of the graph, with the reasons."""
 
 from __future__ import annotations
 
 import json
 import math
-import textwrap
-from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, InputFailure, listing
+from sordino.cli.verbs import Json
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (
-    "How many neighbours each participant has, and how many shares rebuild a secret.\n\nEach participant exchanges "
-    "masks and shares with as few others as keep the sum whole: with all of them in small cohorts, else with its "
-    "neighbours on a ring (k-regular) whose order nobody chose. Whoever colludes and whoever drops out takes "
-    "neighbours away; the numbers hold whatever the coordinator of the kind named does, but for a chance of 2^-sigma. "
-    "A window is half as many places of the ring, one after the other, as a participant has neighbours: where two "
-    "windows hold nobody honest any more, the ring falls in two, and so does the sum. docs/graph.md derives the "
-    "numbers.\n\n"
-    "The degree grows with how many may drop out: clients - min_survivors. Here the share leaves and nobody else; a "
-    "study's plan has fewer min_survivors, which independent dropouts rarely miss, hence more neighbours. The last "
-    "lines say how many; --min-survivors takes either.\n\n"
+    "Degree and threshold of the graph on which participants exchange masks and shares.\n\nIn a small cohort each "
+    "participant exchanges them with all others, in a larger one with its neighbours on a random ring (k-regular). "
+    "Colluders and dropouts take neighbours away; the numbers hold against any coordinator of the named kind, except "
+    "with probability 2^-sigma. A window is k/2 consecutive places of the ring: where two windows hold no honest "
+    "participant, the ring falls into two parts, and so does the sum. docs/graph.md derives the numbers.\n\n"
+    "The degree grows with the number that may drop out, clients - min_survivors. Here that is the share --dropout; a "
+    "study's plan has fewer min_survivors, which independent dropouts rarely miss, and so more neighbours. The last "
+    "lines show that plan; --min-survivors takes either value.\n\n"
     f"curious: {CURIOUS_TRUST}. semi-malicious: it may ask different participants for "
     "different shares, as published systems assume; no study runs under it. malicious: it may also re-pick the ring, "
-    "2^grinding times, and chooses who drops out once it has seen it.\n\n"
+    "2^grinding times, and chooses the dropouts after it has seen the ring.\n\n"
     "JSON: degree, threshold and min_survivors; graph is harary (the ring) or complete; colluders and drops are "
     "counts; set_by says what the degree is due to (connectivity, answers, small or infeasible); published_degree and "
     "published_threshold are those of \\[BBG+20]'s rule, null where it gives none; adversaries compares the three; "
@@ -43,14 +40,6 @@ LARGEST = 10**6
 _SAFETY, _CHECK = "Probabilities", "Attack"
 
 
-class Adversary(StrEnum):
-    """As in `secagg.sharing`; here so that the help page loads nothing."""
-
-    CURIOUS = "curious"
-    SEMI_MALICIOUS = "semi-malicious"
-    MALICIOUS = "malicious"
-
-
 def run(
     clients: Annotated[int, typer.Option(min=2, max=LARGEST, metavar="N", help="Participants of a round.")] = 1000,
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
@@ -58,9 +47,9 @@ def run(
         float, typer.Option("--dropout", "--max-dropout", help="Share that may leave in a round.")
     ] = 0.1,
     adversary: Annotated[
-        Adversary,
+        Literal["curious", "semi-malicious", "malicious"],
         typer.Option(metavar="NAME", help="What the coordinator may do: malicious, semi-malicious or curious."),
-    ] = Adversary.MALICIOUS,
+    ] = "malicious",
     min_survivors: Annotated[
         int | None,
         typer.Option(
@@ -82,15 +71,15 @@ def run(
         typer.Option(
             min=0,
             max=10**8,
-            help="Play the best attack known on so many random rings; fails when it succeeds too often. Lower sigma "
-            "and grinding to see it succeed at all.",
+            help="Random rings on which the best known attack is tried; fails if it succeeds too often. Lower sigma "
+            "and grinding to see it succeed.",
             rich_help_panel=_CHECK,
         ),
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     figures = graph_figures(
-        clients, adversarial, dropout, adversary.value, min_survivors, sigma=sigma, eta=eta, grinding=grinding
+        clients, adversarial, dropout, adversary, min_survivors, sigma=sigma, eta=eta, grinding=grinding
     )
     if rings:
         figures["attack"] = _attack(figures, rings)
@@ -113,33 +102,32 @@ def graph_figures(
 ) -> dict[str, Any]:
     """The figures under their stable JSON names.
 
-    Raises:
-        Failure: an option out of range, or no graph keeps the promises for so few survivors.
+    Raises Failure: an option out of range, or no graph keeps the promises for so few survivors.
     """
     from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders, signatures_needed
-    from secagg.sharing import ADVERSARIES, MALICIOUS
+    from secagg.shamir import PRIME
+    from secagg.sharing import ADVERSARIES, MALICIOUS, published
 
     for name, share in (("adversarial", adversarial), ("dropout", dropout)):
         if not 0 <= share < 1:
-            raise Failure(ExitCode.INPUT, f"--{name} {share:g} is no share: it lies from 0 to below 1.")
+            raise InputFailure(f"--{name} {share:g} is out of range. Use at least 0 and below 1.")
     survivors = _planned(clients, dropout) if min_survivors is None else min_survivors
     if survivors > clients:
-        raise Failure(ExitCode.INPUT, f"--min-survivors {survivors} is more than the {clients} clients.")
+        raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")
     colluders = max(assumed_colluders(clients, adversarial, dropout), FEWEST_COLLUDERS)
     if clients <= colluders:
         told = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
         if colluders > FEWEST_COLLUDERS:
-            told = f"{clients} clients of whom {colluders} may collude hide nobody from them."
+            told = f"{clients} clients are too few if {colluders} of them may collude."
         raise Failure(ExitCode.INFEASIBLE, told, f"invite at least {colluders + 1}")
     bits = {"sigma": sigma, "eta": eta, "grinding": grinding}
     drops = clients - survivors
     all_three = {one: _sharing(clients, colluders, drops, one, bits) for one in ADVERSARIES}
     chosen = all_three[adversary]
     signatures = signatures_needed(clients, colluders) if adversary == MALICIOUS else 0
-    needed = max(chosen["threshold"], signatures)
-    if needed > survivors:
+    if max(chosen["threshold"], signatures) > survivors:
         raise _too_few_survivors(chosen, clients, colluders, survivors, signatures, adversary, bits)
-    published = _published(clients, adversarial, dropout, adversary)
+    rule = None if adversary == MALICIOUS else published(clients, adversarial, dropout, adversary)
     return {
         "clients": clients,
         "adversarial": adversarial,
@@ -151,16 +139,16 @@ def graph_figures(
         **chosen,
         "signatures": signatures,
         **bits,
-        "published_degree": published[0],
-        "published_threshold": published[1],
+        "published_degree": rule and rule.degree,
+        "published_threshold": rule and rule.threshold,
         "adversaries": all_three,
         "plan": _study_plan(clients, colluders, dropout, adversary),
-        "warnings": _warnings(clients),
+        "warnings": [f"no round has more than {PRIME - 1:,} participants"] if clients >= PRIME else [],
     }
 
 
 def _planned(clients: int, dropout: float) -> int:
-    """How many that share leaves, of the decimal that was written: in binary 0.9 x 1000 may be a hair more."""
+    """Participants left after this share of dropouts, computed from the decimal: in binary 0.9 x 1000 may be larger."""
     return math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
 
 
@@ -179,12 +167,6 @@ def _study_plan(clients: int, colluders: int, dropout: float, adversary: str) ->
     return {"min_survivors": survivors, "graph": chosen, "degree": degree, "threshold": threshold}
 
 
-def _warnings(clients: int) -> list[str]:
-    from secagg.shamir import PRIME
-
-    return [f"no round has more than {PRIME - 1:,} participants"] if clients >= PRIME else []
-
-
 def _too_few_survivors(
     chosen: dict[str, Any],
     clients: int,
@@ -194,8 +176,9 @@ def _too_few_survivors(
     adversary: str,
     bits: dict[str, int],
 ) -> Failure:
-    """Why no sum of so few can be opened, and the fewest of whom one can, looked for upwards."""
+    """Why no sum of this few survivors can be opened, and the fewest with which one can."""
     from secagg.parameters import SMALL_COHORT, complete_graph_threshold
+    from sordino.planning.notes import smallest
 
     by_signatures = signatures > chosen["threshold"]
     needed = signatures if by_signatures else chosen["threshold"]
@@ -215,10 +198,8 @@ def _too_few_survivors(
     def shared(number: int) -> dict[str, Any]:
         return _sharing(clients, colluders, clients - number, adversary, bits)
 
-    low, high = max(survivors, signatures - 1), least
-    while high - low > 1:  # below that many only on a ring, which holds from some number on
-        middle = (low + high) // 2
-        low, high = (low, middle) if shared(middle)["threshold"] <= middle else (middle, high)
+    # Below that many only on a ring, which holds from some number on.
+    high = smallest(max(survivors, signatures - 1), least, lambda number: shared(number)["threshold"] <= number)
     graph = "on the complete graph" if shared(high)["graph"] == "complete" else "on a ring"
     instead = f"use --min-survivors {high}, {graph}: at most {clients - high} may leave; or a lower --adversarial"
     return Failure(ExitCode.INFEASIBLE, told, instead)
@@ -255,18 +236,11 @@ def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dic
     }
 
 
-def _published(clients: int, adversarial: float, dropout: float, adversary: str) -> tuple[int | None, int | None]:
-    from secagg.sharing import MALICIOUS, published
-
-    sharing = None if adversary == MALICIOUS else published(clients, adversarial, dropout, adversary)
-    return (sharing.degree, sharing.threshold) if sharing else (None, None)
-
-
 def _attack(figures: dict[str, Any], rings: int) -> dict[str, Any]:
     from sordino.lab.bench.ring_attack import Setting, play
 
     if figures["graph"] == "complete":
-        raise Failure(ExitCode.INPUT, "--rings: the complete graph has no ring that could be cut; leave it out.")
+        raise InputFailure("--rings: the complete graph has no ring that could be cut; leave it out.")
     names = ("colluders", "drops", "adversary", "degree", "threshold")
     attack = play(Setting(members=figures["clients"], **{name: figures[name] for name in names}), rings)
     bits = figures["sigma"] + 1 + (figures["grinding"] if figures["adversary"] == "malicious" else 0)
@@ -278,22 +252,20 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
     """What is printed, at most as wide as `runtime.text.terminal_width`."""
     from runtime.text import terminal_width
     from sordino.planning.notes import percent
-    from sordino.planning.text import aligned
+    from sordino.planning.text import aligned, folded
 
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
     graph = "complete graph" if complete else f"ring (k-regular), {percent(degree / (clients - 1))} of the others"
-    drops = f"{figures['drops']:,}" if figures["drops"] else "nobody"
-    lines = textwrap.wrap(
+    drops = f"{figures['drops']:,}" if figures["drops"] else "none"
+    head = (
         f"{clients:,} participants, {figures['colluders']:,} of whom may collude with a {figures['adversary']} "
-        f"coordinator; {drops} may drop out: {graph}.",
-        width,
-        break_on_hyphens=False,
+        f"coordinator; {drops} may drop out: {graph}."
     )
-    lines += ["", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
-    lines += textwrap.wrap(_set_by(figures), width, break_on_hyphens=False)
+    lines = [*folded(head, width), "", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
+    lines += folded(_set_by(figures), width)
     if figures["adversary"] == "curious":
-        lines += textwrap.wrap(f"A curious coordinator is {CURIOUS_TRUST}.", width, break_on_hyphens=False)
+        lines += folded(f"A curious coordinator is {CURIOUS_TRUST}.", width)
     lines += ["", f"  {'coordinator':<16}{'neighbours':>10}{'threshold':>11}  graph     degree due to"]
     for name, one in figures["adversaries"].items():
         lines.append(
@@ -301,18 +273,17 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
             + _DUE[one["set_by"]]
             + ("" if one["threshold"] <= figures["min_survivors"] else " (no answer)")
         )
+    remarks = [f"Note: {warning}." for warning in figures["warnings"]]
     plan = figures["plan"]
     if plan is not None and figures["min_survivors"] == _planned(clients, figures["dropout"]):
         shared = f"{plan['degree']:,} neighbours"
         if plan["graph"] == "complete":
             shared = "the complete graph" + ("" if complete else ", since no ring there halves the work")
-        more = (
+        remarks.append(
             f"A study's plan for this dropout: min_survivors {plan['min_survivors']:,}, which independent dropouts "
             f"rarely miss, {shared}, threshold {plan['threshold']:,}."
         )
-        lines += ["", *textwrap.wrap(more, width, break_on_hyphens=False)]
-    for warning in figures["warnings"]:
-        lines += ["", *textwrap.wrap(f"Note: {warning}.", width, break_on_hyphens=False)]
+    lines += [line for remark in remarks for line in ("", *folded(remark, width))]
     if "attack" in figures:
         lines += ["", *_attack_lines(figures["attack"], width)]
     return lines
@@ -336,11 +307,11 @@ def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = [("neighbours", f"{degree:,}", _connectivity(figures))]
     if figures["graph"] != "complete":
         rows += [
-            ("corrupt", f"{corrupt:,}", "at most, among the neighbours of anybody"),
+            ("corrupt", f"{corrupt:,}", "at most, among the neighbours of any participant"),
             (
                 "answering",
                 f"{figures['answering_neighbours']:,}",
-                f"at least, among the neighbours of anybody, after random drops (but for 2^-{figures['eta']})",
+                f"at least, among the neighbours of any participant, after random drops (but for 2^-{figures['eta']})",
             ),
         ]
     if figures["graph"] != "complete" and figures["adversary"] == "curious":
@@ -359,16 +330,13 @@ def _reasons(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def _connectivity(figures: dict[str, Any]) -> str:
     if figures["graph"] == "complete":
-        return "everybody else: no set of dropouts parts the others"
-    half = figures["degree"] // 2
-    if figures["adversary"] == "malicious" and not figures["drops"]:
-        return f"any two windows of {half:,} places on the ring hold somebody honest"
-    if figures["adversary"] == "malicious":
-        return (
-            f"any two windows of {half:,} places on the ring hold more than the {figures['drops']:,} honest "
-            "participants who may drop out"
-        )
-    return f"no two windows of {half:,} places on the ring are all corrupt or dropped, where drops are random"
+        return "all others: no set of dropouts separates the rest"
+    windows = f"windows of {figures['degree'] // 2:,} places on the ring"
+    if figures["adversary"] != "malicious":
+        return f"no two {windows} are all corrupt or dropped, where drops are random"
+    if not figures["drops"]:
+        return f"any two {windows} hold an honest participant"
+    return f"any two {windows} hold more than the {figures['drops']:,} honest participants who may drop out"
 
 
 def _set_by(figures: dict[str, Any]) -> str:
@@ -376,13 +344,10 @@ def _set_by(figures: dict[str, Any]) -> str:
 
     security = f"2^-{figures['sigma']}"
     if figures["adversary"] == "malicious":
-        security += f" for whoever tries 2^{figures['grinding']} rings"
-    chance = f"What is said of corrupt neighbours and windows holds but for {security}."
+        security += f" against a coordinator that tries 2^{figures['grinding']} rings"
+    chance = f"The figures of corrupt neighbours and windows hold except with probability {security}."
     if figures["set_by"] == "small":
-        return (
-            f"Below {SMALL_COHORT} participants the rule for rings says little: the complete graph, with at least 2 "
-            "colluders."
-        )
+        return f"Below {SMALL_COHORT} participants the complete graph is used, with at least 2 colluders."
     if figures["set_by"] == "infeasible":
         return "No ring keeps survivors connected, secrets safe and enough answers: the complete graph."
     if figures["set_by"] == "connectivity":
@@ -409,7 +374,7 @@ def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
         (
             "most corrupt",
             f"{attack['most_corrupt_neighbours']:,}",
-            f"among the neighbours of anybody; {attack['corrupt_to_open']:,} open a secret that must stay closed",
+            f"neighbours of one participant; {attack['corrupt_to_open']:,} open a secret that must stay closed",
         ),
     ]
     return [

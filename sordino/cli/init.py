@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +12,14 @@ import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import OWN
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_file import split_address
 from runtime.text import counted, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import fitted_new, study_values
+from sordino.cli.verbs import Json
 from sordino.planning.default_bounds import defaults_told
 
 if TYPE_CHECKING:
@@ -37,17 +39,14 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 AWAY = (
-    "Take {} away from the coordinator's machine: whoever has its keys decides who takes part, and can pretend to be "
-    "anybody who joins later."
+    "Take {} away from the coordinator's machine: its keys decide who takes part, and can impersonate any participant "
+    "that joins later."
 )
 LOTTERY = (
     "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws. "
     "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 )
-BOUNDED = (
-    "The clip is {:.6g}, the bound that the task keeps by itself: no contribution is longer, whatever somebody's data, "
-    "and none is cut."
-)
+BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
 
 
 def _run(
@@ -62,15 +61,15 @@ def _run(
             show_default="one is made with the study",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     **given: Any,
 ) -> int:
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
-    from sordino.planning.expected_errors import expected_errors, expected_lines
+    from sordino.planning.expected_errors import described, expected_errors
     from sordino.planning.notes import notes
-    from sordino.planning.study_checks import check_study
-    from sordino.planning.text import figures_of, plan_lines
+    from sordino.planning.refusals import check_study
+    from sordino.planning.text import figures_of, folded
 
     values = study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)
@@ -81,17 +80,16 @@ def _run(
     if "hosts" not in values or (participants == 0 and enrol):
         values["hosts"] = min(10, participants)
     if participants + enrol < 2:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
-            "Use 2 or more.",
+            "Use 2 or more."
         )
     new = fitted_new(lambda: new_study(carried, **values), values)
     check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)
     made, hosts = study.study, new.making.hosts
-    figures = figures_of(study.plan)
     expected = expected_errors(study.plan, made.study.task, made.task)
+    figures = figures_of(study.plan)
     if as_json:
         body = {
             "study": made.study.name,
@@ -112,33 +110,23 @@ def _run(
         + (f", and {counted(enrol, 'place')} for those who enrol" if enrol else "")
         + ".\n"
     )
-    width = terminal_width()
-    for line in plan_lines(figures, width - 2):
-        typer.echo(f"  {line}")
-    if expected is not None:
-        typer.echo("")
-        for line in expected_lines(expected, width):
-            typer.echo(line)
+    width, remarks = terminal_width(), list[str]()
     bound = made.make_task().l2_sensitivity
     if bound is not None and bound == made.privacy.clip:
-        typer.echo("\n" + textwrap.fill(BOUNDED.format(bound), width))
+        remarks.append(BOUNDED.format(bound))
     if made.privacy.population is not None:
-        promise = LOTTERY.format(made.study.participants, made.privacy.population)
-        typer.echo("\n" + textwrap.fill(promise, width))
-    warned = [f"Warning: {one}" for one in (expected["warnings"] if expected is not None else ())]
-    bounds = [told] if (told := defaults_told(made.study.task, new.study.task)) else []
-    for note in [*notes(figures, made.privacy.max_dropout, hosts_made=bool(study.hosts)), *bounds, *warned]:
-        typer.echo("\n" + textwrap.fill(note, width))
+        remarks.append(LOTTERY.format(made.study.participants, made.privacy.population))
+    remarks += notes(figures, made.privacy.max_dropout, hosts_made=bool(study.hosts))
+    remarks += filter(None, [defaults_told(made.study.task, new.study.task)])
+    typer.echo("\n".join(described(replace(figures, expected=expected), remarks, width)))
     if study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
-        typer.echo("")
-        for line in _where_files_go(first, last, len(study.data_files), width):
-            typer.echo(line)
+        typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))
     typer.echo(f"\nServe it:  sordino serve {study.directory}")
     if study.hosts:
         typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
     if hosts > 1:
-        typer.echo(f"           and so on to {study.hosts[-1].name}, each in a terminal of its own")
+        typer.echo(f"           and so on to {study.hosts[-1].name}, each in its own terminal")
     if carried is not None:
         typer.echo("Invite:    sordino authority invite, where the authority is; and sordino authority run there")
         return int(ExitCode.OK)
@@ -147,14 +135,13 @@ def _run(
         typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
         if made.data.dataset == OWN:
             typer.echo(f"They join: sordino join {new.client_enrolment} --code CODE --data FILE")
-    typer.echo("\n" + textwrap.fill(AWAY.format(study.directory / "authority"), width, break_on_hyphens=False))
-    if made.coordinator.one_machine:
-        typer.echo("\n" + textwrap.fill(ONE_MACHINE, width))
+    last_words = [AWAY.format(study.directory / "authority"), *([ONE_MACHINE] if made.coordinator.one_machine else [])]
+    typer.echo("\n".join(line for words in last_words for line in ("", *folded(words, width))))
     return int(ExitCode.OK)
 
 
 def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
-    """Where the participants' own files are expected, said once for all of them."""
+    """Where the participants' own files are expected."""
     told = f"Before a host joins, put the file of each of its participants there, as .csv or .npz: {first}.csv"
     if count > 1:
         told += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
@@ -166,19 +153,17 @@ def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str
 
 
 def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a study whose authority is elsewhere: its name, its address, and nobody made with it.
+    """The values of a study whose authority is elsewhere: its name, its address, and no participants.
 
-    Raises:
-        Failure: they are chosen otherwise than its card says.
+    Raises Failure: they are chosen otherwise than its card says.
     """
     name, participants = values.get("name"), values.get("participants")
     if name not in (None, carried.card.study):
-        raise Failure(ExitCode.INPUT, f"--name {name}: the authority is that of {carried.card.study}. Leave it out.")
+        raise InputFailure(f"--name {name}: the authority is that of {carried.card.study}. Leave it out.")
     if participants:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--participants {participants}: only the authority can add participants to the roster, and it is "
-            f"elsewhere. Keep places with --enrol {participants}, and invite participants there.",
+            f"elsewhere. Keep places with --enrol {participants}, and invite participants there."
         )
     listen = f"0.0.0.0:{split_address(carried.card.address)[1]}"
     return {"listen": listen, "one_machine": False} | values | {"name": carried.card.study, "participants": 0}

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
+from runtime.settings_file import Table
+from runtime.settings_keys import build, key
+from sordino.cli.options import chosen, options, settled, with_options
+from sordino.cli.verbs import EndWith
 
 NAME = "join"
 HELP = (
@@ -37,7 +41,67 @@ EPILOG = (
 _CODE, _DATA = "Joining by code", "Data, when joining by code"
 
 
-def run(
+class Joining(Table):
+    """Options that say how a place in a study is got, and over which data."""
+
+    desk: Path | None = key(
+        None, help="socket of the authority's desk, which gives a code; in place of --code", metavar="PATH", panel=_CODE
+    )
+    homes: Path | None = key(
+        None,
+        help="folder of homes: take one that no other process has, or begin one; in place of --home",
+        metavar="DIR",
+        panel=_CODE,
+    )
+    name: str | None = key(
+        None,
+        help="name of this process on the roster, which all participants read",
+        shown="drawn at random",
+        metavar="HOST",
+        panel=_CODE,
+    )
+    task: str | None = key(
+        None,
+        help="the study's task, where it is none of Sordino's: a module here that you have read and trust",
+        metavar="MODULE:CLASS",
+        panel=_CODE,
+    )
+    ledger: Path | None = key(
+        None,
+        help="ledger of what is spent: one for all studies over the same data",
+        shown="in the folder",
+        metavar="FILE",
+        panel=_CODE,
+    )
+    dataset: str | None = key(
+        None, help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset", panel=_DATA
+    )
+    data: Path | None = key(
+        None,
+        help="a file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md",
+        metavar="FILE",
+        panel=_DATA,
+    )
+    partition: str | None = key(
+        None,
+        help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural",
+        shown="dirichlet",
+        panel=_DATA,
+    )
+    alpha: float | None = key(None, help="Dirichlet only: small is uneven", shown="1.0", panel=_DATA)
+    shards: int | None = key(None, help="shards only: runs of one class for each", ge=1, shown="2", panel=_DATA)
+    seed: int | None = key(None, help="seed of the partition; public", shown="1", panel=_DATA)
+    part: str | None = key(
+        None,
+        help="your part, from 1; place: by your place on the roster",
+        shown="drawn at random",
+        metavar="K",
+        panel=_DATA,
+    )
+    parts: int | None = key(None, help="parts in all", ge=1, shown="as many as the plan has", metavar="N", panel=_DATA)
+
+
+def _run(
     address: Annotated[
         str | None,
         typer.Argument(
@@ -71,101 +135,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    desk: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Socket of the authority's desk, which gives a code; in place of --code.",
-            rich_help_panel=_CODE,
-            show_default=False,
-        ),
-    ] = None,
-    homes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of homes: take one that no other process has, or begin one; in place of --home.",
-            rich_help_panel=_CODE,
-            show_default=False,
-        ),
-    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Agree without being asked.", rich_help_panel=_CODE)] = False,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            help="Name of this process on the roster, which all participants read.",
-            rich_help_panel=_CODE,
-            show_default="drawn at random",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:CLASS",
-            help="The study's task, where it is none of Sordino's: a module here that you have read and trust.",
-            rich_help_panel=_CODE,
-            show_default=False,
-        ),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Ledger of what is spent: one for all studies over the same data.",
-            rich_help_panel=_CODE,
-            show_default="in the folder",
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="One of `sordino data list`, or FORMAT:PATH.",
-            rich_help_panel=_DATA,
-            show_default="fashion-mnist-subset",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md.",
-            rich_help_panel=_DATA,
-            show_default=False,
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="iid, dirichlet (uneven classes), shards, or natural.", rich_help_panel=_DATA, show_default="dirichlet"
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(help="Dirichlet only: small is uneven.", rich_help_panel=_DATA, show_default="1.0"),
-    ] = None,
-    shards: Annotated[
-        int | None,
-        typer.Option(min=1, help="Shards only: runs of one class for each.", rich_help_panel=_DATA, show_default="2"),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the partition; public.", rich_help_panel=_DATA, show_default="1")
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K",
-            help="Your part, from 1; place: by your place on the roster.",
-            rich_help_panel=_DATA,
-            show_default="drawn at random",
-        ),
-    ] = None,
-    parts: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Parts in all.", rich_help_panel=_DATA, show_default="as many as the plan has"
-        ),
-    ] = None,
     service: Annotated[
         bool,
         typer.Option(
@@ -176,14 +146,16 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
     ] = False,
-    end_with: Annotated[
-        int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
-    ] = 0,
-) -> None:
+    end_with: EndWith = 0,
+    **given: Any,
+) -> int:
     from runtime.processes import end_with_parent
 
     if end_with:
         end_with_parent(end_with)
+    values = chosen(given, Joining)
+    own = settled(lambda: build(Joining, values), lambda made: made, values, Joining)
+    desk, homes = own.desk, own.homes
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
@@ -192,23 +164,20 @@ def run(
     if service and homes is None:
         # One command line for every start: what it says about joining is for the first one.
         if home is None:
-            raise Failure(
-                ExitCode.INPUT, "--service needs --home DIR, or --homes: the host's folder, which outlives a restart."
-            )
+            raise InputFailure("--service needs --home DIR, or --homes: the host's folder, which outlives a restart.")
         joined = (home / "host.toml").is_file()
         code, desk, address = (None, None, None) if joined else (_code_of_service(code), desk, address)
         if code is None and desk is None and not joined and address is not None:
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{home} has no place in a study yet, and there is no join code: hand it over as systemd's credential "
                 "join-code (LoadCredential=join-code:FILE), name the authority's --desk where it is on this machine, "
-                "or copy a host's folder there.",
+                "or copy a host's folder there."
             )
 
     if code is not None and desk is not None:
-        raise Failure(ExitCode.INPUT, "--code and --desk are two ways to the same: use one.")
+        raise InputFailure("--code and --desk are two ways to the same: use one.")
     if home is not None and homes is not None:
-        raise Failure(ExitCode.INPUT, "--home names one home, --homes a folder of them: use one.")
+        raise InputFailure("--home names one home, --homes a folder of them: use one.")
     if code is not None or desk is not None or homes is not None:
         from client.joining.checks import JoinOptions
         from client.joining.joining import get_place
@@ -217,48 +186,26 @@ def run(
         if address is not None:
             _check_address(address)
         elif code is not None or desk is not None:
-            given = "--code" if code is not None else "--desk"
-            raise Failure(ExitCode.INPUT, f"HOST:PORT is missing: {given} needs the coordinator's port for enrolment.")
-        options = JoinOptions(
-            address=address or "",
-            code=code or "",
-            home=home,
-            policy_file=policy,
-            agreed=yes,
-            name=name,
-            task=task,
-            dataset=dataset,
-            partition=partition,
-            alpha=alpha,
-            shards=shards,
-            data=data,
-            seed=seed,
-            part=_part(part),
-            parts=parts,
-            ledger=ledger,
-        )
-        with showing_life():  # days may pass until she is admitted
-            home = get_place(options, say, desk=desk, homes=homes)
+            option = "--code" if code is not None else "--desk"
+            raise InputFailure(f"HOST:PORT is missing: {option} needs the coordinator's port for enrolment.")
+        of_join = own.model_dump(exclude={"desk", "homes"}) | {"part": _part(own.part)}
+        wanted = JoinOptions(address or "", code or "", home, policy_file=policy, agreed=yes, **of_join)
+        with showing_life():  # the authority may admit it days later
+            home = get_place(wanted, say, desk=desk, homes=homes)
         address, policy = None, None  # both are in the folder now
-    elif not joined and (
-        yes
-        or any(
-            one is not None for one in (name, task, ledger, dataset, data, partition, alpha, shards, seed, part, parts)
-        )
-    ):
-        raise Failure(
-            ExitCode.INPUT,
+    elif not joined and (yes or values):
+        raise InputFailure(
             "--yes, --name, --task, --ledger and the options of the data are for joining, with --code or --desk. Add "
-            "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says.",
+            "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says."
         )
     _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=service)
+    return int(ExitCode.OK)
 
 
 def _code_of_service(code: str | None) -> str | None:
     """The join code, given or as systemd hands it over: a credential, which no other process can read.
 
-    Raises:
-        Failure: the credential can't be read.
+    Raises Failure: the credential can't be read.
     """
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     credential = None if folder is None else Path(folder) / "join-code"
@@ -267,7 +214,7 @@ def _code_of_service(code: str | None) -> str | None:
     try:
         return credential.read_text(encoding="ascii").strip() or None  # a blank: there is no such file on the host
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(ExitCode.INPUT, f"the credential join-code can't be read ({error}).") from None
+        raise InputFailure(f"the credential join-code can't be read ({error}).") from None
 
 
 def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool, service: bool) -> None:
@@ -277,15 +224,13 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
 
     if home.is_dir() and not (home / "host.toml").exists():
         if (home / "study.toml").exists():
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{_named(home)} is a study's folder; its hosts are under {home / 'hosts'}: "
-                f"sordino join --home {home / 'hosts' / 'host-01'}",
+                f"sordino join --home {home / 'hosts' / 'host-01'}"
             )
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{_named(home)} is no host's folder: there is no host.toml in it. Name one with --home, or get a "
-            "place in a study with sordino join HOST:PORT --code CODE.",
+            "place in a study with sordino join HOST:PORT --code CODE."
         )
     if home.is_dir():
         from client.joining.folder import unfinished
@@ -315,7 +260,7 @@ def _part(text: str | None) -> int | str | None:
     if text is None or text == BY_PLACE:
         return text
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
-        raise Failure(ExitCode.INPUT, f"--part {text} is no part: use a number from 1, or {BY_PLACE}.")
+        raise InputFailure(f"--part {text} is no part: use a number from 1, or {BY_PLACE}.")
     return int(text)
 
 
@@ -329,6 +274,9 @@ def _check_address(address: str) -> None:
     try:
         _, port = split_address(address)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"{address} {error}.") from None
+        raise InputFailure(f"{address} {error}.") from None
     if port == 0:
-        raise Failure(ExitCode.INPUT, f"{address} names no port to connect to; use the coordinator's.")
+        raise InputFailure(f"{address} names no port to connect to; use the coordinator's.")
+
+
+run = with_options(_run, options(Joining))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import Failure, InputFailure
 from runtime.settings_file import explain, refusal
 from runtime.settings_keys import SettingsKey, settings_keys
 from runtime.text import did_you_mean
@@ -110,16 +110,12 @@ def with_options(run: Callable[..., int], parameters: Sequence[inspect.Parameter
 
 
 def chosen(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
-    """What was given of the keys of some models, by flat name.
-
-    Raises:
-        Failure: a name that only another verb takes.
-    """
+    """What was given of the keys of some models, by flat name. Raises Failure: a name that only another verb takes."""
     known = {name for model in models for name in settings_keys(model)}
     found = {name: value for name, value in given.items() if name in known and value not in (None, [])}
     for (name, value), told in _ELSEWHERE.items():
         if found.get(name) == value and value not in _choices(name, models):
-            raise Failure(ExitCode.INPUT, f"--{name} {value} {told}")
+            raise InputFailure(f"--{name} {value} {told}")
     if "graph" in found:
         found["graph"] = graph_name(found["graph"], _choices("graph", models))
     for name, value in found.items():
@@ -142,8 +138,7 @@ def settled(
         given: by flat name.
         model: the settings model.
 
-    Raises:
-        Failure: a value that can't be, or one that needs another.
+    Raises Failure: a value that can't be, or one that needs another.
     """
     try:
         made = make()
@@ -154,7 +149,7 @@ def settled(
         needs = keys[name].about.needs if name in keys else None
         if needs is not None and not needs[1](study(made)):
             shown = "" if value is True else f" {value}"
-            raise Failure(ExitCode.INPUT, f"{keys[name].option}{shown} needs {needs[0]}; or leave it out.")
+            raise InputFailure(f"{keys[name].option}{shown} needs {needs[0]}; or leave it out.")
     return made
 
 
@@ -166,7 +161,7 @@ def in_options(error: ValidationError, model: type[BaseModel]) -> Failure:
         if where in ([one.table, one.written], [one.written]):
             return refused(one, detail)
     whole = len(where) < 2 and detail["type"] == "value_error"  # keys that contradict each other: it names them
-    return Failure(ExitCode.INPUT, refusal("", detail) if whole else explain(model, detail))
+    return InputFailure(refusal("", detail) if whole else explain(model, detail))
 
 
 def refused(one: SettingsKey, detail: Any) -> Failure:
@@ -177,21 +172,20 @@ def refused(one: SettingsKey, detail: Any) -> Failure:
         return unknown(one.option, str(value), one.choices)
     if one.range and kind not in ("value_error",):
         example = f", such as {one.about.example}" if one.about.example else ""
-        return Failure(ExitCode.INPUT, f"{shown} is out of range. Use {one.range}{example}.")
-    return Failure(ExitCode.INPUT, refusal(one.option, detail).replace(f"{one.option} = ", f"{one.option} ", 1))
+        return InputFailure(f"{shown} is out of range. Use {one.range}{example}.")
+    return InputFailure(refusal(one.option, detail).replace(f"{one.option} = ", f"{one.option} ", 1))
 
 
 def unknown(option: str, given: str, allowed: Sequence[str]) -> Failure:
     """``--graph rng is unknown. Use one of: auto, complete, harary. Did you mean ...?``"""
     near = did_you_mean(given, allowed)
-    return Failure(ExitCode.INPUT, f"{option} {given} is unknown. Use one of: {', '.join(allowed)}.{near}")
+    return InputFailure(f"{option} {given} is unknown. Use one of: {', '.join(allowed)}.{near}")
 
 
 def graph_name(given: str, allowed: Sequence[str]) -> str:
     """The protocol's word for what ``--graph`` names: what is printed as a ring may be given as one.
 
-    Raises:
-        Failure: it names no graph.
+    Raises Failure: it names no graph.
     """
     one_of("--graph", given, (*allowed, RING))
     return "harary" if given == RING else given
@@ -203,8 +197,7 @@ def check_ranges(option: str = "", **given: float) -> None:
     Args:
         option: that they came by, where it isn't the key's.
 
-    Raises:
-        Failure: one lies outside.
+    Raises Failure: one lies outside.
     """
     from server.study_file import StudyConfiguration
 
@@ -226,35 +219,30 @@ def one_of(option: str, given: str | None, allowed: Sequence[str]) -> None:
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number], what: str) -> tuple[Number, ...]:
-    """A list like ``0.5,1,2``.
-
-    Raises:
-        Failure: an entry isn't a number of that kind.
-    """
+    """A list like ``0.5,1,2``. Raises Failure: an entry isn't a number of that kind."""
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
-        raise Failure(ExitCode.INPUT, f"{option} takes {what} separated by commas, not {text!r}.") from None
+        raise InputFailure(f"{option} takes {what} separated by commas, not {text!r}.") from None
 
 
 def check_picture(option: str, file: Path) -> None:
     """Raises Failure: the ending is no picture's, or there is no such folder."""
     if file.suffix.lower() not in (".png", ".svg"):
-        raise Failure(ExitCode.INPUT, f"{option} {file} must end in .png or .svg.")
+        raise InputFailure(f"{option} {file} must end in .png or .svg.")
     check_folder(option, file)
 
 
 def check_folder(option: str, file: Path) -> None:
     """Raises Failure: the file's folder doesn't exist, or the file is a folder."""
     if not file.parent.is_dir() or file.is_dir():
-        raise Failure(ExitCode.INPUT, f"{option} {file} can't be written: name a file in a folder that exists.")
+        raise InputFailure(f"{option} {file} can't be written: name a file in a folder that exists.")
 
 
 def task_options(pairs: Sequence[str] | None, named: Mapping[str, object]) -> dict[str, object]:
     """Options of a task: those with an option of their own where they are given, and KEY=VALUE pairs.
 
-    Raises:
-        Failure: a pair is malformed, or a key is given twice.
+    Raises Failure: a pair is malformed, or a key is given twice.
     """
     from runtime.settings_file import number_if_it_is_one
 
@@ -262,8 +250,8 @@ def task_options(pairs: Sequence[str] | None, named: Mapping[str, object]) -> di
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise Failure(ExitCode.INPUT, f"--task-option {pair}: write KEY=VALUE.")
+            raise InputFailure(f"--task-option {pair}: write KEY=VALUE.")
         if key in found:
-            raise Failure(ExitCode.INPUT, f"--task-option {pair}: {key} is given twice.")
+            raise InputFailure(f"--task-option {pair}: {key} is given twice.")
         found[key] = {"true": True, "false": False}.get(text, number_if_it_is_one(text))
     return found

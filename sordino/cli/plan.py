@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,36 +10,35 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import build, settings_keys
-from server.study_tables import CODING, PRIVACY
 from sordino.cli.options import check_picture, chosen, options, settled, task_options, with_options
 from sordino.planning.default_bounds import defaults_told
-from sordino.planning.options import PlannedStudy
+from sordino.planning.options import PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
 NAME = "plan"
 HELP = (
     "Go from a privacy budget to noise, thresholds and bytes, and refuse what no plan can keep.\n\nThe noise is "
     "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
-    "so the budget holds whoever drops out. Figures are in the units of the update, not grid steps. The epsilon "
+    "so the budget holds for any dropouts. Figures are in the units of the update, not grid steps. The epsilon "
     "is never above the one asked for.\n\n"
     "Mechanisms: ddgauss and skellam, every participant adds a share; gaussian, the coordinator is trusted and adds "
     "all of it; local-gaussian, each report is private by itself; binomial, like ddgauss but composed in epsilon and "
     "delta only, for comparison.\n\n"
-    "Readers: epsilon_coordinator is for whoever knows who took part; epsilon_released for readers of released models "
-    "alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
-    "everybody was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
+    "Readers: epsilon_coordinator is for a reader that knows who took part; epsilon_released for readers of released "
+    "models alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
+    "each participant was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
     "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by a scale of its own; "
     "clip, inflated_clip, granularity, local_stddev, central_stddev and full_stddev are then in scaled units. "
     "layer_noise_stddev lists the noise of each layer in units of the update: central_stddev, of the smallest sum, "
     "times the layer's scale.\n\n"
-    "Statistics: --task mean, sum, histogram or quantile, with --task-option as of `sordino init`, tells how exact the "
-    "answer will be before any budget is spent: the standard error that the result will state, if everybody has a "
-    "value; of a quantile, that of the share at or below it. JSON has it under expected.\n\n"
+    "Statistics: --task mean, sum, histogram or quantile, with --task-option as of `sordino init`, shows how exact the "
+    "answer will be before any budget is spent: the standard error that the result will state if all have a value; of "
+    "a quantile, that of the share at or below it. JSON has it under expected.\n\n"
     "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum; "
     "null with fixed clips. Other figures may be null, too. An epsilon is null above 70, which the sampler's distance "
-    "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld but for gaussian, "
+    "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld unless gaussian, "
     "epsilon_pld without Poisson sampling; both budgets of a conditional plan. 'accountant' names the smallest valid "
     "bound on the target. 'alternatives' is there with --alternatives."
 )
@@ -55,67 +52,6 @@ QUICK_S = 2.0
 
 
 def _run(
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="READER",
-            help="Whose epsilon the budget bounds: coordinator, released or conditional.",
-            show_default="coordinator; conditional with poisson and neither dropout nor collusion",
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    budget_coordinator: Annotated[
-        float | None,
-        typer.Option(
-            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=PRIVACY
-        ),
-    ] = None,
-    budget_released: Annotated[
-        float | None,
-        typer.Option(
-            help="Also stop here, if the target is another.", show_default="as planned", rich_help_panel=PRIVACY
-        ),
-    ] = None,
-    clients: Annotated[int, typer.Option(help="Participants invited to each round.", rich_help_panel=PRIVACY)] = 100,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
-            "expected error is printed.",
-            show_default=False,
-            rich_help_panel=CODING,
-        ),
-    ] = None,
-    task_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task-option",
-            metavar="KEY=VALUE",
-            help="An option of the task; repeatable.",
-            show_default=False,
-            rich_help_panel=CODING,
-        ),
-    ] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(
-            help="Values in one update.", show_default="500, or of all layers, or the task's", rich_help_panel=CODING
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(metavar="N,N,...", help="Clip by layer: sizes of the layers in order.", rich_help_panel=CODING),
-    ] = None,
-    clips: Annotated[
-        str | None,
-        typer.Option(
-            metavar="C,C,...",
-            help="Largest L2 norm of each layer.",
-            show_default="clip / sqrt(number of layers) each",
-            rich_help_panel=CODING,
-        ),
-    ] = None,
     with_alternatives: Annotated[
         bool | None,
         typer.Option(
@@ -136,58 +72,49 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
     **given: Any,
 ) -> int:
-    from sordino.planning.options import (
-        check_budgets,
-        check_population,
-        check_target,
-        clip_rule,
-        default_target,
-        of_task,
-        shape,
-    )
+    from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
     from sordino.planning.refusals import check_plan
 
-    values = chosen(given, PlannedStudy)
-    check_target(target, values.get("sampling", "none"))
-    for option, budget in (("--budget-coordinator", budget_coordinator), ("--budget-released", budget_released)):
-        if budget is not None and not 0 < budget < math.inf:
-            raise Failure(ExitCode.INPUT, f"{option} {budget:g} is out of range. Use a positive number.")
+    asked = chosen(given, PlanOptions)
+    own = settled(lambda: build(PlanOptions, asked), lambda made: made, asked, PlanOptions)
+    task, layers, clients = own.task, own.layers, own.clients
+    values = {name: value for name, value in chosen(given, PlannedStudy).items() if name not in asked}
+    if own.target == "conditional" and values.get("sampling", "none") == "none":
+        raise InputFailure("--target conditional needs --sampling poisson and --population.")
     check_population(clients, values.get("population"), values.get("sampling", "none"))
     if "sampling" not in values or values["sampling"] == "none":
         values.pop("population", None)
     if plot is not None:
         check_picture("--plot", plot)
-    if task is None and task_option:
-        raise Failure(ExitCode.INPUT, "--task-option is of a task: name it with --task.")
+    if task is None and own.task_option:
+        raise InputFailure("--task-option needs a task: name it with --task.")
     if "clip_scaling" in values and values["clip_scaling"] != "uniform" and layers is None:
-        raise Failure(
-            ExitCode.INPUT, f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out."
-        )
+        raise InputFailure(f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out.")
     study = settled(
         lambda: build(PlannedStudy, {"in_a_round": clients, "clip_by_layer": layers is not None} | values),
         lambda made: made,
         values,
         PlannedStudy,
     )
-    privacy, clip = study.privacy, study.privacy.clip
-    options_of_task = task_options(task_option, {})
+    privacy, clip, dim = study.privacy, study.privacy.clip, own.dim
+    options_of_task = task_options(own.task_option, {})
     if task is not None:
-        dim, clip = of_task(task, options_of_task, privacy, dim=dim, layers=layers, clips=clips)
+        dim, clip = of_task(task, options_of_task, privacy, dim=dim, layers=layers, clips=own.clips)
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
-    reader = target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
-    check_budgets(reader, budget_coordinator, budget_released)
+    reader = own.target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
+    check_budgets(reader, own.budget_coordinator, own.budget_released)
     names: tuple[str, ...] = ("mechanism", "population", "sampling", "bits", "epsilon", "delta", "max_dropout")
     names += ("adversarial", "adversary", "graph", "min_survivors", "quorum", "beta", "k_stddevs")
     arguments: dict[str, Any] = {name: getattr(privacy, name) for name in names} | {
         "clients": clients,
         "dim": dim,
-        "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=clips),
+        "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=own.clips),
         "sketch": sketch,
         "rotation": None if privacy.rotation == "auto" else privacy.rotation,
         "rounds": study.study.rounds,
         "target": reader,
-        "budget_coordinator": budget_coordinator,
-        "budget_released": budget_released,
+        "budget_coordinator": own.budget_coordinator,
+        "budget_released": own.budget_released,
     }
     import wire.study  # noqa: F401  # its time is not the plan's
 
@@ -244,59 +171,42 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
 
 def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> None:
     from runtime.text import terminal_width
+    from sordino.planning.expected_errors import described
     from sordino.planning.notes import notes
-    from sordino.planning.text import aligned, heading, plan_lines
+    from sordino.planning.text import aligned, folded, heading
 
     width = terminal_width()
-
-    def paragraph(text: str) -> None:
-        typer.echo("\n" + textwrap.fill(text, width, break_on_hyphens=False))
-
-    typer.echo(textwrap.fill(heading(figures), width, break_on_hyphens=False) + "\n")
-    for line in plan_lines(figures, width - 2):
-        typer.echo(f"  {line}")
-    expected = figures.expected
-    if expected is not None:
-        from sordino.planning.expected_errors import expected_lines
-
-        typer.echo("")
-        for line in expected_lines(expected, width):
-            typer.echo(line)
-    for note in notes(figures, chosen["max_dropout"]):
-        paragraph(note)
+    remarks = notes(figures, chosen["max_dropout"])
     if figures.default_bounds is not None:
-        paragraph(figures.default_bounds)
-    for warning in expected["warnings"] if expected is not None else ():
-        paragraph(f"Warning: {warning}")
-    typer.echo("")
-    for line in aligned(_about(figures), width):
-        typer.echo(line)
+        remarks.append(figures.default_bounds)
+    lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
+    lines += ["", *aligned(_about(figures), width)]
     if figures.target == "conditional":
-        paragraph("For comparison only: nobody outside can check how participants were drawn, so no study is served.")
+        told = "For comparison only: outsiders can't check how participants were drawn, so no study is served."
+        lines += ["", *folded(told, width)]
     if figures.alternatives is not None:
         from sordino.planning.alternatives import alternatives_lines
 
         central = figures.alternatives["central"]
-        paragraph(
+        told = (
             "Alternatives at the same target. Noise cost: variance of the mean's error if everybody survives, as a "
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )
-        typer.echo("")
-        for line in alternatives_lines(figures.alternatives, chosen):
-            typer.echo(line)
+        lines += ["", *folded(told, width), "", *alternatives_lines(figures.alternatives, chosen)]
     elif left_out:
-        paragraph("Alternatives would take a while here: --alternatives shows them.")
+        lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
+    typer.echo("\n".join(lines))
 
 
 def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    """What a statistician asks: whom one trusts, what neighbours are, which theorem, which bound."""
+    """Rows on mechanism, adjacency, trust and bounds."""
     rows = [
         ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
         ("Adjacency:", "", figures.adjacency),
         ("Trusts:", "", figures.trusts),
     ]
-    # The exact figure takes no sampling into account: it is that of somebody who knows who took part.
+    # The exact figure ignores sampling: it is for a reader that knows who took part.
     bounds = [
         f"{reader}: {name} {epsilon:.3f}"
         for reader, name, epsilon in (
@@ -314,7 +224,8 @@ def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 run = with_options(
     _run,
-    options(
+    options(PlanOptions)
+    + options(
         PlannedStudy,
         only=("rounds", *(name for name, one in settings_keys(PlannedStudy).items() if one.table == "privacy")),
         without=("clip_by_layer",),

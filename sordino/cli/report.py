@@ -10,6 +10,7 @@ import typer
 
 from runtime.failure import ExitCode, listing
 from runtime.text import counted
+from sordino.cli.verbs import Json
 
 NAME = "report"
 HELP = (
@@ -29,7 +30,7 @@ def run(
         Path | None,
         typer.Option("--output", metavar="FILE", help="Where to write.", show_default="DIR/report.html"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     from sordino.reporting.report import write_report
     from wire.guarantee import description_of

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
+from sordino.cli.verbs import EndWith
 
 if TYPE_CHECKING:
     from server.events import Event
@@ -46,9 +47,7 @@ def run(
     ],
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing while it runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
-    end_with: Annotated[
-        int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")
-    ] = 0,
+    end_with: EndWith = 0,
 ) -> int:
     from runtime.processes import end_with_parent
     from server.study_file import load
@@ -56,7 +55,7 @@ def run(
     if end_with:
         end_with_parent(end_with)
     if study.is_dir() and not (study / "study.toml").exists() and (study / "host.toml").exists():
-        raise Failure(ExitCode.INPUT, f"{study} is a host's folder: sordino join --home {study}")
+        raise InputFailure(f"{study} is a host's folder: sordino join --home {study}")
     configuration = load(study)
     from runtime.logs import configure_logs
 
@@ -124,8 +123,7 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
 
     Where there is no card, or one that can't be read, there is nothing to compare with: what needs it says so.
 
-    Raises:
-        Failure: the study's card names another.
+    Raises Failure: the study's card names another.
     """
     from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_pem_x509_certificates
@@ -142,10 +140,9 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
     except (OSError, *UNREADABLE, InvalidCard, ConfigurationError):
         return
     if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{table.client_ca} isn't the TLS authority that {table.card} names: copy tls/ca.pem of the authority's "
-            "folder there",
+            "folder there"
         )
 
 

@@ -135,7 +135,7 @@ def _run(
     from sordino.lab.simulation.record import finite
     from sordino.lab.simulation.run import simulate_study
     from sordino.planning.notes import unreached
-    from sordino.planning.study_checks import check_study
+    from sordino.planning.refusals import check_study
 
     if output is not None:
         check_folder("--output", output)

@@ -22,8 +22,7 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
         given: options by their names in Python; others count for nothing.
         models: whose keys count.
 
-    Raises:
-        Failure: a file that isn't there, or an option of the task that can't be.
+    Raises Failure: a file that isn't there, or an option of the task that can't be.
     """
     values = chosen(given, *models)
     training = {name: given[name] for name in TaskTable.model_fields if name != "task_option"}
@@ -40,8 +39,7 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
 def fitted_study(make: Callable[..., Study], values: Mapping[str, Any], model: type[Study]) -> Study:
     """The study of some values, with the options of its task that a prepared data set states.
 
-    Raises:
-        Failure: a value that can't be, or that has no effect.
+    Raises Failure: a value that can't be, or that has no effect.
     """
     from authority.study_data import fitted
 

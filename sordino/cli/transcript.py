@@ -141,11 +141,7 @@ def _read(path: Path) -> bytes:
 
 
 def _authority(text: str) -> bytes:
-    """A public key (32 bytes) or a fingerprint (16).
-
-    Raises:
-        Failure: neither, nor a file that holds a key.
-    """
+    """A public key (32 bytes) or a fingerprint (16). Raises Failure: neither, nor a file that holds a key."""
     found = _hex(text)
     if found is not None:
         return found

@@ -16,6 +16,7 @@ import typer
 from runtime.failure import InputFailure
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
 
 _PAIRS: Final = (("--clients", "--participants"), ("--dropout", "--drop"))
 _SAME: Final = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
@@ -56,8 +57,7 @@ def respelled(arguments: Sequence[str], command_of: Callable[[Sequence[str]], tu
     Args:
         command_of: of the first words, the command of click that they name, or None, and how many they are.
 
-    Raises:
-        Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
+    Raises Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
     """
     known, words = command_of(arguments)
     if known is None:

@@ -35,8 +35,7 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
     Args:
         chosen: arguments of ``plan_study``, the target included.
 
-    Raises:
-        mechanisms.plan.InfeasiblePlan: not even a trusted coordinator reaches the target.
+    Raises mechanisms.plan.InfeasiblePlan: not even a trusted coordinator reaches the target.
     """
     if chosen.get("sampling", "none") == "none" or chosen.get("target", "coordinator") == "coordinator":
         return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], chosen["rounds"]), "exact"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure
 from sordino.planning.plan_figures import PlanFigures
 from sordino.planning.text import ring_warnings
 
@@ -37,13 +37,12 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
     for name, only, option in _ONLY:
         if chosen.get(name, only) != only:
-            raise Failure(
-                ExitCode.INPUT,
-                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam.",
+            raise InputFailure(
+                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam."
             )
     rule = chosen["clipping"]
     if rule.adaptive or len(rule.layers) != 1:
-        raise Failure(ExitCode.INPUT, "binomial noise comes with one fixed clip: leave --layers and --clip-update out.")
+        raise InputFailure("binomial noise comes with one fixed clip: leave --layers and --clip-update out.")
     clients, dropout = chosen["clients"], chosen["max_dropout"]
     try:
         colluders = assumed_colluders(clients, chosen["adversarial"], dropout)
@@ -60,19 +59,13 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
         )
     except InvalidParameters as error:
         raise InfeasiblePlan(str(error), "") from error
+    names = ("dim", "bits", "epsilon", "delta", "rounds", "rotation", "beta", "k_stddevs")
     return plan_binomial(
+        **{name: chosen[name] for name in names},
         clients=clients,
-        dim=chosen["dim"],
-        bits=chosen["bits"],
         clip=rule.clips[0],
-        epsilon=chosen["epsilon"],
-        delta=chosen["delta"],
-        rounds=chosen["rounds"],
         colluders=colluders,
         min_survivors=survivors,
-        rotation=chosen["rotation"],
-        beta=chosen["beta"],
-        k_stddevs=chosen["k_stddevs"],
     )
 
 
@@ -90,25 +83,28 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
     achieved = plan.planned_epsilon
+    names: tuple[str, ...] = (
+        "clients",
+        "dim",
+        "padded_dim",
+        "rotation",
+        "bits",
+        "clip",
+        "rounds",
+        "delta",
+        "granularity",
+    )
+    names += ("central_stddev", "adjacency", "h_min", "min_survivors", "epsilon")
     figures = PlanFigures(
+        **{name: getattr(plan, name) for name in names},
         mechanism=NAME,
-        clients=plan.clients,
         population=plan.clients,
         sampling="none",
-        dim=plan.dim,
         coded_dim=plan.dim,
-        padded_dim=plan.padded_dim,
-        rotation=plan.rotation,
         block_dim=rotation_layout(plan.dim, plan.rotation)[0],
-        bits=plan.bits,
-        clip=plan.clip,
         clipping=chosen["clipping"].to_json(),
         sketch=None,
-        rounds=plan.rounds,
-        delta=plan.delta,
-        granularity=plan.granularity,
         local_stddev=local,
-        central_stddev=plan.central_stddev,
         full_stddev=local * math.sqrt(plan.clients),
         noise_multiplier=plan.central_stddev / plan.clip,
         inflated_clip=inflated,
@@ -117,10 +113,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         epsilon_released=achieved,
         epsilon_conditional=None,
         target="coordinator",
-        adjacency=plan.adjacency,
         A=plan.colluders,
-        h_min=plan.h_min,
-        min_survivors=plan.min_survivors,
         quorum=plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
         graph=COMPLETE,
         adversary=adversary,
@@ -130,7 +123,6 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         upload_bytes=upload_bytes(plan.clients, plan.padded_dim, plan.bits),
         max_dropout=chosen["max_dropout"],
         adversarial=chosen["adversarial"],
-        epsilon=plan.epsilon,
         budget_coordinator=plan.epsilon,
         budget_released=plan.epsilon,
         layer_noise_stddev=[plan.central_stddev],
@@ -139,7 +131,5 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         theorem=DESCRIPTIONS[NAME].theorem,
         warnings=[],
         accountant=plan.composition,
-        epsilon_exact=None,
-        epsilon_pld=None,
     )
     return replace(figures, warnings=ring_warnings(chosen["graph"], figures))

@@ -69,8 +69,7 @@ def exact_gaussian_multiplier(epsilon: float, delta: float, rounds: int = 1) -> 
 
     Source: [BW18] Theorem 8, by bisection; rounded up.
 
-    Raises:
-        mechanisms.plan.InfeasiblePlan: the target is no target.
+    Raises mechanisms.plan.InfeasiblePlan: the target is no target.
     """
     from mechanisms.gaussian_exact import gaussian_delta
     from mechanisms.refusals import InfeasiblePlan

@@ -1,4 +1,4 @@
-"""Bounds of a statistic that nobody has given: said before anything is spent, and in a simulation what they cost."""
+"""Default bounds of a statistic: stated before any budget is spent; a simulation counts what they cut off."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ def defaults_told(task: str, given: Mapping[str, object]) -> str:
 
     Args:
         task: by its name.
-        given: its options as somebody chose them.
+        given: its options as chosen.
 
-    Raises:
-        learning.options.OptionError: the options can't be.
+    Raises learning.options.OptionError: the options can't be.
     """
     if task not in STATISTICS:
         return ""
@@ -48,7 +47,7 @@ def beyond_bounds(task: Any, everybody: Iterable[Dataset]) -> list[dict[str, Any
 
     Returns:
         For each column of which some do: ``name``, ``beyond`` and ``values``: one value a participant, or one a row
-        where her rows are spread.
+        where a participant's rows are spread.
     """
     from learning.tasks.statistic import REDUCTIONS, StatisticTask, column_name, column_values
 

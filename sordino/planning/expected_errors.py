@@ -1,7 +1,6 @@
-"""How exact a statistic will be, told before any budget is spent: by ``init`` and ``plan``.
+"""Expected errors of a statistic, which ``init`` and ``plan`` state before any budget is spent.
 
-The noise follows from the plan and the number of participants alone, so that the error that a result will state can be
-stated now. What it can't know is who has nothing to say; figures are for the case that everybody has.
+The noise follows from the plan and the number of participants alone. Figures are for the case that all have a value.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from sordino.planning.notes import percent
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
+    from sordino.planning.plan_figures import PlanFigures
 
 Expected = Mapping[str, Any]
 
 GUESS: Final = 1 / math.sqrt(12)
-"""Standard deviation of a guess anywhere between two bounds, over their distance: an answer that is less exact than
-that tells nothing that the bounds didn't."""
+"""Standard deviation of a uniform guess between two bounds, over their distance: a less exact answer adds nothing."""
 _SHOWN: Final = 8
 _MORE: Final = "More participants or a larger --epsilon"
 
@@ -90,6 +89,18 @@ def expected_lines(expected: Expected, width: int) -> list[str]:
     return [heading, *(f"  {line}" for line in aligned(expected_rows(expected), width - 2))]
 
 
+def described(figures: PlanFigures, remarks: Sequence[str], width: int) -> list[str]:
+    """Lines of `plan_lines` and of the expected errors, then the remarks as paragraphs, and warnings of the errors."""
+    from sordino.planning.text import folded, plan_lines
+
+    lines = [f"  {line}" for line in plan_lines(figures, width - 2)]
+    expected = figures.expected
+    if expected is not None:
+        lines += ["", *expected_lines(expected, width)]
+        remarks = [*remarks, *(f"Warning: {one}" for one in expected["warnings"])]
+    return lines + [line for remark in remarks for line in ("", *folded(remark, width))]
+
+
 def _label(statistic: str, value: Mapping[str, Any]) -> str:
     if statistic == "histogram":
         return f"count of {value['name']}"
@@ -102,7 +113,7 @@ def _told(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[
         rank = f"{value['rank_error']:.2g} of {participants} participants in rank"
         if value["rank_error"] > participants:
             rank = f"more than all {participants} participants in rank"
-        told = f"of the share, {rank}: at 95 % the value told lies between quantile {low} and quantile {high}"
+        told = f"of the share, {rank}: at 95 % the stated value lies between quantile {low} and quantile {high}"
         return _error(value), told
     if statistic == "histogram":
         return _error(value), f"of {counted(participants, 'participant')}; spread evenly, {value['even']:.3g} in each"
@@ -134,7 +145,7 @@ def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants:
     if any(value["withheld"] for value in values):
         return [
             f"The answer would be nothing but noise: it hides{after} even whether any of the {participants} "
-            f"participants answered, so that most likely no value is told, and the budget goes for nothing. {more}"
+            f"participants answered, so most likely no value is released, and the budget is spent for nothing. {more}"
         ]
     bad = [value for value in values if _is_noise(statistic, value)]
     if not bad:
@@ -150,7 +161,7 @@ def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants:
     )
     if statistic == "quantile":
         return [
-            f"The answer would be nothing but noise ({named}): at 95 % the value told{after} may be any of the "
+            f"The answer would be nothing but noise ({named}): at 95 % the stated value{after} may be any of the "
             f"{participants} participants', the smallest or the largest. {more}"
         ]
     return [

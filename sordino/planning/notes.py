@@ -1,8 +1,9 @@
-"""What ``plan`` and ``init`` say about a plan beyond its numbers: it is allowed, but may surprise."""
+"""Notes of ``plan`` and ``init`` on a plan that is allowed but may surprise."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -22,7 +23,7 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
     """
     found = []
     if figures.sampling not in ("none", "lottery"):
-        found.append(f"Note: {figures.sampling} sampling is planned, not served: nobody could check who was drawn.")
+        found.append(f"Note: {figures.sampling} sampling is planned, not served: it can't be checked who was drawn.")
     if figures.mechanism == "binomial":
         found.append("Note: binomial noise is planned, not served.")
     if figures.adversary == "semi-malicious":
@@ -30,15 +31,15 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
     if figures.adversary == "curious":
         here = " (the hosts' files made here already do: curious_coordinator = true)" if hosts_made else ""
         found.append(
-            f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their own policy accepts that{here}, "
-            "nobody who missed a sum takes its charge back, and no transcripts are kept."
+            f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their policy accepts that{here}; a "
+            "participant that missed a sum doesn't take its charge back, and no transcripts are kept."
         )
     if figures.mechanism == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")
     found += unreached(figures)
     if figures.abort_probability > OFTEN:
         found.append(
-            f"Note: if everybody left independently with probability {max_dropout:g}, "
+            f"Note: if each participant left independently with probability {max_dropout:g}, "
             f"{percent(figures.abort_probability)} of the attempts would end without a sum."
         )
     if figures.quantile_stderr is not None and figures.quantile_stderr > UNSURE:
@@ -49,7 +50,7 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
     if figures.delta > 1 / figures.clients:
         found.append(
             f"Note: delta {figures.delta:g} is above 1/participants = {1 / figures.clients:.2g}: the guarantee "
-            "may fail for somebody. Choose it far below."
+            "may fail for one participant. Choose it far below."
         )
     return found
 
@@ -80,9 +81,11 @@ def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None
     def holds(survivors: int) -> bool:
         return sparse_sharing(clients, colluders, survivors, adversary) is not None
 
-    low, high = 0, clients  # a ring holds for all survivors from some number on
-    if not holds(high):
-        return None
+    return smallest(0, clients, holds) if holds(clients) else None
+
+
+def smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The smallest number above ``low`` that holds, by bisection; ``high`` and all above the smallest must hold."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -105,7 +108,7 @@ def unreached(figures: PlanFigures) -> list[str]:
         return [
             f"{told} is the largest epsilon that can be stated at this delta and length: the samplers' distance from "
             "their law, at most 2^-140 a value, counts e^epsilon times against delta. A larger one would promise "
-            "nothing any more."
+            "nothing."
         ]
     return [f"{told} is what the least noise gives that this mechanism allows on this grid."]
 

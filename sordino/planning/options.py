@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure
+from runtime.settings_file import Settings
 from runtime.settings_keys import key
 from server.study_file import StudyConfiguration
-from server.study_tables import PRIVACY, PrivacyTable
+from server.study_tables import CODING, PRIVACY, PrivacyTable
 from wire.guarantee import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
 
 DEFAULT_DIM: Final = 500
-TARGETS: Final = ("coordinator", "released", "conditional")
 
 
 class PlannedPrivacy(PrivacyTable):
@@ -38,44 +38,68 @@ class PlannedPrivacy(PrivacyTable):
     )
 
 
+_BUDGET: Final = {"help": "also stop here, if the target is another", "shown": "as planned", "panel": PRIVACY, "gt": 0}
+
+
+class PlanOptions(Settings):
+    """Options of ``sordino plan`` that are not keys of a study."""
+
+    target: Literal["coordinator", "released", "conditional"] | None = key(
+        None,
+        help="whose epsilon the budget bounds: coordinator, released or conditional",
+        shown="coordinator; conditional with poisson and neither dropout nor collusion",
+        metavar="READER",
+        panel=PRIVACY,
+    )
+    budget_coordinator: float | None = key(None, **_BUDGET)
+    budget_released: float | None = key(None, **_BUDGET)
+    clients: int = key(100, help="participants invited to each round", panel=PRIVACY)
+    task: str | None = key(
+        None,
+        help="plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
+        "expected error is printed",
+        metavar="NAME",
+        panel=CODING,
+    )
+    task_option: tuple[str, ...] = key((), help="an option of the task; repeatable", metavar="KEY=VALUE", panel=CODING)
+    dim: int | None = key(None, help="values in one update", shown="500, or of all layers, or the task's", panel=CODING)
+    layers: str | None = key(None, help="clip by layer: sizes of the layers in order", metavar="N,N,...", panel=CODING)
+    clips: str | None = key(
+        None,
+        help="largest L2 norm of each layer",
+        shown="clip / sqrt(number of layers) each",
+        metavar="C,C,...",
+        panel=CODING,
+    )
+
+
 class PlannedStudy(StudyConfiguration):
     """A study as ``sordino plan`` takes it: `StudyConfiguration`, with `PlannedPrivacy`."""
 
     privacy: PlannedPrivacy = key(help="", option=None)
 
 
-def check_target(target: str | None, sampling: str) -> None:
-    """Raises Failure: a reader that nobody knows, or one that needs sampling."""
-    if target is not None and target not in TARGETS:
-        raise Failure(ExitCode.INPUT, f"--target {target} is unknown. Use one of: {', '.join(TARGETS)}.")
-    if target == "conditional" and sampling == "none":
-        raise Failure(ExitCode.INPUT, "--target conditional needs --sampling poisson and --population.")
-
-
 def check_population(clients: int, population: int | None, sampling: str) -> None:
     """Raises Failure: sampling without a population, or the other way round."""
     if clients < 2:
-        raise Failure(ExitCode.INPUT, f"--clients {clients} is too few: a sum of one hides nobody. Use at least 3.")
+        raise InputFailure(f"--clients {clients} is too few: a sum of one hides nobody. Use at least 3.")
     from secagg.shamir import PRIME
 
     if clients >= PRIME:
-        raise Failure(ExitCode.INPUT, f"--clients {clients} is too many for one sum. Use at most {PRIME - 1}.")
+        raise InputFailure(f"--clients {clients} is too many for one sum. Use at most {PRIME - 1}.")
     if sampling == "none" and population not in (None, clients):
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--population {population} needs --sampling lottery, poisson or fixed; without sampling all {clients} "
-            "clients are invited to every round.",
+            "clients are invited to every round."
         )
     if sampling != "none" and population is None:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--sampling {sampling} needs --population: how many participants those {clients} of a round are drawn "
-            "from.",
+            "from."
         )
     if population is not None and population < clients:
-        raise Failure(
-            ExitCode.INPUT,
-            f"{clients} clients of a round can't be drawn from --population {population}. Use at least {clients}.",
+        raise InputFailure(
+            f"{clients} clients of a round can't be drawn from --population {population}. Use at least {clients}."
         )
 
 
@@ -85,11 +109,9 @@ def check_budgets(target: str, budget_coordinator: float | None, budget_released
         if budget is None:
             continue
         if target == reader:
-            raise Failure(ExitCode.INPUT, f"--epsilon is the budget of the target: leave --budget-{reader} out.")
+            raise InputFailure(f"--epsilon is the budget of the target: leave --budget-{reader} out.")
         if target == "conditional":
-            raise Failure(
-                ExitCode.INPUT, f"a conditional plan is for comparison and spends nothing: leave --budget-{reader} out."
-            )
+            raise InputFailure(f"a conditional plan is for comparison and spends nothing: leave --budget-{reader} out.")
 
 
 def default_target(sampling: str, max_dropout: float, adversarial: float) -> str:
@@ -102,22 +124,21 @@ def shape(
 ) -> tuple[int, tuple[int, ...] | None, tuple[int, int]]:
     """(dim, sizes of the layers or None, rows and width of the sketch).
 
-    Raises:
-        Failure: the options contradict each other.
+    Raises Failure: the options contradict each other.
     """
     sizes = None if layers is None else _numbers("--layers", layers, whole=True)
     if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):
-        raise Failure(ExitCode.INPUT, "--dim and every one of --layers must be at least 1.")
+        raise InputFailure("--dim and every one of --layers must be at least 1.")
     if sizes is not None and dim is not None and sum(sizes) != dim:
-        raise Failure(ExitCode.INPUT, f"--layers hold {sum(sizes):g} values, but --dim is {dim}. Leave --dim out.")
+        raise InputFailure(f"--layers hold {sum(sizes):g} values, but --dim is {dim}. Leave --dim out.")
     whole = None if sizes is None else tuple(map(int, sizes))
     values = dim if dim is not None else sum(whole) if whole is not None else DEFAULT_DIM
     if values > 1 << 28:
-        raise Failure(ExitCode.INPUT, f"an update of {values} values is too long. Use a --dim of at most {1 << 28}.")
+        raise InputFailure(f"an update of {values} values is too long. Use a --dim of at most {1 << 28}.")
     if not rows:
         return values, whole, (0, 0)
     if whole is not None:
-        raise Failure(ExitCode.INPUT, "a sketch mixes the layers: use either --layers or --sketch-rows.")
+        raise InputFailure("a sketch mixes the layers: use either --layers or --sketch-rows.")
     from mechanisms.sketch import sketch_shape
 
     return values, None, (rows, sketch_shape(values, rows, ratio))
@@ -128,7 +149,7 @@ def _numbers(option: str, text: str, *, whole: bool = False) -> tuple[float, ...
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
-        raise Failure(ExitCode.INPUT, f"{option} takes {what} separated by commas, not {text!r}.") from None
+        raise InputFailure(f"{option} takes {what} separated by commas, not {text!r}.") from None
 
 
 def of_task(
@@ -153,10 +174,10 @@ def of_task(
     try:
         check_task_name(task)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, f"--task: {error}.") from None
+        raise InputFailure(f"--task: {error}.") from None
     for option, given in (("--dim", dim), ("--layers", layers), ("--clips", clips)):
         if given is not None:
-            raise Failure(ExitCode.INPUT, f"--task {task} states how many values are sent: leave {option} out.")
+            raise InputFailure(f"--task {task} states how many values are sent: leave {option} out.")
     if task not in BOUNDED:
         return dimension(model_shapes(task, options)), privacy.clip  # no model is made to be counted
     made = make_task(task, dict(options))
@@ -185,17 +206,16 @@ def clip_rule(
         bounds: tuple[float, ...] = ((1.0 if clip is None else clip) / math.sqrt(len(layers)),) * len(layers)
     else:
         if clip is not None:
-            raise Failure(ExitCode.INPUT, "use either --clip for the whole update or --clips for its layers.")
+            raise InputFailure("use either --clip for the whole update or --clips for its layers.")
         bounds = _numbers("--clips", clips)
         if len(bounds) != len(layers):
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"--clips states {len(bounds)} for {len(layers)} "
-                f"{'layer' if len(layers) == 1 else 'layers'}: state one for each of --layers.",
+                f"{'layer' if len(layers) == 1 else 'layers'}: state one for each of --layers."
             )
         for bound in bounds:
             if not 0 < bound <= 1e9:
-                raise Failure(ExitCode.INPUT, f"--clips: {bound:g} is out of range. Use more than 0 and at most 1e+09.")
+                raise InputFailure(f"--clips: {bound:g} is out of range. Use more than 0 and at most 1e+09.")
     adapting: dict[str, float] = {}
     if privacy.clip_update != "fixed":
         adapting = {

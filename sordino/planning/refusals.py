@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure
 from sordino.planning.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
     from mechanisms.refusals import InfeasiblePlan
+    from server.study_file import StudyConfiguration
 
 Again = Callable[[dict[str, Any]], PlanFigures]
 """Makes the plan with some arguments of ``plan_study`` changed; gives its figures, or raises InfeasiblePlan."""
@@ -21,12 +22,18 @@ _MOST_TRIED: Final = 64
 _NEARLY: Final = 1.1
 
 
+def _made(again: Again, **changed: Any) -> PlanFigures | None:
+    """The figures of the plan with that changed; None if there is no such plan."""
+    try:
+        return again(changed)
+    except ValueError:  # InfeasiblePlan
+        return None
+
+
 def works(again: Again, **changed: Any) -> bool:
     """Whether the plan exists with that changed, and its attempts don't mostly fail."""
-    try:
-        return bool(again(changed).abort_probability <= MOSTLY)
-    except ValueError:  # InfeasiblePlan
-        return False
+    figures = _made(again, **changed)
+    return figures is not None and figures.abort_probability <= MOSTLY
 
 
 def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None) -> None:
@@ -39,8 +46,7 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
         option: that states the clients.
         more: how to have {} of them, where not by that option.
 
-    Raises:
-        Failure: they contradict each other.
+    Raises Failure: they contradict each other.
     """
     from secagg.parameters import (
         FEWEST_COLLUDERS,
@@ -53,9 +59,9 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
     clients, survivors, quorum = chosen["clients"], chosen["min_survivors"], chosen["quorum"]
     for name, given in (("--min-survivors", survivors), ("--quorum", quorum)):
         if given is not None and given > clients:
-            raise Failure(ExitCode.INPUT, f"{name} {given} exceeds {option} {clients}.")
+            raise InputFailure(f"{name} {given} exceeds {option} {clients}.")
         if given is not None and given < 1:
-            raise Failure(ExitCode.INPUT, f"{name} {given} is out of range. Use 1 to {clients}.")
+            raise InputFailure(f"{name} {given} is out of range. Use 1 to {clients}.")
     colluders = assumed(chosen)
     threshold = complete_graph_threshold(clients, colluders)
     if threshold > clients or colluders >= clients:
@@ -77,7 +83,7 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
     fewest = default_min_survivors(clients, colluders, chosen["max_dropout"]) if survivors is None else survivors
     if quorum is not None and quorum < fewest:
         default = ", its default here" if survivors is None else ""
-        raise Failure(ExitCode.INPUT, f"--quorum {quorum} is below --min-survivors {fewest}{default}. Leave it out.")
+        raise InputFailure(f"--quorum {quorum} is below --min-survivors {fewest}{default}. Leave it out.")
 
 
 def assumed(chosen: Mapping[str, Any]) -> int:
@@ -100,8 +106,7 @@ def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None
         max_dropout: share assumed to leave.
         again: as above.
 
-    Raises:
-        Failure: the probability is above one half.
+    Raises Failure: the probability is above one half.
     """
     from sordino.planning.notes import percent
 
@@ -165,6 +170,55 @@ def check_plan(
     return figures
 
 
+def check_study(
+    study: StudyConfiguration,
+    changed: Callable[..., StudyConfiguration],
+    enrol: int = 0,
+    more: str | None = None,
+    **others: Any,
+) -> PlanFigures:
+    """Make the plan, and refuse it in the words of the options, with what to type instead; returns its figures.
+
+    Args:
+        study: ``min_survivors`` and ``quorum`` as they were given: None where they weren't.
+        changed: the study with other values, by flat name, participants among them.
+        enrol: places among its participants for those who join with a code.
+        more: how to have {} participants, where not by an option.
+        others: further arguments of `wire.study.plan_study`, for plans that aren't served.
+
+    Raises runtime.failure.Failure, mechanisms.plan.InfeasiblePlan: counts that contradict each other, a budget that no
+    plan keeps, or attempts of which most would end without a sum.
+    """
+    from sordino.planning.text import figures_of
+
+    # What a plan calls clients are the participants of one round.
+    counted, option = "participants", "--participants"
+    privacy = study.privacy
+    if privacy.sampling != "none":
+        counted, option = "cohort", "--cohort"
+    elif enrol:
+        option = "--participants and --enrol, together"
+    chosen = {
+        "clients": study.study.participants,
+        "sampling": privacy.sampling,
+        "population": privacy.population,
+        "rounds": study.study.rounds,
+        "bits": privacy.bits,
+        "max_dropout": privacy.max_dropout,
+        "adversarial": privacy.adversarial,
+        "min_survivors": privacy.min_survivors,
+        "quorum": privacy.quorum,
+    }
+
+    def again(values: dict[str, Any]) -> PlanFigures:
+        renamed = {counted if name == "clients" else name: value for name, value in values.items()}
+        if "participants" in renamed:
+            renamed["participants"] = max(renamed["participants"] - enrol, 0)
+        return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
+
+    return check_plan(chosen, again, privacy.max_dropout, option, more)
+
+
 def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -> str:
     """The options that a refusal's change stands for, tried; empty where none is known to help."""
     change = problem.change
@@ -190,9 +244,7 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
         return ""
     errors: list[float] = []
     for bits in range(fewest, 63):
-        try:
-            figures = again({"bits": bits})
-        except ValueError:  # InfeasiblePlan
+        if (figures := _made(again, bits=bits)) is None:
             break
         errors.append(math.sqrt(figures.error_variance))
         if len(errors) > 1 and errors[-1] > 0.995 * errors[-2]:
@@ -203,16 +255,6 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
 
 def _most_rounds(rounds: int, again: Again) -> int:
     """The most rounds below ``rounds`` that a plan keeps; 0 if none."""
+    from sordino.planning.notes import smallest
 
-    def kept(fewer: int) -> bool:
-        try:
-            again({"rounds": fewer})
-        except ValueError:  # InfeasiblePlan
-            return False
-        return True
-
-    low, high = 0, rounds
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if kept(middle) else (low, middle)
-    return low
+    return smallest(0, rounds, lambda fewer: _made(again, rounds=fewer) is None) - 1

@@ -77,7 +77,7 @@ def quantile_stderr(plan: Plan) -> float | None:
 
 
 def heading(figures: PlanFigures) -> str:
-    """Who, what, how long, and which epsilon, in one sentence."""
+    """Participants, values, rounds and epsilon, in one sentence."""
     drawn = "" if figures.sampling == "none" else f" of {figures.population}, {_SAMPLED[figures.sampling]}"
     dim, padded = figures.dim, figures.padded_dim
     values = counted(dim, "value") + ("" if padded == dim else f" sent as {padded}")
@@ -96,11 +96,7 @@ def heading(figures: PlanFigures) -> str:
 
 
 def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    """Rows of (what, how much, what it means), the privacy first.
-
-    Args:
-        figures: as ``figures_of`` gives them.
-    """
+    """Rows of (what, how much, what it means), the privacy first; ``figures``: as ``figures_of`` gives them."""
     clients, dim = figures.clients, figures.dim
     return [
         *_epsilons(figures),
@@ -113,11 +109,11 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
         (
             "aborted rounds",
             percent(figures.abort_probability),
-            f"if each left independently{_with_probability(figures)}",
+            f"if each left independently, probability {figures.max_dropout:g}",
         ),
         (
             "upload",
-            _bytes(figures.upload_bytes),
+            f"{figures.upload_bytes:,} bytes".replace(",", "\u00a0"),
             f"each round: {figures.padded_dim} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
         ),
         (
@@ -136,11 +132,11 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
     alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
     told = (
-        f"{counted(figures.rounds, 'round')}{', whoever survives' if alone else ' with fewest survivors'}, delta "
+        f"{counted(figures.rounds, 'round')}{', any survivors' if alone else ' with fewest survivors'}, delta "
         f"{figures.delta:g}"
     )
     if figures.mechanism == "gaussian":
-        told = f"for everybody but the coordinator, which is trusted: {told}"
+        told = f"for all readers except the coordinator, which is trusted: {told}"
     rows = [
         ("epsilon_coordinator", _epsilon(figures.epsilon_coordinator), _target(figures, "coordinator") + told),
         ("epsilon_released", _epsilon(figures.epsilon_released), _target(figures, "released") + _released(figures)),
@@ -211,7 +207,7 @@ def _scaled(figures: PlanFigures, subject: str = ",") -> str:
 def _colluders(figures: PlanFigures) -> str:
     does = {
         "gaussian": "they don't know the coordinator's noise",
-        "local-gaussian": "nobody's noise protects another",
+        "local-gaussian": "no participant's noise protects another",
     }.get(figures.mechanism, "their noise is ignored")
     if figures.sampling == "none" or figures.population == figures.clients:
         return f"assumed to collude; {does}"
@@ -230,7 +226,7 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """The graph, the shares that open a secret, and what the coordinator may do."""
     degree, others = figures.degree, figures.clients - 1
     if degree == others:
-        graph = ("graph", "complete", "everybody shares with everybody")
+        graph = ("graph", "complete", "each shares with all others")
     else:
         told = f"k-regular: each shares with {degree // 2} on either side, of {others} others"
         graph = ("graph", f"ring of {degree}", told)
@@ -264,20 +260,17 @@ def _released(figures: PlanFigures) -> str:
     return f"for readers of released models alone, each in {percent(share)} of the rounds"
 
 
-def _bytes(number: int) -> str:
-    return f"{number:,} bytes".replace(",", "\u00a0")
-
-
-def _with_probability(figures: PlanFigures) -> str:
-    return f", probability {figures.max_dropout:g}"
-
-
 def plan_lines(figures: PlanFigures, width: int) -> list[str]:
     """``plan_table`` as aligned text that is folded at ``width`` columns, warnings last."""
     lines = aligned(plan_table(figures), width)
     for warning in figures.warnings:
         lines += textwrap.wrap(f"Note: {warning}.", width)
     return lines
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Lines of a paragraph."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
@@ -287,7 +280,7 @@ def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
     margin = first + second + 4
     lines: list[str] = []
     for what, much, meaning in rows:
-        folded = textwrap.wrap(meaning, max(20, width - margin)) or [""]
-        lines.append(f"{what:<{first}}  {much:<{second}}  {folded[0]}".rstrip())
-        lines += [" " * margin + more for more in folded[1:]]
+        words = textwrap.wrap(meaning, max(20, width - margin)) or [""]
+        lines.append(f"{what:<{first}}  {much:<{second}}  {words[0]}".rstrip())
+        lines += [" " * margin + more for more in words[1:]]
     return lines

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure
 from runtime.text import peer_text
 from sordino.reporting.budget_limits import limit_lines, limits
 from wire.guarantee import condition, counts_colluders
@@ -94,9 +94,7 @@ def find(path: Path) -> Place:
         return Place(host.ledger, journal=host.journal, policy=configuration.policy.to_policy())
     ledger = path / LEDGER_FILE if path.is_dir() else path
     if not ledger.exists() and not head_file(ledger).exists():
-        raise Failure(
-            ExitCode.INPUT, f"{ledger}: there is no ledger here. Name a study's folder, a host's folder, or the file."
-        )
+        raise InputFailure(f"{ledger}: there is no ledger here. Name a study's folder, a host's folder, or the file.")
     state, journal = ledger.with_name("state.sqlite"), ledger.with_name("journal.sqlite")
     if ledger.name == LEDGER_FILE and state.exists():
         return Place(ledger, state=state)
@@ -130,7 +128,7 @@ def read(place: Place) -> Contents:
     """
     files = (place.ledger, head_file(place.ledger), place.state, place.journal)
     if not any(one is not None and one.exists() for one in files):
-        raise Failure(ExitCode.INPUT, f"{place.ledger}: nothing is recorded yet. `sordino serve` and `join` make it.")
+        raise InputFailure(f"{place.ledger}: nothing is recorded yet. `sordino serve` and `join` make it.")
     place.check()
     rows: list[Row] = []
 
@@ -154,7 +152,7 @@ def row_of_head(contents: Contents, text: str) -> int:
     except ValueError:
         wanted = b""
     if len(wanted) != 32:
-        raise Failure(ExitCode.INPUT, f"--head {text}: a head is 64 hexadecimal digits, as `budget show` prints them.")
+        raise InputFailure(f"--head {text}: a head is 64 hexadecimal digits, as `budget show` prints them.")
     if wanted == contents.about.beginning().hash:
         return 0
     for row in contents.rows:
@@ -166,8 +164,7 @@ def row_of_head(contents: Contents, text: str) -> int:
 def choose(contents: Contents, participant: str | None) -> int | str | None:
     """Whom ``--participant`` means: a number of the coordinator's journal, or the identity that begins so.
 
-    Raises:
-        Failure: nobody in this ledger.
+    Raises Failure: nobody in this ledger.
     """
     if participant is None:
         return None
@@ -182,15 +179,14 @@ def choose(contents: Contents, participant: str | None) -> int | str | None:
         if len(numbers) == 1:
             return numbers[0]
         many = f"{len(numbers)} identities begin so: " if numbers else ""
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--participant {participant}: {many}name its number in this ledger, from 0 to {last} (kept when the "
-            "roster changes), or how its identity begins.",
+            "roster changes), or how its identity begins."
         )
     found = [who for who in known if str(who).startswith(participant.lower())]
     if len(found) != 1:
         some = "no identity" if not found else f"{len(found)} identities"
-        raise Failure(ExitCode.INPUT, f"--participant {participant}: {some} in this ledger begins so.")
+        raise InputFailure(f"--participant {participant}: {some} in this ledger begins so.")
     return found[0]
 
 
@@ -394,17 +390,15 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
 
 
 def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
-    """`figures` of a participant's ledger for the participant herself: spent and allowed, without the rows.
+    """`figures` of a participant's ledger, in short: spent and allowed, without the rows.
 
-    Raises:
-        Failure: it is a coordinator's.
+    Raises Failure: it is a coordinator's.
     """
     if contents.about.side == COORDINATOR:
         hosts = contents.place.ledger.parent.parent / "hosts"
         near = min((one for one in hosts.glob("*/host.toml")), default=None)
         where = near.parent if near is not None else "my-study/hosts/host-01"
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{contents.place.ledger} is a coordinator's ledger: --participant without a name asks for a host's own.",
             f"Run it on a host's folder: `sordino budget show {where} --participant`",
         )
@@ -415,7 +409,7 @@ def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
 def _ending(contents: Contents) -> list[str]:
     count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
     held = " and ".join(contents.held_against)
-    return [f"{count}, nothing changed; held against {held}.", f"Head {contents.head.hash.hex()}"]
+    return [f"{count}, nothing changed; compared with {held}.", f"Head {contents.head.hash.hex()}"]
 
 
 def _shared_data_lines(study: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A participant's spending held against what her policy allows: the part of ``sordino budget show`` that is hers."""
+"""What was spent from a host's data, beside what the host's policy allows: a part of ``sordino budget show``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limits(totals: Totals, policy: Policy | None, who: int | str | None = None) 
 
     Args:
         policy: the host's; None where only a ledger is at hand.
-        who: only this identity's studies, with all that was spent from her data there.
+        who: only this identity's studies, with all that was spent from its data there.
     """
     studies = [study for study in totals.studies.values() if who is None or who in study.spent]
     pace, now = totals.pace, time.time()

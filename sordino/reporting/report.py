@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from authority.new_study import ONE_MACHINE
 from runtime import VERSION
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.text import counted
 from secagg.messages import PHASES
 from server.events import RoundCompleted
@@ -66,20 +66,19 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
         directory: the study's folder or its ``study.toml``.
         output: where to write; None is ``report.html`` beside ``study.toml``.
 
-    Raises:
-        Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
+    Raises Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
     from server.journal import read_events
     from server.study_file import load
 
     if directory.is_file() and directory.suffix != ".toml":
-        raise Failure(ExitCode.INPUT, f"{directory} is no study: name the study's folder, or its study.toml.")
+        raise InputFailure(f"{directory} is no study: name the study's folder, or its study.toml.")
     configuration = load(directory)
     home = directory if directory.is_dir() else directory.parent
     state = configuration.coordinator.state
     events = read_events(state) if state.is_file() else []
     if not events:
-        raise Failure(ExitCode.INPUT, f"{state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
+        raise InputFailure(f"{state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
     ledger = _checked_ledger(state)
     view = StudyView().apply_all(events)
     extras = replace(read_extras(home, one_machine=configuration.coordinator.one_machine), ledger=ledger)
@@ -99,7 +98,7 @@ def _checked_ledger(state: Path) -> str:
     except ChangedLedger as error:
         raise Failure(ExitCode.LEDGER, f"no report is written, the ledger was changed. {error}") from error
     except StorageError as error:
-        raise Failure(ExitCode.INPUT, f"no report is written without its ledger. {error}") from error
+        raise InputFailure(f"no report is written without its ledger. {error}") from error
     return f"Privacy ledger: {counted(contents.head.rows, 'row')}, nothing changed; head {contents.head.hash.hex()}."
 
 

@@ -41,7 +41,7 @@ def outcome(view: StudyView) -> str:
         return (
             f"Each {one} carried its own noise before it left its participant, and the coordinator learned one sum "
             f"over {count} of them a round. What anybody can learn about one participant's data, over all rounds and "
-            f"whoever colludes, is bounded by {spent} (replace-one)."
+            f"for any colluders, is bounded by {spent} (replace-one)."
         )
     return (
         f"In each round the coordinator learned one noisy sum over {count} {one}s, and no single {one}. What all "
@@ -51,7 +51,7 @@ def outcome(view: StudyView) -> str:
 
 
 def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
-    """What a statistician asks first: mechanism, trust, adjacency, theorem, clips, wrapping."""
+    """Rows on mechanism, trust, adjacency, theorem, clips and wrapping."""
     described = description_of(plan.mechanism)
     if described is None:
         return []
@@ -131,7 +131,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
             f"{lies}"
         )
         collude = (
-            "Epsilon holds whoever colludes: a participant counts on her own noise only. "
+            "Epsilon holds whoever colludes: a participant counts on its own noise only. "
             f"{secrecy} the sum of at least {h_min} honest participants. A is an assumption, not something that is "
             "measured."
         )
@@ -146,15 +146,15 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         )
     if adjacency == "replace-one":
         bounds = (
-            "Adjacency is replace-one: a participant's update in a round against any other. It hides what her data "
-            "says, in all rounds together. It does not hide that she took part."
+            "Adjacency is replace-one: a participant's update in a round against any other. It hides what a "
+            "participant's data says, in all rounds together. It does not hide that the participant took part."
         )
     else:
-        noise = "the noise" if mechanism == TRUSTED_COORDINATOR else "her noise"
+        noise = "the noise" if mechanism == TRUSTED_COORDINATOR else "its noise"
         bounds = (
             f"Adjacency is {adjacency}: a participant's whole contribution in a round against one of zeros, {noise} "
-            "present either way. It hides what her data says, in all rounds together. It does not hide that she took "
-            "part, and telling two arbitrary updates apart has twice the sensitivity."
+            "present either way. It hides what a participant's data says, in all rounds together. It does not hide "
+            "that the participant took part, and telling two arbitrary updates apart has twice the sensitivity."
         )
     return [
         ("What the coordinator sees", sees),
@@ -174,8 +174,8 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         ),
         (
             "What remains visible",
-            "Who takes part, when messages arrive, and who left. Whether somebody's training worked is hidden: one "
-            "that fails sends zeros. Losses, norms and numbers of examples never leave a participant in the clear. A "
+            "Who takes part, when messages arrive, and who left. Whether training worked is hidden: if it fails, zeros are "
+            "sent. Losses, norms and numbers of examples never leave a participant in clear. A "
             "cheating participant can shift the sum by any amount: inputs are not proved.",
         ),
     ]

@@ -96,13 +96,13 @@ def asked_rows(released: Released) -> list[tuple[str, str]]:
 
 
 def what_counts(released: Released) -> str:
-    """One participant's value, as an axis names it: ``days, mean of her rows``; empty where it wasn't recorded."""
+    """One participant's value, as an axis names it: ``days, mean of a participant's rows``; empty if not recorded."""
     asked = dict(asked_rows(released))
     column, reduce = asked.get("column", ""), asked.get("reduce", "")
     if not column:
         return ""
     name = f"column {column}" if column[0].isdigit() else column
-    return name if reduce in ("", "spread") else f"{name}, {reduce} of her rows"
+    return name if reduce in ("", "spread") else f"{name}, {reduce} of a participant's rows"
 
 
 def in_words(value: Mapping[str, Any]) -> str:

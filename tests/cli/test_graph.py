@@ -10,25 +10,14 @@ import pytest
 from runtime.failure import ExitCode, Failure
 from secagg.parameters import RoundParameters
 from secagg.sharing import ADVERSARIES, Sharing
-from sordino import cli
 from sordino.cli.graph import graph_figures, graph_lines
+from tests.support.commands import Run, output, refusal
 from wire.study import plan_study, round_parameters
 
 
-def graph(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["graph", *arguments])
-    printed = capsys.readouterr()
-    assert ended.value.code == code, printed.err
-    return printed.out, printed.err
-
-
-def test_the_names_that_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = graph(
-        capsys,
-        *("--clients", "1000", "--adversarial", "0.05", "--dropout", "0.1", "--adversary", "malicious", "--json"),
-    )
-    figures = json.loads(out)
+def test_the_names_that_scripts_rely_on(run: Run) -> None:
+    asked = ("--clients", 1000, "--adversarial", 0.05, "--dropout", 0.1, "--adversary", "malicious", "--json")
+    figures = json.loads(output(run, "graph", *asked))
     assert (figures["degree"], figures["threshold"], figures["min_survivors"]) == (150, 99, 900)
     assert (figures["graph"], figures["set_by"]) == ("harary", "connectivity")
     assert (figures["colluders"], figures["drops"], figures["signatures"]) == (50, 100, 526)
@@ -180,25 +169,22 @@ def test_it_ends_with_the_numbers_of_a_plan(clients: int, dropout: float, advers
         assert "min_survivors 871, which independent dropouts rarely miss, 180 neighbours, threshold 115." in text
 
 
-def test_the_attack_is_played(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attack_is_played(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    out, _ = graph(capsys, "--clients", "200", "--rings", "500", "--json")
-    attack = json.loads(out)["attack"]
+    attack = json.loads(output(run, "graph", "--clients", 200, "--rings", 500, "--json"))["attack"]
     assert (attack["rings"], attack["cuts"], attack["opened"], attack["ok"]) == (500, 0, 0, True)
     assert attack["fewest_honest"] > attack["drops"] == 20
-    out, _ = graph(capsys, "--clients", "200", "--rings", "500")
+    out = output(run, "graph", "--clients", 200, "--rings", 500)
     assert "The attack on 500 random rings" in out
     assert "0 of 500 rings (0 %), none by the bound" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
-    _, told = graph(capsys, "--clients", "20", "--rings", "500", code=int(ExitCode.INPUT))
-    assert "complete graph" in told
+    assert "complete graph" in refusal(run, "graph", "--clients", 20, "--rings", 500)
 
 
-def test_an_attack_that_succeeds_too_often_fails_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attack_that_succeeds_too_often_fails_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The published degree for random drops, under a coordinator that chooses them."""
     monkeypatch.setattr("secagg.sharing.k_regular", lambda *_, **__: Sharing(78, 52))
-    out, told = graph(capsys, "--clients", "1000", "--rings", "50", "--json", code=int(ExitCode.BOUND))
+    code, out, told = run("graph", "--clients", 1000, "--rings", 50, "--json")
+    assert code == ExitCode.BOUND
     assert json.loads(out.splitlines()[0])["attack"]["cuts"] == 50
     assert "more often than these parameters allow" in told

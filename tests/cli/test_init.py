@@ -7,7 +7,6 @@ import os
 import shutil
 import ssl
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,8 @@ from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import verify_roster
+from tests.support.commands import Run, output, refusal
 from wire.authority_statements import verify_card
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -106,8 +104,7 @@ def test_certificate_names_and_key(tmp_path: Path) -> None:
 
 
 def test_verb_prints_the_plan_and_what_comes_next(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20)
-    assert (code, err) == (0, "")
+    out = output(run, "init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20)
     for word in ("min_survivors", "h_min", "sordino serve", "sordino join --home", "honest-but-curious"):
         assert word in out
     assert max(len(line.replace(str(tmp_path), "")) for line in out.splitlines()) <= 100
@@ -134,8 +131,7 @@ def test_plan_and_init_share_the_options_of_clips(run: Run, tmp_path: Path) -> N
 def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("init", tmp_path / "trial", "--mechanism", "gaussian")
     assert "Note: the coordinator is trusted: it sees every sum without noise." in out
-    host = (tmp_path / "trial/hosts/host-01/host.toml").read_text()
-    assert "the coordinator sees sums without noise" in host
+    assert "the coordinator sees sums without noise" in (tmp_path / "trial/hosts/host-01/host.toml").read_text()
 
 
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
@@ -279,9 +275,7 @@ def test_what_cannot_be_made(run: Run, tmp_path: Path, arguments: tuple[object, 
 
 def test_a_folder_with_files_is_left_alone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    code, _, err = run("init", tmp_path)
-    assert code == 2
-    assert "is not empty" in err
+    assert "is not empty" in refusal(run, "init", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -304,17 +298,14 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     assert run("authority", "init", tmp_path / "authority", *made)[0] == 0
     carried = tmp_path / "authority" / "coordinator"
     study = tmp_path / "study"
-    code, out, _ = run("init", study, "--authority", carried, "--enrol", 12, "--epsilon", 30, "--json")
-    assert code == 0
-    body = json.loads(out)
+    body = json.loads(output(run, "init", study, "--authority", carried, "--enrol", 12, "--epsilon", 30, "--json"))
     assert (body["study"], body["authority"], body["hosts"]) == ("clinic", None, [])
     assert not (study / "authority").exists()
     configuration = server.study_file.load(study)
     assert configuration.coordinator.listen == "0.0.0.0:9443"
     assert configuration.coordinator.enrolment_listen == "0.0.0.0:9444"
     assert not configuration.coordinator.one_machine
-    public = (carried / "authority.pub").read_text().strip()
-    assert configuration.read_authority_public_key().hex() == public
+    assert configuration.read_authority_public_key().hex() == (carried / "authority.pub").read_text().strip()
     for name in ("transcript.key", "tls/server.key"):
         assert (study / "coordinator" / name).stat().st_mode & 0o777 == 0o600
     for arguments, told in (
@@ -324,8 +315,7 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
         (("--authority", carried, "--enrol", 12, "--sampling", "lottery", "--cohort", 8, "--population", 9), "draws"),
         (("--authority", tmp_path / "authority", "--enrol", 12), "there is no card.json"),
     ):
-        code, _, err = run("init", tmp_path / "another", "--epsilon", 30, *arguments)
-        assert (code, told in err) == (2, True), err
+        assert told in refusal(run, "init", tmp_path / "another", "--epsilon", 30, *arguments)
         assert not (tmp_path / "another").exists()
     changed = (study / "roster.json").read_bytes().replace(b'"version": 1', b'"version": 2')
     (carried / "roster.json").write_bytes(changed)
@@ -341,9 +331,9 @@ def test_hosts_are_as_many_as_participants_where_those_are_few(run: Run, tmp_pat
 def test_default_bounds_are_told_where_a_study_is_made(run: Run, tmp_path: Path) -> None:
     small = ("--participants", 20, "--hosts", 2, "--dataset", "own", "--rounds", 1, "--bits", 18)
     mean = ("--task", "mean", "--task-option", "column=hours")
-    code, out, err = run("init", tmp_path / "study", *small, *mean)
-    assert (code, err) == (0, "")
-    assert "Note: the bounds 0 to 1 are the default" in " ".join(out.split())
+    assert "Note: the bounds 0 to 1 are the default" in " ".join(
+        output(run, "init", tmp_path / "study", *small, *mean).split()
+    )
 
 
 def test_a_test_file_that_is_missing_is_an_options_fault(run: Run, tmp_path: Path) -> None:

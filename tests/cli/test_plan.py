@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from sordino.cli.graph import graph_figures
 from sordino.planning.alternatives import BITS, alternatives
 from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.figure import draw_plan
+from tests.support.commands import Run, output, refusal
 from wire.study import plan_study
 
-Run = Callable[..., tuple[int, str, str]]
 # fmt: off
 NAMES = {
     "granularity", "local_stddev", "central_stddev", "full_stddev", "noise_multiplier", "inflated_clip",
@@ -37,8 +36,7 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(run: Run, *arguments: object) -> dict[str, Any]:
-    code, out, err = run("plan", *arguments, "--json")
-    assert (code, err) == (0, "")
+    out = output(run, "plan", *arguments, "--json")
     figures: dict[str, Any] = json.loads(out)
     return figures
 
@@ -98,7 +96,7 @@ def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
     assert "epsilon_conditional at most 8 (published figure, for comparison only)" in said
     assert "of 10000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
     assert "For comparison only" in said
-    assert "Note: poisson sampling is planned, not served: nobody could check who was drawn." in said
+    assert "Note: poisson sampling is planned, not served: it can't be checked who was drawn." in said
 
 
 def test_clips_by_layer_that_adapt(run: Run) -> None:
@@ -167,7 +165,7 @@ def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
         assert "noise is ignored" not in said
         assert "sizes the noise" not in said
         assert ("noise of one share" in said) == (mechanism == "local-gaussian")
-        assert ("for everybody but the coordinator, which is trusted" in said) == (mechanism == "gaussian")
+        assert ("for all readers except the coordinator, which is trusted" in said) == (mechanism == "gaussian")
 
 
 def test_colluders_of_a_draw(run: Run) -> None:
@@ -232,7 +230,7 @@ def test_the_rotation_is_named(run: Run) -> None:
         ),
         (
             ("--clients", 100, "--max-dropout", 0.1, "--graph", "complete"),
-            ("graph complete everybody shares with everybody threshold 53",),
+            ("graph complete each shares with all others threshold 53",),
         ),
         (
             ("--clients", 100, "--max-dropout", 0.1, "--adversary", "curious"),
@@ -240,7 +238,7 @@ def test_the_rotation_is_named(run: Run) -> None:
                 "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
                 "coordinator curious trusted to follow the protocol: it sends everybody the same, and reads what it "
                 "can; nobody signs who is in a sum",
-                "Participants join only if their own policy accepts that, nobody",
+                "Participants join only if their policy accepts that; a participant that missed a sum",
                 "Trusts: the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
             ),
         ),
@@ -302,8 +300,7 @@ def test_a_ring_that_was_asked_for_and_does_not_hold_is_told(run: Run) -> None:
         (("--clients", 50), "below 64 participants there is no ring", None),
         (("--clients", 100, "--min-survivors", 56), "no ring holds if 44 of 100 may drop out: raise", 58),
     ):
-        code, out, _ = run("plan", *arguments, *asked)
-        assert code == 0
+        out = output(run, "plan", *arguments, *asked)
         assert f"Note: --graph harary was asked for, and the graph is complete: {told}" in " ".join(out.split())
         assert told in planned(run, *arguments, *asked)["warnings"][0]
         if suggested is not None:
@@ -343,8 +340,7 @@ def test_alternatives(run: Run) -> None:
 
 
 def test_alternatives_that_no_plan_keeps_are_marked(run: Run) -> None:
-    code, out, _ = run("plan", "--clients", 500, "--dim", 100, "--alternatives", "--epsilon", 0.2, "--bits", 18)
-    assert code == 0
+    out = output(run, "plan", "--clients", 500, "--dim", 100, "--alternatives", "--epsilon", 0.2, "--bits", 18)
     rows = [line.split() for line in out.splitlines() if "infeasible" in line]
     assert ["ddgauss", "10", "infeasible"] in rows
     assert any(line.startswith("> ddgauss") and " 18 " in line for line in out.splitlines())
@@ -366,9 +362,7 @@ def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
 def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.planning.figure._STEPS", (0.5, 1.0))  # of nine
     file = tmp_path / "plan.svg"
-    code, out, _ = run("plan", "--rounds", 1, "--no-alternatives", "--plot", file)
-    assert code == 0
-    assert f"Drawn: {file}" in out
+    assert f"Drawn: {file}" in output(run, "plan", "--rounds", 1, "--no-alternatives", "--plot", file)
     assert file.read_text().startswith("<?xml")
 
 
@@ -433,8 +427,7 @@ def test_other_mechanisms_have_the_renyi_bound_only() -> None:
 
 def test_a_grid_too_coarse_for_the_continuous_law_has_no_exact_figure() -> None:
     """The naive figure ignores the grid: it is stated although delta can't pay for the distance."""
-    plan = gaussian_plan(delta=1e-13)
-    assert tighter_bounds(plan)["epsilon_exact"] is None
+    assert tighter_bounds(gaussian_plan(delta=1e-13))["epsilon_exact"] is None
 
 
 def test_the_least_gaussian_noise() -> None:
@@ -507,6 +500,10 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
         (("--epsilon", 0.01, "--bits", 12), "--bits"),
         (("--sampling", "fixed", "--population", 10_000, "--target", "released", "--rounds", 500), "--rounds"),
         (("--clients", 2), "--clients"),
+        (("--clients", 3), "--max-dropout 0.2 with --min-survivors 3"),
+        (("--clients", 4), "--max-dropout 0.15 with --min-survivors 4"),
+        (("--clients", 100, "--min-survivors", 95), "--min-survivors 70, or --max-dropout 0.05 with"),
+        (("--clients", 20, "--max-dropout", 0.5), "--max-dropout 0.42 with --min-survivors 12"),
         (("--clients", 2, "--max-dropout", 0, "--adversarial", 0), "--clients"),
         (("--min-survivors", 20), "--min-survivors 53"),
         (("--budget-released", 3), "--budget-released 8"),
@@ -517,13 +514,10 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
     ],
 )
 def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tuple[object, ...], told: str) -> None:
-    code, _, err = run("plan", *arguments)
-    assert code == 3
-    suggested = err.splitlines()[1]
+    suggested = refusal(run, "plan", *arguments, code=3).splitlines()[1]
     assert suggested.startswith(f"Use {told}")
     for setting in suggested.removeprefix("Use ").rstrip(".").split(";")[0].split(", or "):
-        code, _, err = run("plan", *arguments, *setting.split())
-        assert (code, err) == (0, ""), setting
+        output(run, "plan", *arguments, *setting.replace(" with ", " ").split())
 
 
 def test_a_mechanism_that_is_only_compared_stands_in_its_own_table(run: Run) -> None:

@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 
 from runtime.failure import ExitCode
-from sordino.cli import main
+from tests.support.commands import Run, output, refusal
 from tests.support.rounds_on_record import AUTHORITY_KEY, drawn, play, signed, study_of, whole
 from wire.join_code import fingerprint, show_fingerprint
 from wire.records.transcript import read_transcript
-
-
-def command(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["transcript", *map(str, arguments)])
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out, said.err
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +32,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.transcript"))
 
 
-def test_several_files_are_checked_as_a_chain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = command("verify", *files(folder), "--authority", folder / "authority.pub", capsys=capsys)
-    assert (code, err) == (0, "")
+def test_several_files_are_checked_as_a_chain(folder: Path, run: Run) -> None:
+    out = output(run, "transcript", "verify", *files(folder), "--authority", folder / "authority.pub")
     assert out.count(" holds") == 3
     assert "each named by the next" in out
     assert "not checked" not in out  # the beginning is there
 
 
-def test_a_chain_without_its_beginning_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = command("verify", *files(folder)[1:], "--authority", folder / "authority.pub", capsys=capsys)
-    assert code == 0
+def test_a_chain_without_its_beginning_says_so(folder: Path, run: Run) -> None:
+    out = output(run, "transcript", "verify", *files(folder)[1:], "--authority", folder / "authority.pub")
     said = "Round 2 names an earlier transcript, which wasn't given: rounds before 2 aren't checked."
     assert out.splitlines()[-1] == said
 
@@ -64,12 +55,12 @@ def test_a_chain_without_its_beginning_says_so(folder: Path, capsys: pytest.Capt
         fingerprint(AUTHORITY_KEY).hex(),
     ],
 )
-def test_the_authority_is_named_as_people_have_it(folder: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("verify", files(folder)[0], "--authority", key, capsys=capsys)[0] == 0
+def test_the_authority_is_named_as_people_have_it(folder: Path, key: str, run: Run) -> None:
+    assert run("transcript", "verify", files(folder)[0], "--authority", key)[0] == 0
 
 
-def test_json_names_what_was_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = command("verify", *files(folder), "--authority", AUTHORITY_KEY.hex(), "--json", capsys=capsys)
+def test_json_names_what_was_found(folder: Path, run: Run) -> None:
+    code, out, _ = run("transcript", "verify", *files(folder), "--authority", AUTHORITY_KEY.hex(), "--json")
     body: dict[str, Any] = json.loads(out)
     assert code == 0
     assert body["ok"]
@@ -81,14 +72,12 @@ def test_json_names_what_was_found(folder: Path, capsys: pytest.CaptureFixture[s
     assert 0 < first["epsilon"] < 100
 
 
-def test_the_first_thing_that_is_wrong_is_named(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_thing_that_is_wrong_is_named(folder: Path, tmp_path: Path, run: Run) -> None:
     found = read_transcript(files(folder)[1].read_bytes())
     changed = tmp_path / "changed"
     changed.write_bytes(signed(replace(found, signatures=found.signatures[1:])))
-    code, out, err = command(
-        "verify", files(folder)[0], changed, "--authority", AUTHORITY_KEY.hex(), "--json", capsys=capsys
+    code, out, err = run(
+        "transcript", "verify", files(folder)[0], changed, "--authority", AUTHORITY_KEY.hex(), "--json"
     )
     body = json.loads(out)
     assert code == int(ExitCode.TRANSCRIPT) == body["exit_code"] == 42
@@ -96,19 +85,19 @@ def test_the_first_thing_that_is_wrong_is_named(
     assert [one["round"] for one in body["transcripts"]] == [1]
     said = f"{changed}: signatures: 4 participants signed the survivor sets, 5 needed.\n"
     assert err == f"sordino transcript verify: {said}"
-    assert command("show", changed, capsys=capsys) == (42, "", f"sordino transcript show: {said}")
+    assert run("transcript", "show", changed) == (42, "", f"sordino transcript show: {said}")
 
 
-def test_a_gap_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = command("verify", *files(folder)[::2], "--authority", AUTHORITY_KEY.hex(), capsys=capsys)
-    assert code == 42
-    assert "round-000003.transcript: chain: round 3 after round 1" in err
+def test_a_gap_is_found(folder: Path, run: Run) -> None:
+    assert "round-000003.transcript: chain: round 3 after round 1" in refusal(
+        run, "transcript", "verify", *files(folder)[::2], "--authority", AUTHORITY_KEY.hex(), code=42
+    )
 
 
-def test_another_authority_is_told_by_its_fingerprint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = command("verify", files(folder)[0], "--authority", "00" * 32, capsys=capsys)
-    assert code == 42
-    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in err
+def test_another_authority_is_told_by_its_fingerprint(folder: Path, run: Run) -> None:
+    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in refusal(
+        run, "transcript", "verify", files(folder)[0], "--authority", "00" * 32, code=42
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,16 +113,16 @@ def test_another_authority_is_told_by_its_fingerprint(folder: Path, capsys: pyte
         (["show"], "FILE"),
     ],
 )
-def test_bad_input(folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(folder: Path, arguments: list[str], said: str, run: Run) -> None:
     places = {"FILE": str(files(folder)[0]), "FOLDER": str(folder)}
-    code, _, err = command(*(places.get(one, one) for one in arguments), capsys=capsys)
+    code, _, err = run("transcript", *(places.get(one, one) for one in arguments))
     assert code == int(ExitCode.INPUT)
     assert said in err
     assert "Traceback" not in err
 
 
-def test_show_says_who_left_where_and_what_it_doesnt_prove(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = command("show", folder / "dropouts", capsys=capsys)
+def test_show_says_who_left_where_and_what_it_doesnt_prove(folder: Path, run: Run) -> None:
+    code, out, _ = run("transcript", "show", folder / "dropouts")
     words = " ".join(out.split())
     assert code == 0
     for part in (
@@ -154,14 +143,14 @@ def test_show_says_who_left_where_and_what_it_doesnt_prove(folder: Path, capsys:
     ):
         assert part in words
     assert words.count("the sum stays closed") == 1
-    known = command("show", folder / "dropouts", "--authority", folder / "authority.pub", capsys=capsys)[1]
+    known = run("transcript", "show", folder / "dropouts", "--authority", folder / "authority.pub")[1]
     assert "under the authority that you named" in known
 
 
-def test_show_of_a_drawn_cohort(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = command("show", folder / "drawn", capsys=capsys)[1]
+def test_show_of_a_drawn_cohort(folder: Path, run: Run) -> None:
+    out = run("transcript", "show", folder / "drawn")[1]
     assert "drawn by the authority's lottery from the 20" in " ".join(out.split())
-    body = json.loads(command("show", folder / "drawn", "--json", capsys=capsys)[1])
+    body = json.loads(run("transcript", "show", folder / "drawn", "--json")[1])
     assert (body["sampling"], body["invited"], body["roster_size"], body["authority_known"]) == (
         "lottery",
         7,
@@ -170,8 +159,6 @@ def test_show_of_a_drawn_cohort(folder: Path, capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_a_studys_folder_is_told_where_its_transcripts_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_studys_folder_is_told_where_its_transcripts_lie(tmp_path: Path, run: Run) -> None:
     (tmp_path / "coordinator" / "transcripts").mkdir(parents=True)
-    code, _, err = command("show", tmp_path, capsys=capsys)
-    assert code == 2
-    assert f"such as {tmp_path}/coordinator/transcripts/*.transcript" in err
+    assert f"such as {tmp_path}/coordinator/transcripts/*.transcript" in refusal(run, "transcript", "show", tmp_path)

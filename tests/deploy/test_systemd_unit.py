@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from runtime.failure import ExitCode
-from sordino.cli.join import EPILOG, run
+from sordino.cli.join import EPILOG, _code_of_service, run
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "sordino-client.service"
 WORST_EXPOSURE = 2.0
@@ -57,7 +57,7 @@ def test_the_credential_is_the_one_that_is_read() -> None:
     [fallback] = service["SetCredential"]
     assert loaded.split(":")[0] == fallback.split(":")[0] == "join-code"
     assert fallback.partition(":")[2] == r"\x20"  # nothing but a blank: an empty one isn't accepted
-    assert '"join-code"' in (Path(run.__code__.co_filename)).read_text()
+    assert '"join-code"' in (Path(_code_of_service.__code__.co_filename)).read_text()
 
 
 def test_which_ends_are_left_at_that() -> None:

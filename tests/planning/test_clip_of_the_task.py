@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import server.study_file
 from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from server.coordinator import open_study
+from tests.support.commands import Run, output
 
-Run = Callable[..., tuple[int, str, str]]
 FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
 
 
@@ -28,8 +27,7 @@ FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
     ],
 )
 def test_init_takes_the_bound(run: Run, tmp_path: Path, arguments: tuple[object, ...], clip: int) -> None:
-    code, out, err = run("init", tmp_path / "study", *FEW, *arguments)
-    assert (code, err) == (0, "")
+    out = output(run, "init", tmp_path / "study", *FEW, *arguments)
     assert f"clip = {clip} " in (tmp_path / "study" / "study.toml").read_text()
     told = "the bound that the task keeps by itself" in " ".join(out.split())
     assert told == (bool(arguments) and "--clip" not in arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
 from runtime.text import counted
 from sordino.planning.expected_errors import expected_errors, expected_lines
+from tests.support.commands import Run, output, refusal
 
-Run = Callable[..., tuple[int, str, str]]
 PEOPLE = 40
 
 
@@ -129,21 +128,19 @@ def test_models_have_no_such_figure() -> None:
 def test_the_commands_tell_it(run: Run, tmp_path: Path) -> None:
     asked = ("--task", "quantile", "--task-option", "high=12", "--task-option", "bins=120", "--rounds", 1)
     shared = ("--epsilon", 1, "--max-dropout", 0, "--bits", 18, *asked)
-    code, out, err = run("init", tmp_path / "sleep", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared)
-    assert (code, err) == (0, "")
+    out = output(run, "init", tmp_path / "sleep", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared)
     assert "Expected standard error after the round" in out
     assert "Warning: The answer would be nothing but noise" in " ".join(out.split())
     place = tmp_path / "sleep" / "hosts" / "host-01" / "data" / "participant-001.csv"
     assert "".join(str(place).split()) in "".join(out.split())
     enrolling = ("--dataset", "own", "--participants", 0, "--enrol", 40, *shared)
     assert "--code CODE --data FILE" in run("init", tmp_path / "enrolling", *enrolling)[1]
-    code, planned_out, _ = run("plan", "--clients", 5, *shared)
-    assert code == 0
-    assert "Warning: The answer would be nothing but noise" in " ".join(planned_out.split())
-    code, out, _ = run("plan", "--clients", 5, *shared, "--json")
-    figures = json.loads(out)
+    assert "Warning: The answer would be nothing but noise" in " ".join(
+        output(run, "plan", "--clients", 5, *shared).split()
+    )
+    figures = json.loads(output(run, "plan", "--clients", 5, *shared, "--json"))
     assert (figures["dim"], figures["task"]) == (120, "quantile")
-    code, out, _ = run("init", tmp_path / "b", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared, "--json")
+    _, out, _ = run("init", tmp_path / "b", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared, "--json")
     made = json.loads(out)
     assert made["expected"] == figures["expected"]
     assert [Path(one).name for one in made["data"]] == [f"participant-{number:03}" for number in range(1, 6)]
@@ -154,21 +151,17 @@ def test_a_plan_for_a_task_takes_its_values_and_clip(run: Run) -> None:
     assert (code, json.loads(out)["dim"], json.loads(out)["expected"]) == (0, 795 * 8 + 10, None)
     for wrong, told in (
         (("--task", "mean", "--dim", 3), "--task mean states how many values are sent: leave --dim out"),
-        (("--task-option", "high=3"), "--task-option is of a task: name it with --task"),
+        (("--task-option", "high=3"), "--task-option needs a task: name it with --task"),
         (("--task", "median"), "unknown task 'median'"),
         (("--task", "mean", "--clip", 0.5), "a clip of 0.5 would distort the sum"),
     ):
-        code, _, err = run("plan", *wrong)
-        assert code == 2
-        assert told in err
+        assert told in refusal(run, "plan", *wrong)
 
 
 def test_one_round_is_not_one_rounds(run: Run) -> None:
     assert [counted(number, "round") for number in (0, 1, 2)] == ["no rounds", "1 round", "2 rounds"]
     assert counted(1, "process", "processes") == "1 process"
-    code, out, _ = run("plan", "--dim", 1, "--rounds", 1, "--clients", 20)
-    assert code == 0
-    said = " ".join(out.split())
+    said = " ".join(output(run, "plan", "--dim", 1, "--rounds", 1, "--clients", 20).split())
     assert "1 value sent as" in said or "1 value of 16 bits" in said
     for wrong in (" 1 rounds", " 1 values", " 1 participants"):
         assert wrong not in said

@@ -8,21 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from server.events import AttemptStarted, Event, ParticipantConnected, ParticipantDropped, ParticipantLost, StudyStarted
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel, size_text
+from tests.support.drawn_panel import drawn
 
 Events = list[Event]
-
-
-def drawn(view: StudyView, without_noise: list[float], width: int = 100, height: int = 30) -> list[str]:
-    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
-    console.print(StudyPanel(view, without_noise=without_noise, clock=lambda: view.last_at))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
 
 
 def test_fits_100_by_30_and_never_changes_its_height(events: Events, without_noise: list[float]) -> None:

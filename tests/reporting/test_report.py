@@ -25,6 +25,7 @@ from server.events import (
 from server.study_view import StudyView
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
+from tests.support.commands import refusal
 from wire.study import plan_study
 
 Events = list[Event]
@@ -198,7 +199,7 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
     ):
         assert told in text, told
     promised = text[text.index("What is promised") :]
-    for false in ("one noisy sum", "no single party knows", "holds the noise of", "her noise present"):
+    for false in ("one noisy sum", "no single party knows", "holds the noise of", "its noise present"):
         assert false not in text[: text.index("The plan")] + promised, false
 
 
@@ -241,7 +242,7 @@ def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
         "of 8, at delta 1e-05; replace-one, even if all others collude",
         "What anybody can learn",
         "Adjacency is replace-one",
-        "a participant counts on her own noise only",
+        "a participant counts on its own noise only",
     ):
         assert told in text, told
     for false in ("zero-out", "Their noise is not counted", "twice the sensitivity. How"):
@@ -290,12 +291,11 @@ def test_accuracy_and_epsilon_have_one_axis_of_rounds(events: Events) -> None:
 
 
 def test_why_epsilon_jumps_is_said_below_its_chart(events: Events) -> None:
-    page = render(StudyView().apply_all(events), Extras())
-    assert "charged in full with the first round" in page
+    assert "charged in full with the first round" in render(StudyView().apply_all(events), Extras())
 
 
 def test_a_file_that_is_no_study_is_told_apart(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "visits0.csv").write_text("age,label\n1,0\n")
-    code, _, err = run("report", tmp_path / "visits0.csv")
-    assert code == 2
-    assert "is no study: name the study's folder, or its study.toml." in err
+    assert "is no study: name the study's folder, or its study.toml." in refusal(
+        run, "report", tmp_path / "visits0.csv"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from learning.make_task import make_task
 from learning.tasks.statistic import Estimate
@@ -20,10 +18,10 @@ from runtime.failure import Failure
 from server.events import Event, RoundCompleted, StudyStarted
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import closing_lines, finding_lines
-from sordino.reporting.panel import StudyPanel
 from sordino.reporting.report import Extras, render
 from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
 from sordino.reporting.study_text import PlainLines
+from tests.support.drawn_panel import drawn
 
 Events = list[Event]
 NOTE = {"participants": 80, "rounds": 3, "note": "Each counts once."}
@@ -75,13 +73,6 @@ def with_released(events: Events, released: dict[str, Any], task: str = "mean") 
             event = replace(event, accuracy=None, loss=None, released=released)
         view.apply(event)
     return view
-
-
-def drawn(view: StudyView, width: int = 100, height: int = 30) -> list[str]:
-    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
-    console.print(StudyPanel(view, clock=lambda: view.last_at))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -205,7 +196,7 @@ def test_report_before_the_first_round(stream: Callable[..., Events]) -> None:
 def test_panel_fits_and_keeps_its_height(events: Events, released: dict[str, Any], size: tuple[int, int]) -> None:
     heights = set()
     for count in (150, 400, len(events)):
-        lines = drawn(with_released(events[:count], released), *size)
+        lines = drawn(with_released(events[:count], released), [], *size)
         assert max(map(len, lines)) <= size[0]
         assert "accuracy" not in "\n".join(lines)
         heights.add(len(lines))
@@ -214,19 +205,18 @@ def test_panel_fits_and_keeps_its_height(events: Events, released: dict[str, Any
 
 
 def test_panel_shows_the_figure(events: Events) -> None:
-    assert "mean 48.12 ± 0.66" in "\n".join(drawn(with_released(events, MEAN)))
-    lines = [line.rpartition("  ")[0].strip("│ ") for line in drawn(with_released(events, MEANS), 80, 24)]
+    assert "mean 48.12 ± 0.66" in "\n".join(drawn(with_released(events, MEAN), []))
+    lines = [line.rpartition("  ")[0].strip("│ ") for line in drawn(with_released(events, MEANS), [], 80, 24)]
     place = next(place for place, line in enumerate(lines) if line.endswith("column 0 0.0 ± 2.0"))
     assert "column 1 10.0 ± 2.0" in lines[place + 1]  # the second one stands below
-    text = "\n".join(drawn(with_released(events, HISTOGRAM)))
-    assert "▁▂▂▃▃▄▅▅▆▇▇█" in text
-    assert "no result yet" in "\n".join(drawn(with_released(events[:102], MEAN)))
+    assert "▁▂▂▃▃▄▅▅▆▇▇█" in "\n".join(drawn(with_released(events, HISTOGRAM), []))
+    assert "no result yet" in "\n".join(drawn(with_released(events[:102], MEAN), []))
 
 
 def test_an_epsilon_of_two_digits_stays_on_its_line(events: Events) -> None:
     view = with_released(events, MEAN)
     view.epsilon_coordinator, view.started = 14.81, replace(view.started, epsilon_target=20.0)
-    assert any("epsilon_coordinator  14.81 of 20.00" in line for line in drawn(view))
+    assert any("epsilon_coordinator  14.81 of 20.00" in line for line in drawn(view, []))
 
 
 def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
@@ -279,8 +269,7 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     columns = ",".join(str(column) for column in range(0, 800, 2))
     document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7})
     plan: Any = SimpleNamespace(dim=400, clip=20.0)
-    asked = _task(document, plan)[1]
-    assert f"column {columns.replace(',', ', ')}; low 0; high 7; reduce sum" in asked
+    assert f"column {columns.replace(',', ', ')}; low 0; high 7; reduce sum" in _task(document, plan)[1]
     options = JoinOptions(address="127.0.0.1:1", code="", home=None)
     check_task(options, "sum", document.task_options)
     for bad in (" " * 90 + "17", "0\x1b[31m"):

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire.made_ledgers import OTHER, STUDY, hers
 from wire.records.ledger import PARTICIPANT, About, Ledger, read_ledger
-from wire.records.ledger_rows import CHARGE, EXACT, LedgerEntry
+from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import DAY_S, Pace, Totals
 
 NOON = 1_800_000_000.0
-STUDY, OTHER = "ab" * 32, "cd" * 32
-
-
-def hers(round_: int, who: str = "11" * 32, **changes: Any) -> LedgerEntry:
-    """A participant's row."""
-    values: dict[str, Any] = {
-        "at": NOON,
-        "study": "seven",
-        "study_sha256": STUDY,
-        "plan": "ef" * 32,
-        "round": round_,
-        "attempt": 1,
-        "kind": CHARGE,
-        "participants": None,
-        "identity": who,
-        "data": who,
-        "adjacency": "zero-out",
-        "mechanism": "ddgauss",
-        "colluders": 2,
-        "honest": 3,
-        "sampling": "none",
-        "rate": 1.0,
-        "order": 7.25,
-        "cost": 0.1,
-        "curve": ((2.0, 0.03), (4.0, 0.1 / 3)),
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "draws": 5 * 1024,
-    }
-    return LedgerEntry(**values | changes)
 
 
 def test_a_restart_forgets_nothing(tmp_path: Path) -> None:

@@ -554,8 +554,7 @@ def test_nothing_is_proved_about_a_round_in_which_nobody_signs() -> None:
     assert finished.signatures == ()
     assert failed(finished.write()) == Check.QUORUM
     invented = charged(replace(finished.transcript(), u2=(0, 1, 2, 4, 5), u3=(0, 1, 2, 4, 5)), finished)
-    invented = replace(invented, sum_sha256=b"s" * 32, next_model_sha256=b"n" * 32)
-    assert failed(signed(invented)) == Check.QUORUM
+    assert failed(signed(replace(invented, sum_sha256=b"s" * 32, next_model_sha256=b"n" * 32))) == Check.QUORUM
 
 
 def test_a_card_binds_the_coordinators_key() -> None:

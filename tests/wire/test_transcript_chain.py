@@ -65,8 +65,7 @@ def test_none_can_be_left_out_or_moved() -> None:
 def test_a_round_that_was_played_twice_shows() -> None:
     """Both hold, signed by the participants and the coordinator: only side by side they contradict each other."""
     first, _, _ = rounds()
-    again = play(whole(), 1, 2).write()
-    assert "round 1 after round 1" in broken([first, again])
+    assert "round 1 after round 1" in broken([first, play(whole(), 1, 2).write()])
 
 
 def test_a_chain_goes_over_rounds_without_a_transcript() -> None:
@@ -81,8 +80,7 @@ def test_the_roster_may_grow_and_shrink_and_never_goes_back() -> None:
     settings = [whole(7), whole(7, version=2), replace(whole(7), version=3, members=(0, 1, 2, 3, 4, 6, 8))]
     check(grown(settings))
     assert "goes back" in broken(grown([settings[1], settings[0]]))
-    other = replace(settings[2], version=2)
-    assert "two rosters" in broken(grown([settings[1], other]))
+    assert "two rosters" in broken(grown([settings[1], replace(settings[2], version=2)]))
 
 
 def grown(settings: list[Any]) -> list[bytes]:

@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from client.enrolment import EnrolmentRefused, _read_certificate, check_certificate
 from secagg.keys import IdentityKey
 from wire.authority_statements import Card, InvalidCard
-from wire.certificates import UNREADABLE
+from wire.certificates import UNREADABLE, private_pem
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
 
 KEY = ec.derive_private_key(4, ec.SECP256R1())
@@ -89,15 +90,13 @@ def key_of_a_strange_kind(pem: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [key_of_a_strange_kind, lambda pem: changed(pem, b"\x3d\x02\x01", b"\x3d\x02\x7f")])
-def test_a_client_key_of_a_strange_kind(tmp_path: object, change: Callable[[bytes], bytes]) -> None:
-    from pathlib import Path
-
+def test_a_client_key_of_a_strange_kind(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     from client.credentials import CertificateError as Refused
     from client.credentials import load_certificate
 
-    key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    key = private_pem(KEY)
     for one in (change(key) + certificate(), key + change(certificate()), key + changed(certificate(), *VERSION)):
-        path = Path(str(tmp_path)) / "client.pem"
+        path = tmp_path / "client.pem"
         path.write_bytes(one)
         path.chmod(0o600)
         with pytest.raises(Refused):

@@ -332,8 +332,7 @@ class Ledger:
             create: whether to make a new one where there is no ledger and no sign of one.
             visit: called with each row in order.
 
-        Raises:
-            LedgerError: it can't be used, was changed, is missing, or in use; nothing was written.
+        Raises LedgerError: it can't be used, was changed, is missing, or in use; nothing was written.
         """
         self.path = path
         self._found: tuple[About, Head, Totals] | None = None
@@ -392,8 +391,7 @@ class Ledger:
     def append(self, entry: LedgerEntry) -> Future[Row]:
         """Add a row; the future resolves when it is durable. Rows keep the order of calls.
 
-        Raises:
-            InvalidRow: the row can't follow those before it; nothing is written.
+        Raises InvalidRow: the row can't follow those before it; nothing is written.
 
         The future raises `StorageError` if the row isn't written; then no row can be until the ledger is opened again.
         """

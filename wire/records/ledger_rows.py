@@ -57,8 +57,7 @@ class Price:
 def price(plan: Plan, honest: int) -> Price:
     """The cost of one sum with this number of honest survivors for each of them.
 
-    Raises:
-        ValueError: the plan covers no such sum.
+    Raises ValueError: the plan covers no such sum.
     """
     at = plan.round_curve(honest)
     further = []
@@ -82,11 +81,7 @@ def epsilon(order: float, cost: float, delta: float, draws: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """One row's content.
-
-    Raises:
-        InvalidRow: a field has another type or range than stated.
-    """
+    """One row's content. Raises InvalidRow: a field has another type or range than stated."""
 
     at: float  # seconds since 1970, of the machine that wrote it
     study: str
@@ -163,11 +158,7 @@ class LedgerEntry:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LedgerEntry:
-        """Inverse of `to_bytes`.
-
-        Raises:
-            InvalidRow: any other bytes than `to_bytes` would give.
-        """
+        """Inverse of `to_bytes`. Raises InvalidRow: any other bytes than `to_bytes` would give."""
         try:
             values = json.loads(data)
             if not isinstance(values, dict) or set(values) != {one.name for one in fields(cls)}:
@@ -221,8 +212,7 @@ def make_entry(
         data: name of its training data, for a participant's row.
         survivors: |u3|, for a participant's row; None while it is unknown: then the cost at h_min, the largest.
 
-    Raises:
-        ValueError: the plan covers no such sum.
+    Raises ValueError: the plan covers no such sum.
     """
     who = None if participants is None else tuple(sorted(participants))
     if who is not None:

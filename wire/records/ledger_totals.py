@@ -148,10 +148,9 @@ class Totals:
     def check(self, entry: LedgerEntry) -> None:
         """Check that `add` would accept the row.
 
-        Raises:
-            InvalidRow: another plan, order, delta, adjacency, mechanism or A than the study's earlier rows; other data
-                than the identity's earlier rows; a round or attempt that isn't later; a replacement of nothing, or by a
-                higher cost.
+        Raises InvalidRow: another plan, order, delta, adjacency, mechanism or A than the study's earlier rows; other
+        data than the identity's earlier rows; a round or attempt that isn't later; a replacement of nothing, or by a
+        higher cost.
         """
         study = self.studies.get(entry.study_sha256)
         if study is None:

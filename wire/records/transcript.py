@@ -176,15 +176,11 @@ def stated_parameters(parameters: RoundParameters, u1: int) -> dict[str, Any]:
         "graph": COMPLETE if sharing.degree == u1 - 1 else HARARY,
         "degree": sharing.degree,
         "threshold": sharing.threshold,
-        "adversary": parameters.adversary,
         "signatures_needed": parameters.signatures_needed(u1),
-        "cohort": parameters.cohort,
-        "colluders": parameters.colluders,
-        "min_survivors": parameters.min_survivors,
-        "quorum": parameters.quorum,
-        "bits": parameters.bits,
-        "dim": parameters.dim,
-    }
+    } | {name: getattr(parameters, name) for name in _STATED}
+
+
+_STATED: Final = ("adversary", "cohort", "colluders", "min_survivors", "quorum", "bits", "dim")
 
 
 def transcript_of(
@@ -211,8 +207,7 @@ def transcript_of(
         numbers: position in the roster -> number in the ledger; default: the same.
         excluded: identity -> reason.
 
-    Raises:
-        ValueError: one of the files isn't UTF-8 text.
+    Raises ValueError: one of the files isn't UTF-8 text.
     """
     for data in (card, roster, study):
         data.decode()
@@ -293,8 +288,7 @@ def _base64(data: bytes) -> str:
 def read_transcript(data: bytes) -> Transcript:
     """The contents of a file, of which only the form is checked.
 
-    Raises:
-        InvalidTranscript: (format) not a transcript, or not in the canonical form.
+    Raises InvalidTranscript: (format) not a transcript, or not in the canonical form.
     """
     if len(data) > LARGEST_TRANSCRIPT:
         raise InvalidTranscript(Check.FORM, f"it has more than {LARGEST_TRANSCRIPT >> 20} MiB")

@@ -58,8 +58,7 @@ def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscrip
         authority: the study's authority, known beforehand: its Ed25519 public key (32 bytes) or its fingerprint (16).
             None takes the one that the file names; then the result doesn't prove which authority the study has.
 
-    Raises:
-        InvalidTranscript: names the first `wire.records.transcript.Check` that fails.
+    Raises InvalidTranscript: names the first `wire.records.transcript.Check` that fails.
     """
     found = read_transcript(data)
     card = _card(found, authority)
@@ -276,11 +275,7 @@ class Chain:
         self._numbers: dict[bytes, int] = {}
 
     def add(self, after: VerifiedTranscript) -> None:
-        """Add the next one.
-
-        Raises:
-            InvalidTranscript: (chain) it doesn't follow the one before.
-        """
+        """Add the next one. Raises InvalidTranscript: (chain) it doesn't follow the one before."""
         if self._last is not None:
             _follows(self._last, after)
         for who, number in zip(after.contents.u3, after.contents.numbers, strict=True):

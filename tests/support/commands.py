@@ -1,0 +1,21 @@
+"""What a command prints where it ends well, and what it reports where it must not; ``run`` is the fixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def output(run: Run, *arguments: object) -> str:
+    """The standard output of a command that ends with code 0 and writes nothing to standard error."""
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def refusal(run: Run, *arguments: object, code: int = 2) -> str:
+    """The standard error of a command that ends with this code."""
+    ended, _, err = run(*arguments)
+    assert ended == code, err
+    return err
