@@ -67,44 +67,6 @@ def _hash_each(label: _Hash, rows: bytes, width: int) -> list[bytes]:
     return hashes
 
 
-def share_leaf(
-    kind: bytes,
-    cohort_context: bytes,
-    dealer: bytes,
-    holder: bytes,
-    x: int,
-    salt: bytes,
-    share: NDArray[np.uint16],
-) -> bytes:
-    """Commit to one share.
-
-    Hiding as long as the 16 salt bytes are fresh, uniform and secret; binding by the collision resistance of SHA-256.
-
-    Args:
-        kind: which of the dealer's secrets the share belongs to, not empty.
-        cohort_context: the hash that names study, round, attempt and u1.
-        dealer: identity of the participant that shares the secret.
-        holder: identity of the participant that holds this share.
-        x: the holder's point, from 1 to 2^32 - 1.
-        salt: 16 bytes, fresh for each share.
-        share: shape (16,), uint16.
-
-    Returns:
-        32 bytes.
-
-    Raises:
-        ValueError: an argument has the wrong type, length or range.
-    """
-    if len(salt) != SALT_BYTES:
-        raise ValueError(f"a salt has {SALT_BYTES} bytes, not {len(salt)}")
-    if share.shape != (SHARE_SYMBOLS,) or share.dtype != np.uint16:
-        raise ValueError(f"a share is {SHARE_SYMBOLS} uint16 symbols, not {share.shape} of {share.dtype}")
-    if not 1 <= x < 2**32:
-        raise ValueError(f"a holder's point cannot be {x}")
-    fields = _prefixed(kind) + _prefixed(cohort_context) + _prefixed(dealer) + _prefixed(holder)
-    return sha256(_SHARE + fields + x.to_bytes(4, "big") + salt + share.astype("<u2", copy=False).tobytes()).digest()
-
-
 @lru_cache(maxsize=8)  # both kinds, of the attempts that are under way
 def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
     """Hash state of a leaf up to the dealer."""
@@ -112,10 +74,16 @@ def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
 
 
 class LeavesOfHolder:
-    """`share_leaf` for the shares that one holder has from many dealers; what they have in common is joined once.
+    """Commit to the shares that one holder has from many dealers; what they have in common is joined once.
+
+    A commitment hides its share as long as the 16 salt bytes are fresh, uniform and secret; it is binding by the
+    collision resistance of SHA-256.
 
     Args:
-        kinds, cohort_context, holder, x: as in `share_leaf`; all kinds that are used.
+        kinds: labels of the dealer's secrets, not empty; all that are used.
+        cohort_context: the hash that names study, round, attempt and u1.
+        holder: its identity.
+        x: its point, from 1 to 2^32 - 1.
     """
 
     def __init__(self, kinds: Sequence[bytes], cohort_context: bytes, holder: bytes, x: int) -> None:
@@ -124,24 +92,20 @@ class LeavesOfHolder:
         self._heads = [_share_head(kind, cohort_context) for kind in kinds]
         self._tail = _prefixed(holder) + x.to_bytes(4, "big")
 
-    def leaf(self, kind: int, dealer: bytes, salt: bytes, share: bytes) -> bytes:
-        """Commit to one share.
+    def leaves(
+        self, kinds: Iterable[int], dealers: Iterable[bytes], salts: Iterable[bytes], shares: Iterable[bytes]
+    ) -> list[bytes]:
+        """Commit to one share of each of many dealers: 32 bytes each.
 
         Args:
-            kind: number of the kind, from 0.
-            dealer: identity, 32 bytes.
-            salt: 16 bytes.
-            share: 16 symbols of two bytes, little-endian.
+            kinds: number of the kind, from 0.
+            dealers: identities, 32 bytes.
+            salts: 16 bytes, fresh for each share.
+            shares: 16 symbols of two bytes, little-endian.
 
         Raises:
             ValueError: a field has another length.
         """
-        return self.leaves([kind], [dealer], [salt], [share])[0]
-
-    def leaves(
-        self, kinds: Iterable[int], dealers: Iterable[bytes], salts: Iterable[bytes], shares: Iterable[bytes]
-    ) -> list[bytes]:
-        """Commit to one share of each of many dealers; arguments and errors as in `leaf`."""
         heads, tail, hashes = [head.copy for head in self._heads], self._tail, []
         for kind, dealer, salt, share in zip(kinds, dealers, salts, shares, strict=True):
             if len(dealer) != HASH_BYTES or len(salt) != SALT_BYTES or len(share) != 2 * SHARE_SYMBOLS:

@@ -140,20 +140,6 @@ def apply_masks(
     reduce_words(accumulator, bits)
 
 
-def mask_words(key: bytes, dim: int, bits: int) -> Words:
-    """Return the mask of one key: uniform words modulo 2^bits, shape (dim,), of ``word_dtype(bits)``.
-
-    Raises:
-        ValueError: as `apply_masks`, or ``dim`` is negative.
-    """
-    if dim < 0:
-        raise ValueError(f"a mask cannot have {dim} words")
-    check_stream_length(dim, bits)
-    words: Words = np.zeros(dim, dtype=word_dtype(bits))
-    apply_masks(words, [(key, 1)], bits)
-    return words
-
-
 def _add_all(accumulator: Words, masks: Sequence[tuple[bytes, int]]) -> None:
     """Add or subtract the masks modulo 2^word, with a bounded number of streams open."""
     for first in range(0, len(masks), _STREAMS_AT_ONCE):

@@ -40,9 +40,9 @@ from secagg.messages import (
     CohortKeys,
     MaskKeyShare,
     NeighbourShares,
+    Subset,
     SurvivorSets,
     UnmaskingRequest,
-    from_bitmap,
     to_bitmap,
 )
 from tests.secagg.cheating_participants import Broken, flipped
@@ -265,7 +265,7 @@ class LyingCoordinator(RuleBasedStateMachine):
 
     def told_sets(self, told: Told) -> Sets:
         u1 = self.view(told).u1
-        return from_bitmap(told[2].u2, u1), from_bitmap(told[2].u3, u1)
+        return frozenset(Subset(told[2].u2, u1)), frozenset(Subset(told[2].u3, u1))
 
     def signatures(self, view: View, sets: Sets) -> dict[int, bytes]:
         """What there is over these sets; colluders sign anything."""
@@ -358,7 +358,7 @@ class LyingCoordinator(RuleBasedStateMachine):
         for who, told in self.waiting(audience, 1):
             view = self.view(told)
             message = view.neighbour_shares(who, view.sealed)
-            u2, shares = from_bitmap(message.u2, view.u1), message.shares
+            u2, shares = frozenset(Subset(message.u2, view.u1)), message.shares
             neighbours = [one for one in view.graph.neighbours(who) if one in u2]
             match how:
                 case "without itself":
@@ -541,7 +541,7 @@ class LyingCoordinator(RuleBasedStateMachine):
                 view.read(who, given.reply)
                 self.claim(who in view.u1 and len(view.u1) >= parameters.quorum, "nested", f"u1 of {who}")
             case 2:
-                u2 = from_bitmap(told[1].u2, view.u1)
+                u2 = frozenset(Subset(told[1].u2, view.u1))
                 neighbours = u2.intersection(view.graph.neighbours(who))
                 view.note_upload(who, given.reply, neighbours)
                 view.told_u2[who] = u2 | {who}

@@ -35,7 +35,7 @@ from secagg.keys import (
     self_mask_key,
     self_mask_seed,
 )
-from secagg.masking import mask_words, word_dtype
+from secagg.masking import apply_masks, check_stream_length, word_dtype
 from secagg.messages import (
     MASK_KEY,
     PHASES,
@@ -146,6 +146,14 @@ def vector_of(participant: int, parameters: RoundParameters) -> Vector:
     """A participant's input: uniform below 2^B."""
     drawn = np.frombuffer(keyed_source(f"input {participant}")(8 * parameters.dim), dtype="<u8")
     return (drawn & np.uint64((1 << parameters.bits) - 1)).astype(word_dtype(parameters.bits))
+
+
+def mask_words(key: bytes, dim: int, bits: int) -> Vector:
+    """The mask of one key, shape (dim,)."""
+    check_stream_length(dim, bits)
+    words = np.zeros(dim, dtype=word_dtype(bits))
+    apply_masks(words, [(key, 1)], bits)
+    return words
 
 
 def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
