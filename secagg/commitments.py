@@ -117,10 +117,7 @@ class LeavesOfHolder:
 
 
 def pair_nodes(leaves: bytes) -> list[bytes]:
-    """One node for each of many holders.
-
-    Args:
-        leaves: two of 32 bytes for each holder, concatenated.
+    """One node for each of many holders, from two leaves of 32 bytes for each, concatenated.
 
     Raises:
         ValueError: the length is not a multiple of 64.
@@ -145,8 +142,7 @@ class MerkleTree:
     """A Merkle tree over 32-byte leaves, in the order given.
 
     Args:
-        leaves: at least one, each a hash with a label of its own; for share commitments the pair nodes of the holders,
-            in the order of x.
+        leaves: labelled hashes; for share commitments the pair nodes of the holders, in the order of x.
 
     Raises:
         ValueError: there is no leaf, or one does not have 32 bytes.
@@ -183,11 +179,7 @@ class MerkleTree:
         return self._count
 
     def path(self, index: int) -> tuple[bytes, ...]:
-        """Return the siblings from leaf ``index`` up, for `verify_path`.
-
-        Raises:
-            IndexError: there is no such leaf.
-        """
+        """The siblings from leaf ``index`` up, for `verify_path`; IndexError if there is no such leaf."""
         if not 0 <= index < len(self):
             raise IndexError(f"leaf {index} of {len(self)}")
         places, lengths = _siblings(self._count)
@@ -209,11 +201,7 @@ class MerkleForest:
         self._nodes = np.zeros((trees * self._size, HASH_BYTES), dtype=np.uint8)
 
     def store(self, row: int, tree: MerkleTree) -> None:
-        """Store the nodes of a tree.
-
-        Raises:
-            ValueError: the tree is of another size.
-        """
+        """Store the nodes of a tree; ValueError if it is of another size."""
         nodes = np.frombuffer(tree.nodes, dtype=np.uint8).reshape(self._size, HASH_BYTES)
         self._nodes[row * self._size : (row + 1) * self._size] = nodes
 
@@ -222,11 +210,7 @@ class MerkleForest:
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 
     def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[bytes]:
-        """The joined path (`MerkleTree.path`) of one leaf in each of these trees.
-
-        Args:
-            rows, leaves: shape (m,), integers from 0.
-        """
+        """The joined path (`MerkleTree.path`) of one leaf in each of these trees; shape (m,) each, from 0."""
         longest = HASH_BYTES * self._siblings.shape[1]
         at = (rows * self._size)[:, None] + self._siblings[leaves]
         paths = np.take(self._nodes, at, axis=0).tobytes()

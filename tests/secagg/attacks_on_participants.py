@@ -216,9 +216,7 @@ false_cohorts(
 )
 false_cohorts(
     "are not signed by it",
-    two_neighbours_change_names=lambda cohort: told(
-        cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}
-    ),
+    two_neighbours_change_names=lambda cohort: told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}),
     a_neighbours_keys_change_roles=lambda cohort: told(cohort, {3: with_roles_exchanged(cohort.advertisements[3])}),
 )
 
