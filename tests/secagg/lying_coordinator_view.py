@@ -16,7 +16,7 @@ from secagg.context import RoundConfig, set_of
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey, ShareChannel, upload_statement
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
-from tests.secagg.cheating_participants import Broken
+from tests.secagg.claims import Broken
 from tests.support.attempts_in_memory import (
     Cohort,
     Sets,
