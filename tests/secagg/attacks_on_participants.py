@@ -1,9 +1,9 @@
 """What a lying coordinator, with two colluding participants, tries on participants: a list of attacks.
 
 Each names the one check that must stop it. test_client_phases.py runs it twice: against the real code, where that
-check must end it, and against the same code without that check, where it must succeed. Each attack states what success
-is: the adversary opens a sum over too few inputs, or holds both secrets of one participant, or at least a participant
-goes on that should have stopped.
+check must end it, and against the same code without that check, where it must succeed. What "succeed" means is written
+into each attack: the adversary opens a sum over too few inputs, or holds both secrets of one participant, or at least
+has a participant go on that should have stopped.
 """
 
 from __future__ import annotations
@@ -150,75 +150,36 @@ def signed_by(config: RoundConfig, who: int, mask_key: bytes, channel_key: bytes
     return Advertisement(mask_key, channel_key, identity.sign(statement))
 
 
-def false_cohorts(check: str, naive: str = SUCCEEDS, **messages: Callable[[Cohort], CohortKeys]) -> None:
-    """Register messages to participant 0 in ShareKeys, by name; it must not deal to them."""
-    for name, message in messages.items():
-        ATTACKS[name] = Attack(lambda client, message=message: _deals_at_once(client, message), check, naive)
+@attack("u1 is not strictly ascending", at="ShareKeys")
+def u1_in_another_order(cohort: Cohort) -> bool:
+    members = list(cohort.keys().members)
+    members[3], members[4] = members[4], members[3]
+    return deals(cohort, CohortKeys(tuple(members)))
 
 
-def _deals_at_once(client: Side, message: Callable[[Cohort], CohortKeys]) -> bool:
-    cohort = brought_to("ShareKeys", client)
-    return deals(cohort, message(cohort))
+@attack("u1 is not strictly ascending", at="ShareKeys")
+def a_colluder_listed_twice(cohort: Cohort) -> bool:
+    members = cohort.keys().members
+    return deals(cohort, CohortKeys((*members[:8], *members[10:], *members[10:])))
 
 
-def members(cohort: Cohort, *who: int) -> CohortKeys:
-    """u1 in this order, with their real keys."""
-    return CohortKeys(tuple((one, cohort.advertisements[one]) for one in who))
+@attack("u1 names a participant that is not on the roster", at="ShareKeys")
+def a_colluder_counts_twice_by_a_negative_position(cohort: Cohort) -> bool:
+    again = AgreementKey(b"a" * 32).public, AgreementKey(b"b" * 32).public
+    members = [(-1, signed_by(cohort.config, 11, *again)), *cohort.keys().members]
+    del members[5]
+    return deals(cohort, CohortKeys(tuple(members)))
 
 
-def a_second_colluder_below_zero(cohort: Cohort) -> CohortKeys:
-    again = signed_by(cohort.config, 11, OTHER_KEY, AgreementKey(b"b" * 32).public)
-    return CohortKeys(((-1, again), *members(cohort, 0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11).members))
+@attack("u1 names a participant that is not on the roster", CRASHES, at="ShareKeys")
+def a_stranger_beyond_the_roster(cohort: Cohort) -> bool:
+    members = cohort.keys().members
+    return deals(cohort, CohortKeys((*members[:11], (12, members[11][1]))))
 
 
-def colluder_with(cohort: Cohort, mask_key: bytes) -> CohortKeys:
-    """10 advertises another mask key."""
-    return told(cohort, {10: signed_by(cohort.config, 10, mask_key, cohort.advertisements[10].channel_key)})
-
-
-def with_roles_exchanged(one: Advertisement) -> Advertisement:
-    return replace(one, mask_key=one.channel_key, channel_key=one.mask_key)
-
-
-OTHER_KEY = AgreementKey(b"k" * 32).public
-false_cohorts(
-    "u1 is not strictly ascending",
-    u1_in_another_order=lambda cohort: members(cohort, 0, 1, 2, 4, 3, *range(5, 12)),
-    a_colluder_listed_twice=lambda cohort: members(cohort, *range(8), 10, 11, 10, 11),
-)
-false_cohorts(
-    "u1 names a participant that is not on the roster",
-    a_colluder_counts_twice_by_a_negative_position=a_second_colluder_below_zero,
-)
-false_cohorts(
-    "u1 names a participant that is not on the roster",
-    CRASHES,
-    a_stranger_beyond_the_roster=lambda cohort: CohortKeys(
-        (*members(cohort, *range(11)).members, (12, cohort.advertisements[11]))
-    ),
-)
-false_cohorts("members, outside", a_cohort_of_one_honest_participant=lambda cohort: members(cohort, 0, 10, 11))
-false_cohorts(
-    "own keys unaltered",
-    own_mask_key_altered=lambda cohort: told(cohort, {0: replace(cohort.advertisements[0], mask_key=OTHER_KEY)}),
-)
-false_cohorts("own keys unaltered", CRASHES, own_keys_left_out=lambda cohort: members(cohort, *range(1, 12)))
-false_cohorts(
-    "an advertisement of a neighbour is missing",
-    CRASHES,
-    only_the_digest_of_a_neighbour=lambda cohort: told(cohort, {3: cohort.advertisements[3].digest()}),
-)
-false_cohorts("is not 32 bytes long", a_colluders_key_is_too_short=lambda cohort: colluder_with(cohort, b"k" * 31))
-false_cohorts(
-    "the same public key is advertised twice",
-    a_colluder_copies_an_honest_mask_key=lambda cohort: colluder_with(cohort, cohort.advertisements[3].mask_key),
-    a_colluder_uses_one_key_in_both_roles=lambda cohort: colluder_with(cohort, cohort.advertisements[10].channel_key),
-)
-false_cohorts(
-    "are not signed by it",
-    two_neighbours_change_names=lambda cohort: told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}),
-    a_neighbours_keys_change_roles=lambda cohort: told(cohort, {3: with_roles_exchanged(cohort.advertisements[3])}),
-)
+@attack("members, outside", at="ShareKeys")
+def a_cohort_of_one_honest_participant(cohort: Cohort) -> bool:
+    return deals(cohort, CohortKeys(tuple((who, cohort.advertisements[who]) for who in (0, 10, 11))))
 
 
 @attack("the cohort is not the whole roster")
@@ -226,6 +187,40 @@ def a_cohort_that_the_coordinator_chose(client: Side) -> bool:
     config = make_config(12, roster=13)
     _, advertisement = client.AdvertiseKeys(config, identities(13)[0], bytes).advertise()
     return len(advertisement.signature) == 64
+
+
+@attack("own keys unaltered", at="ShareKeys")
+def own_mask_key_altered(cohort: Cohort) -> bool:
+    mine = cohort.advertisements[0]
+    return deals(cohort, told(cohort, {0: replace(mine, mask_key=AgreementKey(b"k" * 32).public)}))
+
+
+@attack("own keys unaltered", CRASHES, at="ShareKeys")
+def own_keys_left_out(cohort: Cohort) -> bool:
+    return deals(cohort, CohortKeys(cohort.keys().members[1:]))
+
+
+@attack("an advertisement of a neighbour is missing", CRASHES, at="ShareKeys")
+def only_the_digest_of_a_neighbour(cohort: Cohort) -> bool:
+    return deals(cohort, told(cohort, {3: cohort.advertisements[3].digest()}))
+
+
+@attack("is not 32 bytes long", at="ShareKeys")
+def a_colluders_key_is_too_short(cohort: Cohort) -> bool:
+    short = signed_by(cohort.config, 10, b"k" * 31, cohort.advertisements[10].channel_key)
+    return deals(cohort, told(cohort, {10: short}))
+
+
+@attack("the same public key is advertised twice", at="ShareKeys")
+def a_colluder_copies_an_honest_mask_key(cohort: Cohort) -> bool:
+    copied = signed_by(cohort.config, 10, cohort.advertisements[3].mask_key, cohort.advertisements[10].channel_key)
+    return deals(cohort, told(cohort, {10: copied}))
+
+
+@attack("the same public key is advertised twice", at="ShareKeys")
+def a_colluder_uses_one_key_in_both_roles(cohort: Cohort) -> bool:
+    key = cohort.advertisements[10].channel_key
+    return deals(cohort, told(cohort, {10: signed_by(cohort.config, 10, key, key)}))
 
 
 @attack("are not signed by it", at="ShareKeys")
@@ -257,25 +252,34 @@ def a_neighbours_keys_of_an_earlier_round(cohort: Cohort) -> bool:
     return deals(cohort, told(cohort, {3: earlier}))
 
 
-def told_of_another(client: Side, ours: RoundConfig, theirs: RoundConfig) -> bool:
-    """Participant 0 is shown another configuration than all others."""
-    cohort = brought_to("ShareKeys", client, ours)
-    other = start_cohort(theirs, client=client)
+@attack("are not signed by it", at="ShareKeys")
+def two_neighbours_change_names(cohort: Cohort) -> bool:
+    return deals(cohort, told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}))
+
+
+@attack("are not signed by it", at="ShareKeys")
+def a_neighbours_keys_change_roles(cohort: Cohort) -> bool:
+    one = cohort.advertisements[3]
+    swapped = replace(one, mask_key=one.channel_key, channel_key=one.mask_key)
+    return deals(cohort, told(cohort, {3: swapped}))
+
+
+@attack("are not signed by it")
+def shown_another_model(client: Side) -> bool:
+    """One participant trains another model: its update in the sum would be told apart."""
+    cohort = brought_to("ShareKeys", client)
+    other = start_cohort(make_config(12, model_digest=b"M" * 32), client=client)
     mixed = told(cohort, {0: other.advertisements[0]})
     return deals(other, mixed) and deals(cohort, mixed, who=1)
 
 
 @attack("are not signed by it")
-def shown_another_model(client: Side) -> bool:
-    """It trains another model: its update in the sum would be distinguishable."""
-    return told_of_another(client, make_config(12), make_config(12, model_digest=b"M" * 32))
-
-
-@attack("are not signed by it")
 def shown_another_plan(client: Side) -> bool:
-    """It expects more survivors than the others ask for."""
-    plans = (make_config(12, min_survivors=survivors, quorum=10) for survivors in (8, 10))
-    return told_of_another(client, *plans)
+    """One participant is told of more survivors than the others ask for."""
+    cohort = brought_to("ShareKeys", client, make_config(12, min_survivors=8, quorum=10))
+    other = start_cohort(make_config(12, min_survivors=10, quorum=10), client=client)
+    mixed = told(cohort, {0: other.advertisements[0]})
+    return deals(other, mixed) and deals(cohort, mixed, who=1)
 
 
 # ---------------------------------------------------------------- MaskedInputCollection: u2
@@ -283,31 +287,25 @@ def shown_another_plan(client: Side) -> bool:
 
 @attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
 def colluders_repeated_until_u2_is_large_enough(cohort: Cohort) -> bool:
-    """The victim holds shares of colluders only, though u2 says that all have dealt."""
+    """The victim holds shares of nobody but colluders, though it is told that all have dealt."""
     shares = [cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)]
-    return masks_with(cohort, shares=tuple(shares))
+    cohort.mask(0, ALL, NeighbourShares(tuple(shares), to_bitmap(ALL, cohort.u1)))
+    return 0 in cohort.uploads
 
 
 @attack("the dealings are not those of the neighbours in u2", CRASHES, at="MaskedInputCollection")
 def ones_own_dealing_comes_back(cohort: Cohort) -> bool:
-    return masks_with(cohort, shares=(cohort.dealt(0, 3), *cohort.neighbour_shares(0, ALL).shares))
+    message = cohort.neighbour_shares(0, ALL)
+    cohort.mask(0, ALL, replace(message, shares=(cohort.dealt(0, 3), *message.shares)))
+    return 0 in cohort.uploads
 
 
 @attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
 def a_dealer_more_than_in_u2(cohort: Cohort) -> bool:
-    """The participant would hold, and give away, a share of a dealer with which it doesn't mask."""
-    return masks_with(cohort, u2=to_bitmap(ALL - {5}, cohort.u1)) and 5 in cohort.held[0]
-
-
-@attack("this participant's dealing was left out of u2", at="MaskedInputCollection")
-def a_participant_masks_in_a_u2_without_itself(cohort: Cohort) -> bool:
-    return masks_with(cohort, u2=to_bitmap(ALL - {0}, cohort.u1))
-
-
-def masks_with(cohort: Cohort, **changed: Any) -> bool:
-    """Whether participant 0 masks after the changed message."""
-    cohort.mask(0, ALL, replace(cohort.neighbour_shares(0, ALL), **changed))
-    return 0 in cohort.uploads
+    """The participant would hold, and give away, a share of somebody with whom it doesn't mask."""
+    message = cohort.neighbour_shares(0, ALL)
+    cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {5}, cohort.u1)))
+    return 5 in cohort.held[0]
 
 
 @attack("the dealings are not those of the neighbours in u2")
@@ -316,6 +314,13 @@ def the_dealings_of_some_in_u2_are_missing(client: Side) -> bool:
     nobody is shown a dealing of theirs that could be checked.
     """
     return _opens_in_two_cohorts(client, _without_dealings)
+
+
+@attack("this participant's dealing was left out of u2", at="MaskedInputCollection")
+def a_participant_masks_in_a_u2_without_itself(cohort: Cohort) -> bool:
+    message = cohort.neighbour_shares(0, ALL)
+    cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {0}, cohort.u1)))
+    return 0 in cohort.uploads
 
 
 @attack("u2 has {len(u2)} members", at="MaskedInputCollection", min_survivors=8, quorum=10)
