@@ -35,6 +35,7 @@ from tests.support.attempts_in_memory import (
     Recorded,
     Script,
     freeze,
+    held,
     identities,
     keyed_source,
     make_config,
@@ -256,11 +257,6 @@ def refused_by_participant(phase: Any, message: Any) -> None:
     assert held(phase) == before
     if not isinstance(phase, CLIENT.Answered):
         assert phase._left
-
-
-def held(phase: Any) -> Any:
-    """Everything a participant's phase holds, but for the mark that it is over."""
-    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
 def refused_by_coordinator(phase: Any, sender: int, message: Any, error: type[ProtocolError]) -> None:

@@ -181,6 +181,11 @@ def twin(value: Any) -> Any:
     return value
 
 
+def held(phase: Any) -> Any:
+    """All that a participant's phase holds, except the mark that it is over."""
+    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
+
+
 @dataclass
 class Cohort:
     """One cohort of an attempt of a dishonest coordinator, with everything that was revealed in it.
