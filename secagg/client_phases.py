@@ -2,14 +2,12 @@
 
     AdvertiseKeys -> ShareKeys -> MaskedInputCollection -> ConsistencyCheck -> Unmasking -> Answered
 
-Against a coordinator that is curious at most, `UnsignedUnmasking` takes the place of the last two phases.
+Against a coordinator that is at most semi-malicious, `UnsignedUnmasking` replaces ConsistencyCheck and Unmasking.
 
 A phase holds only what is known at that point. Its method takes the coordinator's next message, checks it, and returns
-the next phase with the message to send. A phase can be left only once: each message of an attempt is produced once, and
-no phase is left to answer a second, different question. Each method states what must be durable before its message is
-sent; the shell writes it.
-
-A failed check raises `CoordinatorMisbehaved`. The shell then drops the attempt, with its keys, shares and masks.
+the next phase with the message to send. A phase is left once: no phase remains to answer a second, different question.
+Each method states what must be durable before its message is sent; the shell writes it. A failed check raises
+`CoordinatorMisbehaved`: the shell then drops the attempt, with its keys, shares and masks.
 
 Sources: [BIK+17] Figure 4 with the active-adversary round. ``Deviation:`` comments say where and why we leave it.
 """
@@ -76,10 +74,7 @@ class AdvertiseKeys(ClientPhase):
     name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, identity: IdentityKey, random_bytes: RandomBytes) -> None:
-        """
-        Raises:
-            CoordinatorMisbehaved: this identity isn't on the roster, or didn't win the round's lottery.
-        """
+        """CoordinatorMisbehaved: this identity isn't on the roster, or didn't win the round's lottery."""
         me = config.roster.positions.get(identity.public)
         if me is None:
             raise CoordinatorMisbehaved(ADVERTISE_KEYS, "this participant is not on the roster")
@@ -132,7 +127,7 @@ class ShareKeys(ClientPhase):
         """Check the cohort, derive its context, and deal.
 
         Raises:
-            CoordinatorMisbehaved: u1 or an advertisement of a neighbour fails a check; no neighbour is ever skipped.
+            CoordinatorMisbehaved: u1 or a neighbour's advertisement fails a check; no neighbour is ever skipped.
         """
         self._leave(message, CohortKeys)
         cohort = self._check(message)

@@ -2,8 +2,8 @@
 
     ConsistencyCheck -> Unmasking -> Answered
 
-Against a coordinator that is at most curious, `UnsignedUnmasking` replaces the first two phases. These phases follow
-those of `secagg.client_phases` and obey the same rules.
+Against a coordinator that is at most semi-malicious, `UnsignedUnmasking` replaces the first two phases. These phases
+follow those of `secagg.client_phases` and obey the same rules.
 """
 
 from __future__ import annotations
@@ -95,9 +95,6 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
 
     Two quorums have an honest signer in common, and it signs once. So no sum of this attempt over another u3 can be
     opened, and the participant may take its charge back. It must not go on with the attempt.
-
-    Args:
-        cohort: of the attempt, checked by this participant.
 
     Raises:
         CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
@@ -208,11 +205,7 @@ class Answered:
         self.request_digest = request_digest(request)
 
     def receive(self, message: UnmaskingRequest | SurvivorSets) -> UnmaskingReply:
-        """The same reply to the same request.
-
-        Raises:
-            CoordinatorMisbehaved: the request differs.
-        """
+        """The same reply to the same request; CoordinatorMisbehaved if the request differs."""
         # The message itself is compared. Its digest, for the journal, is not defined for signers out of range.
         if message != self._request:
             raise CoordinatorMisbehaved(UNMASKING, "a second, different unmasking request")

@@ -67,44 +67,6 @@ def _hash_each(label: _Hash, rows: bytes, width: int) -> list[bytes]:
     return hashes
 
 
-def share_leaf(
-    kind: bytes,
-    cohort_context: bytes,
-    dealer: bytes,
-    holder: bytes,
-    x: int,
-    salt: bytes,
-    share: NDArray[np.uint16],
-) -> bytes:
-    """Commit to one share.
-
-    Hiding as long as the 16 salt bytes are fresh, uniform and secret; binding by the collision resistance of SHA-256.
-
-    Args:
-        kind: which of the dealer's secrets the share belongs to, not empty.
-        cohort_context: the hash that names study, round, attempt and u1.
-        dealer: identity of the participant that shares the secret.
-        holder: identity of the participant that holds this share.
-        x: the holder's point, from 1 to 2^32 - 1.
-        salt: 16 bytes, fresh for each share.
-        share: shape (16,), uint16.
-
-    Returns:
-        32 bytes.
-
-    Raises:
-        ValueError: an argument has the wrong type, length or range.
-    """
-    if len(salt) != SALT_BYTES:
-        raise ValueError(f"a salt has {SALT_BYTES} bytes, not {len(salt)}")
-    if share.shape != (SHARE_SYMBOLS,) or share.dtype != np.uint16:
-        raise ValueError(f"a share is {SHARE_SYMBOLS} uint16 symbols, not {share.shape} of {share.dtype}")
-    if not 1 <= x < 2**32:
-        raise ValueError(f"a holder's point cannot be {x}")
-    fields = _prefixed(kind) + _prefixed(cohort_context) + _prefixed(dealer) + _prefixed(holder)
-    return sha256(_SHARE + fields + x.to_bytes(4, "big") + salt + share.astype("<u2", copy=False).tobytes()).digest()
-
-
 @lru_cache(maxsize=8)  # both kinds, of the attempts that are under way
 def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
     """Hash state of a leaf up to the dealer."""
@@ -112,10 +74,16 @@ def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
 
 
 class LeavesOfHolder:
-    """`share_leaf` for the shares that one holder has from many dealers; what they have in common is joined once.
+    """Commit to the shares that one holder has from many dealers; what they have in common is joined once.
+
+    A commitment hides its share as long as the 16 salt bytes are fresh, uniform and secret; it is binding by the
+    collision resistance of SHA-256.
 
     Args:
-        kinds, cohort_context, holder, x: as in `share_leaf`; all kinds that are used.
+        kinds: labels of the dealer's secrets, not empty; all that are used.
+        cohort_context: the hash that names study, round, attempt and u1.
+        holder: its identity.
+        x: its point, from 1 to 2^32 - 1.
     """
 
     def __init__(self, kinds: Sequence[bytes], cohort_context: bytes, holder: bytes, x: int) -> None:
@@ -124,24 +92,20 @@ class LeavesOfHolder:
         self._heads = [_share_head(kind, cohort_context) for kind in kinds]
         self._tail = _prefixed(holder) + x.to_bytes(4, "big")
 
-    def leaf(self, kind: int, dealer: bytes, salt: bytes, share: bytes) -> bytes:
-        """Commit to one share.
+    def leaves(
+        self, kinds: Iterable[int], dealers: Iterable[bytes], salts: Iterable[bytes], shares: Iterable[bytes]
+    ) -> list[bytes]:
+        """Commit to one share of each of many dealers: 32 bytes each.
 
         Args:
-            kind: number of the kind, from 0.
-            dealer: identity, 32 bytes.
-            salt: 16 bytes.
-            share: 16 symbols of two bytes, little-endian.
+            kinds: number of the kind, from 0.
+            dealers: identities, 32 bytes.
+            salts: 16 bytes, fresh for each share.
+            shares: 16 symbols of two bytes, little-endian.
 
         Raises:
             ValueError: a field has another length.
         """
-        return self.leaves([kind], [dealer], [salt], [share])[0]
-
-    def leaves(
-        self, kinds: Iterable[int], dealers: Iterable[bytes], salts: Iterable[bytes], shares: Iterable[bytes]
-    ) -> list[bytes]:
-        """Commit to one share of each of many dealers; arguments and errors as in `leaf`."""
         heads, tail, hashes = [head.copy for head in self._heads], self._tail, []
         for kind, dealer, salt, share in zip(kinds, dealers, salts, shares, strict=True):
             if len(dealer) != HASH_BYTES or len(salt) != SALT_BYTES or len(share) != 2 * SHARE_SYMBOLS:
@@ -153,10 +117,7 @@ class LeavesOfHolder:
 
 
 def pair_nodes(leaves: bytes) -> list[bytes]:
-    """One node for each of many holders.
-
-    Args:
-        leaves: two of 32 bytes for each holder, concatenated.
+    """One node for each of many holders, from two leaves of 32 bytes for each, concatenated.
 
     Raises:
         ValueError: the length is not a multiple of 64.
@@ -181,8 +142,7 @@ class MerkleTree:
     """A Merkle tree over 32-byte leaves, in the order given.
 
     Args:
-        leaves: at least one, each a hash with a label of its own; for share commitments the pair nodes of the holders,
-            in the order of x.
+        leaves: labelled hashes; for share commitments the pair nodes of the holders, in the order of x.
 
     Raises:
         ValueError: there is no leaf, or one does not have 32 bytes.
@@ -219,11 +179,7 @@ class MerkleTree:
         return self._count
 
     def path(self, index: int) -> tuple[bytes, ...]:
-        """Return the siblings from leaf ``index`` up, for `verify_path`.
-
-        Raises:
-            IndexError: there is no such leaf.
-        """
+        """The siblings from leaf ``index`` up, for `verify_path`; IndexError if there is no such leaf."""
         if not 0 <= index < len(self):
             raise IndexError(f"leaf {index} of {len(self)}")
         places, lengths = _siblings(self._count)
@@ -245,11 +201,7 @@ class MerkleForest:
         self._nodes = np.zeros((trees * self._size, HASH_BYTES), dtype=np.uint8)
 
     def store(self, row: int, tree: MerkleTree) -> None:
-        """Store the nodes of a tree.
-
-        Raises:
-            ValueError: the tree is of another size.
-        """
+        """Store the nodes of a tree; ValueError if it is of another size."""
         nodes = np.frombuffer(tree.nodes, dtype=np.uint8).reshape(self._size, HASH_BYTES)
         self._nodes[row * self._size : (row + 1) * self._size] = nodes
 
@@ -258,11 +210,7 @@ class MerkleForest:
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 
     def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[bytes]:
-        """The joined path (`MerkleTree.path`) of one leaf in each of these trees.
-
-        Args:
-            rows, leaves: shape (m,), integers from 0.
-        """
+        """The joined path (`MerkleTree.path`) of one leaf in each of these trees; shape (m,) each, from 0."""
         longest = HASH_BYTES * self._siblings.shape[1]
         at = (rows * self._size)[:, None] + self._siblings[leaves]
         paths = np.take(self._nodes, at, axis=0).tobytes()

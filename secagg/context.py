@@ -75,10 +75,7 @@ class RoundConfig:
 
 
 def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozenset[int]:
-    """The cohort of a round: positions in the roster.
-
-    Args:
-        cohort: C, at most the number of participants on the roster.
+    """The cohort of a round: ``cohort`` positions in the roster, or all of them.
 
     Raises:
         InvalidTicket: the roster has no lottery or none for this round, or the seed isn't the one it was signed with.
@@ -110,7 +107,6 @@ def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]])
     """32 bytes that identify the cohort of an attempt.
 
     Args:
-        round_context: of `RoundConfig.round_context`.
         members: (identity, SHA-256 of its signed advertisement) of every member of u1 in ascending order.
     """
     listed = [part for pair in members for part in pair]

@@ -14,11 +14,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 def encode(label: str, *fields: bytes) -> bytes:
-    """Join a domain label and fields such that different inputs give different bytes.
-
-    Args:
-        label: ASCII name of the purpose, ``sordino/v1/...``.
-        fields: any byte strings.
+    """Join a domain label (ASCII, ``sordino/v1/...``) and fields such that different inputs give different bytes.
 
     Returns:
         The label, the number of fields and the fields, each preceded by its length (8 bytes, little-endian).
@@ -42,11 +38,7 @@ def digest(label: str, *fields: bytes) -> bytes:
 
 
 def digest_of_rows(label: str, *fields: bytes, rows: bytes) -> bytes:
-    """`digest` of some fields followed by many fields of 32 bytes each; fast for thousands of them.
-
-    Args:
-        rows: the fields of 32 bytes, concatenated.
-    """
+    """`digest` of some fields and of ``rows``, many fields of 32 bytes, concatenated; fast for thousands of them."""
     cells = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
     written = np.empty((len(cells), 40), dtype=np.uint8)
     written[:, :8] = np.frombuffer(number(32), dtype=np.uint8)

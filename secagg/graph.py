@@ -45,11 +45,7 @@ class Graph(ABC):
         return self._sharing.threshold
 
     def position(self, member: int) -> int:
-        """Position in sorted u1, from 0.
-
-        Raises:
-            KeyError: not a member.
-        """
+        """Position in sorted u1, from 0; KeyError if it is not a member."""
         at = bisect_left(self.u1, member)
         if at == len(self.u1) or self.u1[at] != member:
             raise KeyError(member)
@@ -192,12 +188,7 @@ class HararyGraph(Graph):
 
 
 def graph_of(u1: tuple[int, ...], parameters: RoundParameters, cohort_context: bytes) -> Graph:
-    """The graph on which this cohort shares; both sides compute it.
-
-    Args:
-        u1: members, ascending.
-        cohort_context: 32 bytes, which fix the ring.
-    """
+    """The graph on which this cohort shares; both sides compute it. The cohort_context fixes the ring."""
     sharing = parameters.sharing(len(u1))
     if sharing.degree == len(u1) - 1:
         return CompleteGraph(u1, sharing)

@@ -67,11 +67,7 @@ class InMemoryAttempt:
         self.completed: Completed | None = None
 
     def run(self) -> Completed:
-        """Play all remaining phases.
-
-        Raises:
-            secagg.errors.ProtocolError: what ends the attempt without a sum.
-        """
+        """Play all remaining phases; a `ProtocolError` ends the attempt without a sum."""
         while self.completed is None:
             self.step()
         return self.completed

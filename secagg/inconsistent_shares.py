@@ -43,9 +43,8 @@ def inconsistent_points(xs: Sequence[int], shares: Symbols, threshold: int) -> f
     most = (len(points) - threshold) // 2
     if most < 1:
         return None
-    drawn = hashlib.shake_256(b"sordino, weights of columns" + shares.astype("<u2").tobytes()).digest(
-        8 * shares.shape[1]
-    )
+    seed = b"sordino, weights of columns" + shares.astype("<u2").tobytes()
+    drawn = hashlib.shake_256(seed).digest(8 * shares.shape[1])
     weights = (np.frombuffer(drawn, dtype="<u8") % np.uint64(PRIME)).astype(np.int64)
     values = (shares.astype(np.int64) * weights % PRIME).sum(axis=1) % PRIME
     polynomial = _decode(points, values, threshold)

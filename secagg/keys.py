@@ -7,7 +7,6 @@ statement starts with its own label, so a signature for one purpose is invalid f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -18,17 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from secagg.encoding import digest, digest_of_rows, encode, number
+from secagg.encoding import RandomBytes, digest, digest_of_rows, encode, number
 from secagg.errors import InvalidKey
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-RandomBytes = Callable[[int], bytes]
-
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
-TAG_BYTES: Final = 16
 # Every channel key encrypts exactly one message, so the nonce may be constant.
 ZERO_NONCE: Final = bytes(12)
 
@@ -120,11 +116,7 @@ def _salted(salt: bytes) -> tuple[_Hash, _Hash]:
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
-    """HKDF-SHA256 (RFC 5869) for at most 32 bytes of output.
-
-    Args:
-        salt: public.
-    """
+    """HKDF-SHA256 (RFC 5869) for at most 32 bytes of output; the salt is public."""
     if not 1 <= length <= 32:
         raise ValueError("at most 32 bytes")
     fresh_inner, fresh_outer = _salted(salt)
@@ -146,10 +138,7 @@ def secret_bytes(symbols: NDArray[np.uint16]) -> bytes:
 
 
 def mask_private_key(symbols: NDArray[np.uint16], round_context: bytes, identity: bytes) -> bytes:
-    """X25519 private key from the shared secret: 32 bytes.
-
-    The secret is drawn as 16 uniform symbols below 65521 (255.99 bits), which Shamir shares exactly, and hashed.
-    """
+    """X25519 private key, 32 bytes: the hash of a secret of 16 uniform symbols below 65521 (255.99 bits)."""
     return digest("sordino/v1/mask-private-key", round_context, identity, secret_bytes(symbols))
 
 

@@ -1,12 +1,9 @@
 """Masks: AES-128 keystreams added to vectors of words modulo 2^B ([BIK+17] section 4, the PRG).
 
-A mask is fixed by a 16-byte key and the vector's length. Its bytes are the AES-128 counter-mode keystream
-with an all-zero 96-bit nonce and a 32-bit big-endian block counter that starts at 2:
-
-    AES_key(0^96 || 2) || AES_key(0^96 || 3) || ...
-
-read as consecutive little-endian words of the vector's word type. A word is the smallest of 8, 16, 32 and 64
-bits that holds B bits, and its B low bits are the mask modulo 2^B: uniform, as 2^B divides the word's range.
+A mask is the AES-128 counter-mode keystream of a 16-byte key with an all-zero 96-bit nonce and a 32-bit big-endian
+block counter that starts at 2, AES_key(0^96 || 2) || AES_key(0^96 || 3) || ..., read as little-endian words. A word is
+the smallest of 8, 16, 32 and 64 bits that holds B bits. Its B low bits are the mask modulo 2^B: uniform, as 2^B divides
+the word's range.
 
 Every key makes exactly one stream; a key used for a second vector would reveal the difference of the two.
 """
@@ -52,13 +49,7 @@ _MODES: Final[dict[Keystream, Any]] = {"gcm": modes.GCM(bytes(12)), "ctr": modes
 
 @cache
 def word_dtype(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the word of a vector modulo 2^bits: the smallest little-endian unsigned integer that holds it.
-
-    Args:
-        bits: B, from 1 to 62.
-
-    Returns:
-        The dtype ``<u1``, ``<u2``, ``<u4`` or ``<u8``.
+    """The word of a vector modulo 2^bits: the smallest that holds it of ``<u1``, ``<u2``, ``<u4`` and ``<u8``.
 
     Raises:
         ValueError: ``bits`` lies outside 1..62.
@@ -74,16 +65,21 @@ def reduce_words(words: Words, bits: int) -> None:
 
     Args:
         words: any shape, writable, of ``word_dtype(bits)``.
-        bits: B, from 1 to 62.
 
     Raises:
         ValueError: ``bits`` lies outside 1..62, or the words have another type.
     """
+    dtype = checked_dtype(words, bits)
+    if bits < 8 * dtype.itemsize:
+        np.bitwise_and(words, dtype.type((1 << bits) - 1), out=words)
+
+
+def checked_dtype(words: NDArray[Any], bits: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """`word_dtype`, if these words have it; else ValueError."""
     dtype = word_dtype(bits)
     if words.dtype != dtype:
         raise ValueError(f"{bits} bits need words of type {dtype}, not {words.dtype}")
-    if bits < 8 * dtype.itemsize:
-        np.bitwise_and(words, dtype.type((1 << bits) - 1), out=words)
+    return dtype
 
 
 def check_stream_length(dim: int, bits: int) -> None:
@@ -102,21 +98,18 @@ def apply_masks(
 ) -> None:
     """Add or subtract masks, in place, and reduce modulo 2^bits.
 
-    The work happens in chunks of the vector, with the masks inside, so that a chunk stays in the processor's
-    cache; each stream runs on from chunk to chunk. numpy and OpenSSL both let go of the interpreter lock.
+    The outer loop runs over chunks of the vector, so that a chunk stays in the processor's cache; each stream runs on
+    from chunk to chunk. numpy and OpenSSL both release the interpreter lock.
 
     Args:
         accumulator: words, shape (d,), contiguous and writable, of ``word_dtype(bits)``; need not be reduced.
         masks: pairs (key of 16 bytes, +1 to add or -1 to subtract the mask of that key).
-        bits: B, from 1 to 62.
         parallel: threads for long work; during it each thread but one holds a further vector.
 
     Raises:
         ValueError: an argument has the wrong type, length, sign or range; the accumulator is then unchanged.
     """
-    dtype = word_dtype(bits)
-    if accumulator.dtype != dtype:
-        raise ValueError(f"{bits} bits need words of type {dtype}, not {accumulator.dtype}")
+    checked_dtype(accumulator, bits)
     if accumulator.ndim != 1 or not accumulator.flags.c_contiguous or not accumulator.flags.writeable:
         raise ValueError("the accumulator must be one contiguous, writable vector")
     check_stream_length(accumulator.size, bits)
@@ -138,20 +131,6 @@ def apply_masks(
         for part in partial_sums[1:]:
             np.add(accumulator, part, out=accumulator)
     reduce_words(accumulator, bits)
-
-
-def mask_words(key: bytes, dim: int, bits: int) -> Words:
-    """Return the mask of one key: uniform words modulo 2^bits, shape (dim,), of ``word_dtype(bits)``.
-
-    Raises:
-        ValueError: as `apply_masks`, or ``dim`` is negative.
-    """
-    if dim < 0:
-        raise ValueError(f"a mask cannot have {dim} words")
-    check_stream_length(dim, bits)
-    words: Words = np.zeros(dim, dtype=word_dtype(bits))
-    apply_masks(words, [(key, 1)], bits)
-    return words
 
 
 def _add_all(accumulator: Words, masks: Sequence[tuple[bytes, int]]) -> None:
@@ -195,11 +174,7 @@ def _chunks(vector: Words) -> Iterator[Words]:
 
 
 def _open_stream(key: bytes, variant: Keystream) -> CipherContext:
-    """Open the keystream of a key; encrypting zeros yields it.
-
-    GCM is counter mode plus a tag; block 1 is kept for the tag and data start at block 2. The tag is never
-    requested: a keystream has nothing to authenticate.
-    """
+    """Encrypting zeros yields the keystream. GCM is counter mode plus a tag, which is never requested."""
     return Cipher(algorithms.AES(key), _MODES[variant]).encryptor()
 
 
@@ -209,15 +184,12 @@ _chosen: Keystream | None = None  # affects speed only: a process-wide value cha
 def choose_keystream(clock: Callable[[], float] | None = None) -> Keystream:
     """Choose the faster of the two ways to make the keystream, once for this process.
 
-    Both make the same bytes, so peers need not agree. Where OpenSSL has wide AES instructions for it, GCM is
-    twice as fast as CTR; elsewhere CTR can win, since it computes no tag. This package reads no clock: a process passes
-    one at its start. Until then GCM is used.
+    Both make the same bytes, so peers need not agree. Where OpenSSL has wide AES instructions for it, GCM is twice as
+    fast as CTR; elsewhere CTR can win, since it computes no tag. Until a process passes a clock, GCM is used.
 
     Args:
-        clock: any monotonic clock, such as ``time.perf_counter``; None only returns the current choice.
-
-    Returns:
-        The choice now in force. The first call with a clock takes about a millisecond; later calls keep its answer.
+        clock: any monotonic clock, such as ``time.perf_counter``; None only returns the current choice. The first call
+            with a clock takes about a millisecond; later calls keep its answer.
     """
     global _chosen
     if _chosen is None and clock is not None:

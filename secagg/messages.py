@@ -205,15 +205,6 @@ def to_bitmap(members: frozenset[int], u1: tuple[int, ...]) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-def from_bitmap(data: bytes, u1: tuple[int, ...]) -> frozenset[int]:
-    """Inverse of `to_bitmap`.
-
-    Raises:
-        ValueError: wrong length, or unused bits set.
-    """
-    return frozenset(Subset(data, u1))
-
-
 class Messages(Mapping[int, Message], Generic[Message]):
     """Receiver -> message, each made when it is read: all of them at once could fill the memory."""
 

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.masking import Words, word_dtype
+from secagg.masking import Words, checked_dtype, word_dtype
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -103,14 +103,7 @@ def packed_size(dim: int, bits: int) -> int:
 
 
 def pack(values: Words, bits: int) -> bytes:
-    """Pack values of exactly ``bits`` bits in the layout described above.
-
-    Args:
-        values: shape (d,), of ``word_dtype(bits)``, each below 2^bits.
-        bits: B, from 1 to 62.
-
-    Returns:
-        ceil(d * bits / 8) bytes.
+    """Pack values, each below 2^bits, shape (d,), of ``word_dtype(bits)``, as ceil(d * bits / 8) bytes.
 
     Raises:
         ValueError: an argument has the wrong type, shape or range.
@@ -144,19 +137,10 @@ def pack(values: Words, bits: int) -> bytes:
 
 
 def unpack(data: Buffer, dim: int, bits: int) -> Words:
-    """Unpack what `pack` made.
-
-    Args:
-        data: ceil(dim * bits / 8) bytes.
-        dim: d, how many values there are.
-        bits: B, from 1 to 62.
-
-    Returns:
-        shape (dim,), of ``word_dtype(bits)``, each below 2^bits; a fresh array.
+    """Unpack ``dim`` values that `pack` made: a fresh array, shape (dim,), of ``word_dtype(bits)``, each below 2^bits.
 
     Raises:
-        ValueError: the length is not that of ``dim`` values, an unused bit is set, or an argument lies outside
-            its range.
+        ValueError: the length is not that of ``dim`` values, an unused bit is set, or an argument is out of range.
     """
     layout = _layout(bits)
     groups, tail = _checked_parts(data, dim, layout)
@@ -186,7 +170,6 @@ def add_packed(accumulator: Words, data: Buffer, bits: int) -> None:
         accumulator: shape (d,), contiguous and writable, of ``word_dtype(bits)``; need not be reduced before, and
             is reduced after.
         data: ceil(d * bits / 8) bytes, as `pack` makes them.
-        bits: B, from 1 to 62.
 
     Raises:
         ValueError: as `unpack`, or the accumulator has the wrong type or shape; it is then unchanged.
@@ -229,8 +212,7 @@ def _runs(layout: _Layout, groups: int) -> Iterator[tuple[slice, Words]]:
 
 
 def _check_words(values: NDArray[Any], layout: _Layout) -> None:
-    if values.dtype != layout.dtype:
-        raise ValueError(f"{layout.bits} bits need words of type {layout.dtype}, not {values.dtype}")
+    checked_dtype(values, layout.bits)
     if values.ndim != 1:
         raise ValueError(f"a vector has one axis, not {values.ndim}")
 

@@ -129,9 +129,8 @@ def signatures_needed(u1: int, colluders: int) -> int:
 def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_probability: float = 1.5e-3) -> int:
     """The largest min_survivors that independent dropouts miss with probability at most ``abort_probability``.
 
-    The default probability is displayed as 0.1 %: for 100 participants of whom 30 % leave it gives 56 (0.11 %).
-
-    Never below the threshold of the full cohort (a lower value is infeasible).
+    Never below the threshold of the full cohort (a lower value is infeasible). The default probability is displayed as
+    0.1 %: for 100 participants of whom 30 % leave it gives 56 (0.11 %).
     """
     low, high = complete_graph_threshold(cohort, colluders), cohort
     if low >= high:

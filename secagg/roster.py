@@ -130,11 +130,7 @@ def sign_roster(roster: Roster, authority: Ed25519PrivateKey) -> bytes:
 
 
 def verify_roster(data: bytes, authority_public: bytes) -> Roster:
-    """Read a roster file and check its signature.
-
-    Args:
-        data: the file's bytes.
-        authority_public: the authority's Ed25519 public key, 32 bytes, known in advance.
+    """Read a roster file and check its signature by the authority (Ed25519 public key, known in advance).
 
     Raises:
         InvalidRoster: unreadable, inconsistent, or not signed by this authority.

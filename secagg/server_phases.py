@@ -5,8 +5,8 @@
 A phase takes messages with `receive`. A message that fails a check, or doesn't belong to this phase, raises and leaves
 the phase unchanged. `close` fixes the phase's set, once, and returns the next phase with the messages to send; the
 caller owns the clock and chooses the moment. Later messages are refused, with one exception: `Unmasking.admit` accepts
-a signature over the survivor sets after others were asked for their shares.
-A phase that would end with too few participants raises `TooFewClients`, and nothing was revealed.
+a signature over the survivor sets after others were asked for their shares. A phase that would end with too few
+participants raises `TooFewClients`, and nothing was revealed.
 
 The sets are u1 (keys advertised), u2 (shares dealt), u3 (inputs received), u4 (sets signed), u5 (shares revealed).
 
@@ -65,11 +65,7 @@ class AdvertiseKeys(ServerPhase):
     name = ADVERTISE_KEYS
 
     def __init__(self, config: RoundConfig, cohort: frozenset[int]) -> None:
-        """Args: the attempt's configuration; the invited participants that are connected.
-
-        Raises:
-            ValueError: a participant isn't invited; honest participants would abort.
-        """
+        """``cohort``: the invited participants that are connected; ValueError for others: honest peers would abort."""
         if not cohort <= config.invited:
             raise ValueError("the cohort contains a participant that isn't on the roster or did not win the lottery")
         self.config, self.cohort = config, cohort

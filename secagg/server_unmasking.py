@@ -142,10 +142,7 @@ class Unmasking(ServerPhase):
         return {dealer: number for dealer, number in numbers if number < self.needed}
 
     def admit(self, sender: int, message: ConsistencySignature) -> Messages[UnmaskingRequest]:
-        """Accept a signature over the survivor sets after enough others were received.
-
-        Returns:
-            The request to the signer.
+        """Accept a signature over the survivor sets after enough others were received; returns the signer's request.
 
         Raises:
             UnexpectedMessage: it isn't in u3, has signed before, or the sum is open; or the plan has no signatures.

@@ -1,15 +1,14 @@
 """Shamir secret sharing of short symbol vectors over the prime field of 65521 elements ([Sha79]).
 
-A secret is a vector of symbols below 65521, each shared by a polynomial of its own of degree threshold - 1 whose
-value at 0 is the symbol; the share of holder x is the vector of the values at x. Any ``threshold`` shares give the
-secret; fewer are independent of it. Sixteen uniform symbols carry 255.9 bits; callers
-hash them to key bytes, so no encoding of bytes as symbols is needed.
+A secret is a vector of symbols below 65521, each shared by a separate polynomial of degree threshold - 1 whose value at
+0 is the symbol; the share of holder x is the vector of the values at x. Any ``threshold`` shares give the secret; fewer
+are independent of it. Sixteen uniform symbols carry 255.9 bits; callers hash them to key bytes.
 
 Nothing here detects a wrong share: callers check the rebuilt secret against its public key or commitment.
 Running times depend on sizes only up to what BLAS and integer division do; they are not constant by proof.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import index
 from typing import Any, Final, TypeAlias
@@ -17,7 +16,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-RandomBytes: TypeAlias = Callable[[int], bytes]
+from secagg.encoding import RandomBytes
+
 Symbols: TypeAlias = NDArray[np.uint16]
 
 PRIME: Final = 65521  # the largest prime below 2^16: a symbol fits two bytes
@@ -48,8 +48,7 @@ def random_symbols(count: int, random_bytes: RandomBytes) -> Symbols:
     modulo 65521 instead would make the 15 smallest symbols twice as likely as the others.
 
     Args:
-        count: how many, at least 0.
-        random_bytes: a function n -> n uniform bytes; called for exactly the bytes still missing.
+        random_bytes: called for exactly the bytes that are still missing.
 
     Returns:
         shape (count,), uint16.
@@ -84,7 +83,6 @@ def split(secret: Symbols, threshold: int, xs: Sequence[int], random_bytes: Rand
         secret: symbols below 65521, shape (s,) or (..., s), uint16.
         threshold: shares that give the secret back, from 2 to len(xs).
         xs: the holders' points, distinct, from 1 to 65520.
-        random_bytes: a function n -> n uniform bytes.
 
     Returns:
         shape (len(xs), ..., s), uint16: row i is the share of the holder at ``xs[i]``.

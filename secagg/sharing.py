@@ -163,8 +163,7 @@ def published(members: int, adversarial: float, dropout: float, adversary: str) 
     A = floor(adversarial x n) and D = floor(dropout x n), of the decimal values.
 
     Raises:
-        InvalidParameters: an argument lies outside its range, or the adversary is `MALICIOUS`, for which no rule is
-            published.
+        InvalidParameters: an argument is out of range, or the adversary is `MALICIOUS`: no rule is published for it.
     """
     if members < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
         raise InvalidParameters("adversarial and dropout are shares in [0, 1) of at least 1 member")

@@ -14,13 +14,7 @@ SIGNATURE_BYTES: Final = 64
 
 
 def verify_signature(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether ``signature`` is valid for ``public_key`` and ``message``; False for malformed arguments, too.
-
-    Args:
-        public_key: 32 bytes.
-        signature: 64 bytes.
-        message: any bytes.
-    """
+    """Whether a signature (64 bytes) is valid for a key (32 bytes) and any message; False for malformed arguments."""
     # The library doesn't check the lengths: it would read past a short key, and treat the message's first bytes as the
     # end of a short signature.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:

@@ -51,10 +51,7 @@ def sample_size(shown: int, needed: int) -> int:
     """The smallest sample that is all valid with probability at most 2^-64 if fewer than ``needed`` of those shown are.
 
     The probability is largest with needed - 1 valid ones: C(needed - 1, s) / C(shown, s), drawn without replacement. It
-    is 0 for s = needed.
-
-    Args:
-        needed: at most ``shown``; if it is not positive, the sample is empty.
+    is 0 for s = needed, which is at most ``shown``; if it is not positive, the sample is empty.
     """
     chance, size = 1.0, 0
     while size < needed and chance > _CHANCE:

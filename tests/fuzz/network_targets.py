@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 import server.service
 from secagg.messages import SALT_BYTES, SHARE_BYTES, CohortKeys, NeighbourShares, UnmaskingReply
@@ -16,27 +16,15 @@ from server.open_calls import Caller, CallRefused
 from server.peer_certificate import CertificateHolders, check_certificate
 from server.sessions import SessionRefused, Sessions
 from tests.fuzz.mutations import message_mutation
-from tests.fuzz.played import codecs, plain, reference_round
+from tests.fuzz.played import Codec, codecs, plain, reference_round
 from tests.fuzz.target import Target, must
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.certificates import HOST_URI, IDENTITY_URI
 from wire.transport import CHUNK_BYTES, InvalidChunk, frame, unframe
 
-# Fields of the two envelopes that the codec reads, and how it writes them again.
-UP: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Message]]]] = {
-    "advertise_keys": (codec.read_advertisement, codec.write_advertisement),
-    "share_keys": (codec.read_sealed_shares, codec.write_sealed_shares),
-    "consistency": (codec.read_consistency, codec.write_consistency),
-    "unmasking": (codec.read_unmasking_reply, codec.write_unmasking_reply),
-}
-DOWN: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Message]]]] = {
-    "cohort_keys": (codec.read_cohort_keys, lambda read: codec.write_cohort_keys(1, 1, read)),
-    "neighbour_shares": (codec.read_neighbour_shares, lambda read: codec.write_neighbour_shares(1, 1, read)),
-    "survivor_sets": (codec.read_survivor_sets, lambda read: codec.write_survivor_sets(1, 1, read)),
-    "unmasking_request": (codec.read_unmasking_request, lambda read: codec.write_unmasking_request(1, 1, read)),
-    "survivor_proof": (codec.read_survivor_proof, lambda read: codec.write_survivor_proof(1, 1, *read)),
-}
+CODECS: Final = {one.field: one for one in codecs().values()}
+TICKET: Final = Codec("ticket", codec.write_ticket, codec.read_ticket)
 
 
 def read_participant_message(data: bytes) -> None:
@@ -45,10 +33,9 @@ def read_participant_message(data: bytes) -> None:
         message = pb.ParticipantMessage.FromString(data)
     except DecodeError:
         return
-    if message.WhichOneof("message") == "phase":
-        name = message.phase.WhichOneof("message")
-        if name in UP:
-            _there_and_back(*UP[name], getattr(message.phase, name))
+    name = message.phase.WhichOneof("message")
+    if message.WhichOneof("message") == "phase" and name in CODECS:
+        _there_and_back(CODECS[name], getattr(message.phase, name))
 
 
 def read_coordinator_message(data: bytes) -> None:
@@ -59,9 +46,9 @@ def read_coordinator_message(data: bytes) -> None:
         return
     name = message.WhichOneof("message")
     if name == "round_start" and message.round_start.HasField("ticket"):
-        _there_and_back(codec.read_ticket, codec.write_ticket, message.round_start.ticket)
-    elif name in DOWN:
-        read = _there_and_back(*DOWN[name], getattr(message, name))
+        _there_and_back(TICKET, message.round_start.ticket)
+    elif name in CODECS:
+        read = _there_and_back(CODECS[name], getattr(message, name))
         if isinstance(read, CohortKeys) and len(dict(read.members)) == len(read.members):
             whole = codec.message(cohort_keys=codec.write_cohort_keys(1, 1, read))
             must(codec.CohortKeysWriter(1, 1).write(read) == whole, "u1 put together from parts is another message")
@@ -70,13 +57,12 @@ def read_coordinator_message(data: bytes) -> None:
             must(codec.neighbour_shares(1, 1, read) == whole, "shares put together from parts are another message")
 
 
-def _there_and_back(read: Callable[[Any], Any], write: Callable[[Any], Message | None], message: Any) -> Any:
+def _there_and_back(travels: Codec, message: Any) -> Any:
     try:
-        found = read(message)
+        found = travels.read(message)
     except codec.MalformedMessage:
         return None
-    written = write(found)
-    again = read(type(message).FromString(written.SerializeToString()))
+    again = travels.read(type(message).FromString(travels.write(found).SerializeToString()))
     must(plain(again) == plain(found), "what was read is written otherwise")
     if isinstance(found, UnmaskingReply):
         lengths = {(len(one.share), len(one.salt)) for one in found.shares if one is not None}
@@ -121,8 +107,8 @@ def participant_seeds() -> Iterator[bytes]:
     """What participants send in an attempt, and around it."""
     for step in reference_round().steps.values():
         message = next(iter(step.up.values()))
-        codec = codecs()[type(message)]
-        phase = pb.PhaseMessage(round=1, attempt=1, **{codec.phase_field: codec.write(message)})
+        travels = codecs()[type(message)]
+        phase = pb.PhaseMessage(round=1, attempt=1, **{travels.field: travels.write(message)})
         yield pb.ParticipantMessage(phase=phase).SerializeToString()
     for one in (
         pb.ParticipantMessage(open=pb.Open(protocol_version=1, identity=bytes(32), study="s", nonce=bytes(32))),
@@ -140,8 +126,8 @@ def coordinator_seeds() -> Iterator[bytes]:
     sets = request = None
     for step in (*reference_round().steps.values(), *reference_round("ring").steps.values()):
         for message in list(step.down.values())[:1]:
-            name = codecs()[type(message)].phase_field
-            yield pb.CoordinatorMessage(**{name: codecs()[type(message)].write(message)}).SerializeToString()
+            name = codecs()[type(message)].field
+            yield pb.CoordinatorMessage(**{name: CODECS[name].write(message)}).SerializeToString()
             sets = message if name == "survivor_sets" else sets
             request = message if name == "unmasking_request" else request
     ticket = pb.LotteryTicket(seed=bytes(32), path=[bytes(32)] * 3)
@@ -213,18 +199,8 @@ def certificate_seeds() -> Iterator[bytes]:
 
 
 TARGETS: Final = (
-    Target(
-        "participant_message",
-        read_participant_message,
-        participant_seeds,
-        message_mutation(pb.ParticipantMessage),
-    ),
-    Target(
-        "coordinator_message",
-        read_coordinator_message,
-        coordinator_seeds,
-        message_mutation(pb.CoordinatorMessage),
-    ),
+    Target("participant_message", read_participant_message, participant_seeds, message_mutation(pb.ParticipantMessage)),
+    Target("coordinator_message", read_coordinator_message, coordinator_seeds, message_mutation(pb.CoordinatorMessage)),
     Target("session", hear_session, session_seeds, message_mutation(pb.ParticipantMessage)),
     Target("chunk", read_chunk, chunk_seeds, largest=20_000),
     Target(

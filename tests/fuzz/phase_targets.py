@@ -24,8 +24,8 @@ from secagg.messages import UNMASKING, MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
 from tests.fuzz.played import GRAPHS, answer, codecs, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
-from tests.support.attempts_in_memory import Recorded, Step, freeze, twin
-from wire.codec import MalformedMessage, read_survivor_proof, write_survivor_proof
+from tests.support.attempts_in_memory import Recorded, Step, freeze, held, twin
+from wire.codec import MalformedMessage, read_survivor_proof
 
 _MOST_MESSAGES: Final = 8
 
@@ -41,7 +41,7 @@ def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
         else:
             change_message(written, choose)
     try:
-        found = codec.read(codec.kind.FromString(written.SerializeToString()))
+        found = codec.read(type(written).FromString(written.SerializeToString()))
     except (MalformedMessage, DecodeError):
         return None
     return replace(found, packed=packed) if isinstance(message, MaskedInput) else found
@@ -105,12 +105,12 @@ def client_target(name: str, data: bytes) -> None:
     message = travelled(letters[receiver], choose, choose.below(4))
     if message is None:
         return
-    before = _held(phase)
+    before = held(phase)
     try:
         following, reply = answer(played.config, me, phase, message)
     except CoordinatorMisbehaved as error:
         must(bool(error.reason), "a refusal without a reason")
-        must(_held(phase) == before, "a refused message changed what a participant holds")
+        must(held(phase) == before, "a refused message changed what a participant holds")
         must(_over(played, me, phase, step.down[me]), "a participant goes on after a refusal")
         return
     honest = freeze(message) == freeze(step.down[me])
@@ -151,7 +151,7 @@ def excluded_target(data: bytes) -> None:
     cohort = _excluded_cohort(graph)
     source = reference_round(graph, 1, name) if choose.below(4) else reference_round(graph)
     sets, request = (next(iter(one.down.values())) for one in list(source.steps.values())[-2:])
-    written = write_survivor_proof(1, 1, sets, request)
+    written = codecs()[tuple].write((sets, request))
     for _ in range(choose.below(4)):
         change_message(written, choose)
     try:
@@ -186,11 +186,6 @@ def _short(data: bytes) -> bool:
     The seeds play it.
     """
     return data[-1:] != b"\x00"
-
-
-def _held(phase: Any) -> Any:
-    """All that a participant's phase holds, but for the mark that it is over."""
-    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
 def _over(played: Recorded, me: int, phase: Any, honest: Any) -> bool:

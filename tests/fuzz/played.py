@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from google.protobuf.message import Message
 
 from secagg import messages
 from secagg.context import RoundConfig
@@ -34,54 +32,34 @@ plain = freeze
 # ---------------------------------------------------------------- messages in bytes
 
 
-@dataclass(frozen=True)
-class Codec:
-    """How one kind of message travels: the field of its envelope, the message in it, and both ways."""
+class Codec(NamedTuple):
+    """How one kind of message travels: the field of its envelope, and both ways."""
 
-    phase_field: str
-    kind: type[Message]
-    write: Callable[[Any], Message]
+    field: str
+    write: Callable[[Any], Any]
     read: Callable[[Any], Any]
 
 
 @cache
 def codecs() -> Mapping[type, Codec]:
-    """By the core's type. What the coordinator sends also names round and attempt."""
+    """By the core's type; a tuple proves survivor sets. What the coordinator sends also names round and attempt."""
+    write_keys, write_shares = partial(codec.write_cohort_keys, 1, 1), partial(codec.write_neighbour_shares, 1, 1)
+    write_sets, write_request = partial(codec.write_survivor_sets, 1, 1), partial(codec.write_unmasking_request, 1, 1)
+
+    def write_proof(proof: tuple[messages.SurvivorSets, messages.UnmaskingRequest]) -> pb.SurvivorProof:
+        return codec.write_survivor_proof(1, 1, *proof)
+
     return {
-        messages.Advertisement: Codec(
-            "advertise_keys", pb.Advertisement, codec.write_advertisement, codec.read_advertisement
-        ),
-        messages.SealedShares: Codec(
-            "share_keys", pb.SealedShares, codec.write_sealed_shares, codec.read_sealed_shares
-        ),
-        messages.MaskedInput: Codec("masked_input", pb.MaskedInputOffer, _write_offer, _read_offer),
-        messages.ConsistencySignature: Codec(
-            "consistency", pb.ConsistencySignature, codec.write_consistency, codec.read_consistency
-        ),
-        messages.UnmaskingReply: Codec(
-            "unmasking", pb.UnmaskingReply, codec.write_unmasking_reply, codec.read_unmasking_reply
-        ),
-        messages.CohortKeys: Codec(
-            "cohort_keys", pb.CohortKeys, lambda one: codec.write_cohort_keys(1, 1, one), codec.read_cohort_keys
-        ),
-        messages.NeighbourShares: Codec(
-            "neighbour_shares",
-            pb.NeighbourShares,
-            lambda one: codec.write_neighbour_shares(1, 1, one),
-            codec.read_neighbour_shares,
-        ),
-        messages.SurvivorSets: Codec(
-            "survivor_sets",
-            pb.SurvivorSets,
-            lambda one: codec.write_survivor_sets(1, 1, one),
-            codec.read_survivor_sets,
-        ),
-        messages.UnmaskingRequest: Codec(
-            "unmasking_request",
-            pb.UnmaskingRequest,
-            lambda one: codec.write_unmasking_request(1, 1, one),
-            codec.read_unmasking_request,
-        ),
+        messages.Advertisement: Codec("advertise_keys", codec.write_advertisement, codec.read_advertisement),
+        messages.SealedShares: Codec("share_keys", codec.write_sealed_shares, codec.read_sealed_shares),
+        messages.MaskedInput: Codec("masked_input", _write_offer, _read_offer),
+        messages.ConsistencySignature: Codec("consistency", codec.write_consistency, codec.read_consistency),
+        messages.UnmaskingReply: Codec("unmasking", codec.write_unmasking_reply, codec.read_unmasking_reply),
+        messages.CohortKeys: Codec("cohort_keys", write_keys, codec.read_cohort_keys),
+        messages.NeighbourShares: Codec("neighbour_shares", write_shares, codec.read_neighbour_shares),
+        messages.SurvivorSets: Codec("survivor_sets", write_sets, codec.read_survivor_sets),
+        messages.UnmaskingRequest: Codec("unmasking_request", write_request, codec.read_unmasking_request),
+        tuple: Codec("survivor_proof", write_proof, codec.read_survivor_proof),
     }
 
 

@@ -95,6 +95,16 @@ class Target:
     largest: int = LARGEST
     tokens: tuple[bytes, ...] = ()
 
+    def changed(self, data: bytes, choose: Choices, changes: int) -> bytes:
+        """An input after some changes; of one byte each where bytes have no form."""
+        for _ in range(changes):
+            if self.mutate is not None:
+                data = self.mutate(data, choose)
+            elif data:
+                place = choose.below(len(data))
+                data = data[:place] + choose.take(1) + data[place + 1 :]
+        return data
+
 
 @contextmanager
 def trusting(*modules: ModuleType, name: str = "verify_signature") -> Iterator[None]:

@@ -1,5 +1,6 @@
-"""What a cheating participant can make of an honest message: `forge` for what must be refused whoever sent it,
-`cheat` for what it may well get away with, since it signs it itself.
+"""What a cheating participant makes of an honest message.
+
+`forge` makes messages that must be refused from any sender. The others make messages that may be taken: it signs them.
 """
 
 from __future__ import annotations
@@ -27,14 +28,6 @@ from secagg.packing import pack, unpack
 from secagg.shamir import PRIME
 from tests.support.attempts_in_memory import LOW_ORDER, Vector, identities
 from tests.support.crooked_dealings import crooked_shares
-
-
-class Broken(AssertionError):
-    """A claim that doesn't hold."""
-
-    def __init__(self, claim: str, text: str) -> None:
-        super().__init__(f"{claim}: {text}")
-        self.claim = claim
 
 
 def flipped(data: bytes, bit: int) -> bytes:

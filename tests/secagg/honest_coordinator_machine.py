@@ -18,15 +18,14 @@ of this file say what must hold whatever it chooses:
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from secagg.context import RoundConfig
 from secagg.errors import (
@@ -40,9 +39,10 @@ from secagg.errors import (
 from secagg.graph import Graph
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
-from tests.secagg.cheating_participants import Broken, crooked_deal, forge, inconsistent_keys, shifted, silent_on
+from tests.secagg.cheating_participants import crooked_deal, forge, inconsistent_keys, shifted, silent_on
+from tests.secagg.claims import ClaimingMachine
 from tests.support.attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
-from tests.support.naive_variants import CLIENT, SERVER, Side
+from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
@@ -64,31 +64,20 @@ class Letter:
     shift: Vector | None = None  # what a lying sender added to its input
 
 
-class HonestCoordinator(RuleBasedStateMachine):
+class HonestCoordinator(ClaimingMachine):
     """The attempts of one round, one after another."""
 
-    client: ClassVar[Side] = CLIENT
     server: ClassVar[Side] = SERVER
     watch: ClassVar[frozenset[str]] = WATCHED
-    focus: ClassVar[tuple[tuple[str, str], ...]] = ()  # plans, and the messages they are for, instead of drawn ones
-    seen: ClassVar[Counter[str]] = Counter()  # over all examples, so that a test can tell what was reached
-    checked: ClassVar[Counter[str]] = Counter()  # how often each claim was held against something
-    on_a_ring: ClassVar[bool | None] = None  # instead of drawn
+    # Replace what is drawn: plans with the messages they are for, how a cheater carries them out, the graph.
+    focus: ClassVar[tuple[tuple[str, str], ...]] = ()
+    trick: ClassVar[int | None] = None
+    on_a_ring: ClassVar[bool | None] = None
 
-    broken = False
     ended: str | None = None
     graph: Graph
 
     # ------------------------------------------------------------ claims
-
-    def claim(self, holds: bool, name: str, text: str) -> None:
-        self.checked[name] += 1
-        if not holds and name in self.watch:
-            self.fail(name, text)
-
-    def fail(self, name: str, text: str) -> NoReturn:
-        self.broken = True
-        raise Broken(name, text)
 
     def core(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the code under test: protocol errors are its answers, anything else is a crash."""
@@ -97,8 +86,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         except ProtocolError:
             raise
         except Exception as error:
-            self.broken = True
-            raise Broken("crash", f"{type(error).__name__}: {error}") from error
+            self.fail("crash", f"{type(error).__name__}: {error}")
 
     # ------------------------------------------------------------ attempts begin and end
 
@@ -131,9 +119,9 @@ class HonestCoordinator(RuleBasedStateMachine):
         ring: bool,
         adversary: str,
     ) -> None:
-        """At most so many are lost in all; for so many phases all goes well, that late phases see mischief too.
+        """Of a round: at most `losses` messages are lost, and `calm` phases go well, so that late ones see cheating.
 
-        One cheater has a plan for some of its messages (see `as_planned`); what else it does is chosen on the way.
+        One cheater has a plan for some of its messages (see `as_planned`); its other actions are chosen on the way.
         """
         ring = ring if self.on_a_ring is None else self.on_a_ring
         cohort += 2 * ring
@@ -145,7 +133,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         self.cheaters = frozenset(who % cohort for who in cheaters)
         self.earlier: list[Letter] = []  # of attempts that are over
         self.attempt, self.losses = 0, losses
-        self.plans, self.how = self.focus or tuple(plans), how
+        self.plans, self.how = self.focus or tuple(plans), how if self.trick is None else self.trick
         self.start()
         for _ in range(calm):
             self.all_are_asked()
@@ -179,7 +167,7 @@ class HonestCoordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.ended is not None)
     @rule()
     def next_attempt(self) -> None:
-        """Everybody is back: who crashed sat the last attempt out, as its own notes tell it to."""
+        """All are back: a participant that crashed skipped the rest of the last attempt."""
         if self.attempt < 2:
             self.earlier += self.sent
             self.start()
@@ -214,23 +202,13 @@ class HonestCoordinator(RuleBasedStateMachine):
 
     def arrives(self, letter: Letter) -> None:
         name = self.coordinator.name
-        current, before = self.coordinator, freeze(self.coordinator)
         if letter.attempt == self.attempt and letter.phase in self.closed:
             self.late(letter, self.closed[letter.phase])
         if letter.phase == SIGN and name == UNMASK:
             self.signs_late(letter)
             return
-        try:
-            self.core(current.receive, letter.sender, letter.message)
-        except (InvalidMessage, UnexpectedMessage) as error:
-            self.claim(freeze(current) == before, "unchanged", f"{name} by {error}")
-            self.claim(error.phase == name and error.sender == letter.sender, "blame", f"not the sender: {error}")
-            if isinstance(error, InvalidMessage):
-                self.claim(letter.sender in self.cheaters, "blame", str(error))
-                self.leaves(letter.sender)
-            self.seen[f"{type(error).__name__} in {name}"] += 1
+        if not self.taken_by(self.coordinator.receive, letter, {name}, f"in {name}"):
             return
-        self.claim(not letter.forged, "forged", f"{name} took a forged message of {letter.sender}")
         self.claim(letter.phase == name, "forged", f"{name} took a message of {letter.phase}")
         self.taken[name].add(letter.sender)
         if name == ADVERTISE:
@@ -239,28 +217,37 @@ class HonestCoordinator(RuleBasedStateMachine):
             self.shifts[letter.sender] = letter.shift
 
     def signs_late(self, letter: Letter) -> None:
-        """Others are asked for their shares already; who signs the same sets now is asked too."""
-        current, before, sender = self.coordinator, freeze(self.coordinator), letter.sender
-        try:
-            requests = self.core(current.admit, sender, letter.message)
-        except (InvalidMessage, UnexpectedMessage) as error:
-            self.claim(freeze(current) == before, "unchanged", f"{SIGN} late by {error}")
-            self.claim(error.sender == sender, "blame", f"not the sender: {error}")
-            if isinstance(error, InvalidMessage):
-                self.claim(sender in self.cheaters, "blame", str(error))
-                self.leaves(sender)
-            self.seen[f"{type(error).__name__} of a late signature"] += 1
+        """The others have their requests already; a participant that signs the same sets now gets one too."""
+        sender = letter.sender
+        requests = self.taken_by(self.coordinator.admit, letter, {SIGN, UNMASK}, "of a late signature")
+        if not requests:
             return
-        self.claim(not letter.forged, "forged", f"{UNMASK} took a forged signature of {sender}")
         self.claim(sender in self.sets[MASK] - self.taken[SIGN], "sets", f"{sender} was let in late")
         self.taken[SIGN].add(sender)
         self.sets[SIGN] |= {sender}
-        self.claim(set(requests) == {sender}, "sets", "others than the late signer are told")
-        self.down += [(who, UNMASK, message) for who, message in requests.items()]
+        self.claim(set(requests[0]) == {sender}, "sets", "others than the late signer are sent a request")
+        self.down += [(who, UNMASK, message) for who, message in requests[0].items()]
         self.seen["let in late"] += 1
 
+    def taken_by(self, call: Callable[..., Any], letter: Letter, phases: set[str], where: str) -> list[Any]:
+        """The coordinator's result in a list; empty if it refused the message, which must change nothing."""
+        current, before = self.coordinator, freeze(self.coordinator)
+        try:
+            result = self.core(call, letter.sender, letter.message)
+        except (InvalidMessage, UnexpectedMessage) as error:
+            self.claim(freeze(current) == before, "unchanged", f"{where} by {error}")
+            blamed = error.phase in phases and error.sender == letter.sender
+            self.claim(blamed, "blame", f"not the sender: {error}")
+            if isinstance(error, InvalidMessage):
+                self.claim(letter.sender in self.cheaters, "blame", str(error))
+                self.leaves(letter.sender)
+            self.seen[f"{type(error).__name__} {where}"] += 1
+            return []
+        self.claim(not letter.forged, "forged", f"{current.name} took a forged message of {letter.sender}")
+        return [result]
+
     def late(self, letter: Letter, closed: Any) -> None:
-        """For a phase that is over: it must not change what came out of it, and the next phase sees another kind."""
+        """A message for a phase that is over: it must not change the phase's result, and the next phase gets it too."""
         before = freeze(self.coordinator)
         try:
             self.core(closed.receive, letter.sender, letter.message)
@@ -271,7 +258,7 @@ class HonestCoordinator(RuleBasedStateMachine):
         self.seen["late"] += 1
 
     def leaves(self, who: int) -> None:
-        """What the shell does with one that is gone, or that sent something invalid."""
+        """As the shell drops a participant that is gone, or that sent something invalid."""
         if self.coordinator.name in (ADVERTISE, SHARE):
             self.coordinator.drop(who)
             self.taken[self.coordinator.name].discard(who)
@@ -319,7 +306,7 @@ class HonestCoordinator(RuleBasedStateMachine):
     )
     @rule(order=NUMBERS)
     def enough_have_signed(self, order: int) -> None:
-        """Shares are asked for as soon as they can be; the others' signatures come later, or never."""
+        """Shares are requested as soon as possible; the other signatures come later, or never."""
         letters, self.up = self.up, []
         random.Random(order).shuffle(letters)
         while letters and not self.coordinator.proven:
@@ -457,7 +444,7 @@ class HonestCoordinator(RuleBasedStateMachine):
     @cheating
     @rule(at=NUMBERS, how=NUMBERS, of=NUMBERS)
     def a_cheater_lies(self, at: int, how: int, of: int) -> None:
-        """It signs something that it shouldn't: the coordinator may take it, and the others must live with it."""
+        """It signs something wrong. The coordinator may take it, and the others' attempt must still end correctly."""
         letter = self.pending(at, cheating=True)
         if letter is not None:
             self.lies(letter, how, of)

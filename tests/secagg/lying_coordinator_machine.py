@@ -1,21 +1,21 @@
-"""A state machine: a coordinator that says what it likes to whom it likes, with some participants in its pay.
+"""A state machine: a coordinator that sends anything to anybody, with some colluding participants.
 
 It is played on the complete graph and on rings: on some of these any two may collude, on others (`CUT` in
-small_rings.py) four that stand where it hurts most. The honest participants are the real code. Hypothesis parts them
-into three groups, so that different things can be told to different people, and chooses the lies; what isn't a lie is
-the truth. After every step these claims are held against everything the adversary has seen:
+small_rings.py) four at the most harmful places. The honest participants are the real code. Hypothesis divides them
+into three groups, which can be sent different messages, and chooses the lies; everything else is the truth. After
+every step these claims are held against everything that the adversary has seen:
 
-    crash       nothing but protocol errors is ever raised
-    over        whoever refused something is done with the attempt, holds what it held and answers nothing more
-    forged      a message with one bit changed that somebody signed is not taken
-    nested      whom an honest participant goes along with: u1 ⊇ u2 ⊇ u3, none too small, itself in each, as many
-                neighbours in u2 as the threshold asks for, all of whom have dealt in its cohort, a dealing of just
-                these, and what it signs as u2 is what it masked in
+    crash       only protocol errors are raised
+    over        a participant that refused a message has left the attempt, holds what it held and answers nothing more
+    forged      a signed message with one bit changed is not taken
+    nested      an honest participant accepts only u1 ⊇ u2 ⊇ u3, none too small, itself in each, as many neighbours in
+                u2 as the threshold requires, all of which have dealt in its cohort, dealings of exactly these, and it
+                signs as u2 the set it masked in
     one kind    it never reveals both kinds of share of one dealer
     one answer  it never answers two different requests, nor signs two statements
-    one sum     all who answer do so in the same cohort, for the same u2 and u3
-    backed      whoever answers has been shown enough signatures: as many honest ones as A colluders leave to be found
-    left out    whoever takes its charge back is not in the u3 it is shown, and as many honest ones have signed that
+    one sum     all that answer do so in the same cohort, for the same u2 and u3
+    backed      a participant that answers was shown enough signatures: as many honest ones as A colluders leave
+    left out    a participant that takes its charge back is not in the u3 shown, and as many honest ones signed that
     secrets     both secrets of one honest participant are never known together
     few         no sum over fewer than min_survivors - A honest inputs opens
 
@@ -24,13 +24,12 @@ The last two count shares and follow masks; before they fail, the sum or the sec
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import (
@@ -40,12 +39,13 @@ from secagg.messages import (
     CohortKeys,
     MaskKeyShare,
     NeighbourShares,
+    Subset,
     SurvivorSets,
     UnmaskingRequest,
-    from_bitmap,
     to_bitmap,
 )
-from tests.secagg.cheating_participants import Broken, flipped
+from tests.secagg.cheating_participants import flipped
+from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.lying_coordinator_view import (
     Answer,
     Plan,
@@ -59,7 +59,7 @@ from tests.secagg.lying_coordinator_view import (
     sides_of,
 )
 from tests.support.attempts_in_memory import Sets, twin
-from tests.support.naive_variants import CLIENT, Side
+from tests.support.naive_variants import CLIENT
 
 COMPLETE = (Plan(8, 6, 6), Plan(8, 7, 7), Plan(8, 6, 7), Plan(9, 6, 6), Plan(9, 8, 8))
 RINGS = (Plan(10, 7, 7, graph="ring"), Plan(10, 8, 9, graph="ring"), Plan(9, 7, 7, graph="ring"))
@@ -76,29 +76,20 @@ WATCHED = frozenset(
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
 SCHEMES += ("left out", "left out", "asked twice", "in the middle", "another u1", "odd u2")
 SCHEMES += ("victims", "victims", "windows")
+HONEST_PHASES = {"victims": 1, "two for u2": 1, "odd u2": 1, "asked twice": 4}  # before the lies of a scheme begin
+HONEST_PHASES |= dict.fromkeys(("windows", "two for u3", "few in u3", "left out"), 2)
 SIGNATURES = ("few", "again", "others", "outside", "none")
 UPLOADS = ("none", "one too many", "another's", "a colluder's", "changed")
 U2 = ("without itself", "one dealer more", "one dealer less", "no dealers", "one more byte", "no neighbours")
 
 
-class LyingCoordinator(RuleBasedStateMachine):
+class LyingCoordinator(ClaimingMachine):
     """One attempt."""
 
-    client: ClassVar[Side] = CLIENT
     watch: ClassVar[frozenset[str]] = WATCHED
-    seen: ClassVar[Counter[str]] = Counter()
-    checked: ClassVar[Counter[str]] = Counter()  # how often each claim was held against something
     scheme: ClassVar[str] = ""  # one of SCHEMES, instead of a drawn one
     plans: ClassVar[tuple[Plan, ...]] = ()  # instead of PLANS
-    joins_again: ClassVar[bool] = False  # a naive participant that forgets over a crash that it had joined
-
-    broken = False
-
-    def claim(self, holds: bool, name: str, text: str) -> None:
-        self.checked[name] += 1
-        if not holds and name in self.watch:
-            self.broken = True
-            raise Broken(name, text)
+    joins_again: ClassVar[bool] = False  # a naive participant that forgets in a crash that it had joined
 
     @initialize(
         at=st.integers(0, len(PLANS) - 1),
@@ -109,17 +100,8 @@ class LyingCoordinator(RuleBasedStateMachine):
         other=SOME,
         how=st.sampled_from(SIGNATURES),
     )
-    def begin(
-        self,
-        at: int,
-        groups: list[int],
-        scheme: str,
-        audience: int,
-        one: int,
-        other: int,
-        how: str,
-    ) -> None:
-        """Most examples begin with a scheme, with the sets left to chance."""
+    def begin(self, at: int, groups: list[int], scheme: str, audience: int, one: int, other: int, how: str) -> None:
+        """Most examples begin with a scheme whose sets are left to chance."""
         plans = self.plans or PLANS
         self.plan = plans[at % len(plans)]
         scheme = self.scheme or scheme
@@ -138,11 +120,16 @@ class LyingCoordinator(RuleBasedStateMachine):
         self.answers: dict[tuple[int, int], set[Any]] = {}
         self.opened_for: set[tuple[bytes, Sets]] = set()
         gone = next(group for group in (1, 2, 4)[:: 1 - 2 * (one % 2)] if group != audience)
+        if scheme in ("victims", "windows"):
+            self.group, drops = sides_of(self.plan)
+        left = sorted(self.honest)[one % len(self.honest)]
+        if scheme == "left out":
+            self.group = {who: 4 if who == left else 1 for who in self.honest}
+        for _ in range(HONEST_PHASES.get(scheme, 0)):
+            self.go_on_honestly(EVERYBODY)
         match scheme:
             case "victims":
                 # One window hides from the far side; its neighbours there are asked for its seed.
-                self.group, drops = sides_of(self.plan)
-                self.go_on_honestly(EVERYBODY)
                 self.hide_neighbours(4, 2)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(3, EVERYBODY, EVERYBODY, 4 * drops + 1)
@@ -150,19 +137,13 @@ class LyingCoordinator(RuleBasedStateMachine):
                     self.ask_with_other_uploads(3, UPLOADS[other % len(UPLOADS)], other)
                 self.go_on_honestly(3)
             case "windows":
-                self.group, _ = sides_of(self.plan)
-                self.go_on_honestly(EVERYBODY)
-                self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(3, EVERYBODY, 3, 0)
                 self.go_on_honestly(3)
             case "two for u2":
-                self.go_on_honestly(EVERYBODY)
                 self.tell_another_u2(audience, audience | gone, 0)
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - gone, 0)
             case "two for u3":
-                self.go_on_honestly(EVERYBODY)
-                self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(audience, EVERYBODY, EVERYBODY, 0)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - gone, 0)
                 self.ask_with_other_signatures(EVERYBODY, how, one)
@@ -175,23 +156,14 @@ class LyingCoordinator(RuleBasedStateMachine):
                 self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, 0, other, 0)
             case "asked twice":
-                for _ in range(4):
-                    self.go_on_honestly(EVERYBODY)
                 self.ask_a_phase_again(EVERYBODY, 2, one)
             case "few in u3":
-                self.go_on_honestly(EVERYBODY)
-                self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(EVERYBODY, EVERYBODY, EVERYBODY - audience, 0)
             case "left out":
-                left = sorted(self.honest)[one % len(self.honest)]
-                self.group = {who: 4 if who == left else 1 for who in self.honest}
-                self.go_on_honestly(EVERYBODY)
-                self.go_on_honestly(EVERYBODY)
                 self.tell_other_survivors(1, EVERYBODY, EVERYBODY, 4 * left + 1)
                 self.tell_that_they_were_left_out(EVERYBODY, EVERYBODY, how, 2 * other + 1)
                 self.tell_that_they_were_left_out(EVERYBODY, EVERYBODY, "all", 1)
             case "odd u2":
-                self.go_on_honestly(EVERYBODY)
                 self.tell_a_u2_that_fits_nothing(audience, U2[(one + 8 * other) % len(U2)], other)
             case "another u1":
                 self.show_another_u1(audience, one, other)
@@ -265,7 +237,7 @@ class LyingCoordinator(RuleBasedStateMachine):
 
     def told_sets(self, told: Told) -> Sets:
         u1 = self.view(told).u1
-        return from_bitmap(told[2].u2, u1), from_bitmap(told[2].u3, u1)
+        return frozenset(Subset(told[2].u2, u1)), frozenset(Subset(told[2].u3, u1))
 
     def signatures(self, view: View, sets: Sets) -> dict[int, bytes]:
         """What there is over these sets; colluders sign anything."""
@@ -358,7 +330,7 @@ class LyingCoordinator(RuleBasedStateMachine):
         for who, told in self.waiting(audience, 1):
             view = self.view(told)
             message = view.neighbour_shares(who, view.sealed)
-            u2, shares = from_bitmap(message.u2, view.u1), message.shares
+            u2, shares = frozenset(Subset(message.u2, view.u1)), message.shares
             neighbours = [one for one in view.graph.neighbours(who) if one in u2]
             match how:
                 case "without itself":
@@ -541,7 +513,7 @@ class LyingCoordinator(RuleBasedStateMachine):
                 view.read(who, given.reply)
                 self.claim(who in view.u1 and len(view.u1) >= parameters.quorum, "nested", f"u1 of {who}")
             case 2:
-                u2 = from_bitmap(told[1].u2, view.u1)
+                u2 = frozenset(Subset(told[1].u2, view.u1))
                 neighbours = u2.intersection(view.graph.neighbours(who))
                 view.note_upload(who, given.reply, neighbours)
                 view.told_u2[who] = u2 | {who}

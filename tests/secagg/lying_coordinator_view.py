@@ -16,12 +16,12 @@ from secagg.context import RoundConfig, set_of
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey, ShareChannel, upload_statement
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
-from tests.secagg.cheating_participants import Broken
+from tests.secagg.claims import Broken
 from tests.support.attempts_in_memory import (
     Cohort,
     Sets,
     advertise,
-    freeze,
+    held,
     identities,
     make_config,
     twin,
@@ -121,11 +121,6 @@ def answer(client: Side, plan: Plan, who: int, life: int, told: Told) -> Answer:
 def ask(phase: Any, message: Any, who: int, config: RoundConfig) -> tuple[Any, Any]:
     following = phase.receive(message)
     return following.mask(vector_of(who, config.parameters)) if isinstance(message, NeighbourShares) else following
-
-
-def held(phase: Any) -> Any:
-    """All that a phase holds but the mark that it is over."""
-    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
 @cache

@@ -40,7 +40,7 @@ from tests.secagg import (
     lying_coordinator_view,
 )
 from tests.secagg.attacks_on_participants import ATTACKS
-from tests.secagg.cheating_participants import Broken
+from tests.secagg.claims import Broken
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import LyingCoordinator
 from tests.secagg.test_client_phases import WRONG_SHARES

@@ -1,11 +1,11 @@
 """Every message in every phase of both sides: taken, and where that leads, or refused, and with what.
 
 The tables are written by hand; the phases and the kinds of message are read from the code. A new one without an entry
-fails `test_the_tables_are_complete`. What is compared before and after a refusal is the phase with all that it holds.
+fails `test_the_tables_are_complete`. A refusal must leave the phase unchanged, with all that it holds.
 
-A participant's phase is over once it has refused something: that one mark, `_left`, is all that may change in it, and
+A participant's phase is over once it has refused a message: only the mark `_left` may change, and
 `CoordinatorMisbehaved` ends the attempt for the participant. A phase of the coordinator takes the next message as if
-nothing had been: the shell drops the sender. Types of the fields inside a message are the codec's to check.
+nothing had come: the shell drops the sender. The codec checks the types of the fields inside a message.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.support.attempts_in_memory import (
     Recorded,
     Script,
     freeze,
+    held,
     identities,
     keyed_source,
     make_config,
@@ -45,61 +46,32 @@ from tests.support.naive_variants import CLIENT, SERVER
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
-# What a phase leads to once it has taken what it waits for; None is the end. Where signatures over the sets are left
-# out, `UNSIGNED` takes the place of what stands here.
-CLIENT_CHAIN: Final[Mapping[str, str | None]] = {
-    "AdvertiseKeys": "ShareKeys",
-    "ShareKeys": "MaskedInputCollection",
-    "MaskedInputCollection": "Masking",
-    "Masking": "ConsistencyCheck",
-    "ConsistencyCheck": "Unmasking",
-    "Unmasking": "Answered",
-    "UnsignedUnmasking": "Answered",
-    "Answered": None,  # the same request, the same reply
+# The one kind of message that a phase takes (it refuses all others; None: it takes no messages, and has no `receive`),
+# and the phase that follows; None is the end. Without signatures over the sets, `UNSIGNED` follows instead.
+CLIENT_CHAIN: Final[Mapping[str, tuple[str | None, str | None]]] = {
+    "AdvertiseKeys": (None, "ShareKeys"),
+    "ShareKeys": ("CohortKeys", "MaskedInputCollection"),
+    "MaskedInputCollection": ("NeighbourShares", "Masking"),
+    "Masking": (None, "ConsistencyCheck"),
+    "ConsistencyCheck": ("SurvivorSets", "Unmasking"),
+    "Unmasking": ("UnmaskingRequest", "Answered"),
+    "UnsignedUnmasking": ("SurvivorSets", "Answered"),
+    "Answered": ("UnmaskingRequest", None),  # the same request, the same reply
 }
-SERVER_CHAIN: Final[Mapping[str, str | None]] = {
-    "AdvertiseKeys": "ShareKeys",
-    "ShareKeys": "MaskedInputCollection",
-    "MaskedInputCollection": "ConsistencyCheck",
-    "ConsistencyCheck": "Unmasking",
-    "Unmasking": "Completed",
-    "Completed": None,
+SERVER_CHAIN: Final[Mapping[str, tuple[str | None, str | None]]] = {
+    "AdvertiseKeys": ("Advertisement", "ShareKeys"),
+    "ShareKeys": ("SealedShares", "MaskedInputCollection"),
+    "MaskedInputCollection": ("MaskedInput", "ConsistencyCheck"),
+    "ConsistencyCheck": ("ConsistencySignature", "Unmasking"),
+    "Unmasking": ("UnmaskingReply", "Completed"),
+    "Completed": (None, None),
 }
 UNSIGNED: Final = {"Masking": "UnsignedUnmasking"}
-
-# closed: the phase takes no messages, so there is no method to give it one. Unsigned: UnsignedUnmasking.
-CLIENT_TABLE: Final = """
-                      AdvertiseKeys ShareKeys MaskedInputCollection Masking ConsistencyCheck Unmasking Unsigned Answered
-Advertisement         closed        refused   refused               closed  refused          refused   refused  refused
-CohortKeys            closed        taken     refused               closed  refused          refused   refused  refused
-SealedShares          closed        refused   refused               closed  refused          refused   refused  refused
-DealtShare            closed        refused   refused               closed  refused          refused   refused  refused
-NeighbourShares       closed        refused   taken                 closed  refused          refused   refused  refused
-MaskedInput           closed        refused   refused               closed  refused          refused   refused  refused
-SurvivorSets          closed        refused   refused               closed  taken            refused   taken    refused
-ConsistencySignature  closed        refused   refused               closed  refused          refused   refused  refused
-UnmaskingRequest      closed        refused   refused               closed  refused          taken     refused  taken
-RevealedShare         closed        refused   refused               closed  refused          refused   refused  refused
-SelfMaskSeedShare     closed        refused   refused               closed  refused          refused   refused  refused
-MaskKeyShare          closed        refused   refused               closed  refused          refused   refused  refused
-UnmaskingReply        closed        refused   refused               closed  refused          refused   refused  refused
-"""
-SERVER_TABLE: Final = """
-                      AdvertiseKeys ShareKeys MaskedInputCollection ConsistencyCheck Unmasking Completed
-Advertisement         taken         refused   refused               refused          refused   closed
-CohortKeys            refused       refused   refused               refused          refused   closed
-SealedShares          refused       taken     refused               refused          refused   closed
-DealtShare            refused       refused   refused               refused          refused   closed
-NeighbourShares       refused       refused   refused               refused          refused   closed
-MaskedInput           refused       refused   taken                 refused          refused   closed
-SurvivorSets          refused       refused   refused               refused          refused   closed
-ConsistencySignature  refused       refused   refused               taken            refused   closed
-UnmaskingRequest      refused       refused   refused               refused          refused   closed
-RevealedShare         refused       refused   refused               refused          refused   closed
-SelfMaskSeedShare     refused       refused   refused               refused          refused   closed
-MaskKeyShare          refused       refused   refused               refused          refused   closed
-UnmaskingReply        refused       refused   refused               refused          taken     closed
-"""
+KINDS: Final = (
+    *("Advertisement", "CohortKeys", "SealedShares", "DealtShare", "NeighbourShares", "MaskedInput", "SurvivorSets"),
+    *("ConsistencySignature", "UnmaskingRequest", "RevealedShare", "SelfMaskSeedShare", "MaskKeyShare"),
+    "UnmaskingReply",
+)
 
 # The kind that a phase takes, in every circumstance. Three messages of the coordinator are the same for everybody on
 # the complete graph, and bitmaps say nothing of the attempt they belong to: what is signed over them does.
@@ -139,10 +111,6 @@ def table(text: str) -> dict[tuple[str, str], str]:
         row = " ".join(words[: -len(columns)])
         entries |= {(row, column): word for column, word in zip(columns, words[-len(columns) :], strict=True)}
     return entries
-
-
-def rows(text: str) -> list[str]:
-    return list(dict.fromkeys(row for row, _ in table(text)))
 
 
 def columns(text: str) -> list[str]:
@@ -187,34 +155,23 @@ def phases_from(start: type, known: set[type]) -> dict[str, set[str]]:
 
 def test_the_tables_are_complete() -> None:
     # Subset is what is made of a bitmap in a message, Messages are many of one kind.
-    kinds = {one.__name__ for one in classes(messages)} - {"Subset", "Messages"}
-    for text in (CLIENT_TABLE, SERVER_TABLE):
-        assert set(rows(text)) == kinds
+    assert set(KINDS) == {one.__name__ for one in classes(messages)} - {"Subset", "Messages"}
     client = {one for one in classes(*CLIENT.modules) if not hasattr(one, "__dataclass_fields__")}
-    client.remove(CLIENT.ClientPhase)
-    assert {one.__name__ for one in client} == set(columns(CLIENT_TABLE)) == set(CLIENT_CHAIN)
-    server = {
-        one for one in classes(*SERVER.modules) if issubclass(one, SERVER.ServerPhase) and one is not SERVER.ServerPhase
-    }
-    assert {one.__name__ for one in server} | {"Completed"} == set(columns(SERVER_TABLE)) == set(SERVER_CHAIN)
-    for by_kind, by_circumstance in ((CLIENT_TABLE, CLIENT_CIRCUMSTANCES), (SERVER_TABLE, SERVER_CIRCUMSTANCES)):
-        takes = [column for (_, column), entry in table(by_kind).items() if entry == "taken"]
-        assert sorted(takes) == sorted(columns(by_circumstance)), "each open phase takes one kind"
+    assert {one.__name__ for one in client - {CLIENT.ClientPhase}} == set(CLIENT_CHAIN)
+    server = {one.__name__ for one in classes(*SERVER.modules) if issubclass(one, SERVER.ServerPhase)}
+    assert server - {"ServerPhase"} | {"Completed"} == set(SERVER_CHAIN)
+    for chain, by_circumstance in ((CLIENT_CHAIN, CLIENT_CIRCUMSTANCES), (SERVER_CHAIN, SERVER_CIRCUMSTANCES)):
+        assert {name for name, (kind, _) in chain.items() if kind} == set(columns(by_circumstance))
+    assert set(table(CLIENT_CIRCUMSTANCES).values()) == {"taken", "refused"}
+    assert set(table(SERVER_CIRCUMSTANCES).values()) == {"taken", "unexpected", "invalid", "no_way"}
 
 
 def test_the_chains_are_those_of_the_annotations() -> None:
-    client = phases_from(CLIENT.AdvertiseKeys, classes(*CLIENT.modules))
-    assert client == {
-        phase: {one for one in (after, UNSIGNED.get(phase)) if one} for phase, after in CLIENT_CHAIN.items()
-    }
-    server = phases_from(SERVER.AdvertiseKeys, classes(*SERVER.modules))
-    assert server == {phase: {after} if after else set() for phase, after in SERVER_CHAIN.items()}
-
-
-def test_every_entry_is_one_of_those_explained() -> None:
-    assert set(table(CLIENT_TABLE).values()) == set(table(SERVER_TABLE).values()) == {"taken", "refused", "closed"}
-    assert set(table(CLIENT_CIRCUMSTANCES).values()) == {"taken", "refused"}
-    assert set(table(SERVER_CIRCUMSTANCES).values()) == {"taken", "unexpected", "invalid", "no_way"}
+    for side, chain in ((CLIENT, CLIENT_CHAIN), (SERVER, SERVER_CHAIN)):
+        assert phases_from(side.AdvertiseKeys, classes(*side.modules)) == {
+            name: {one for one in (after, side is CLIENT and UNSIGNED.get(name)) if one}
+            for name, (_, after) in chain.items()
+        }
 
 
 # ---------------------------------------------------------------- phases and messages to try
@@ -255,10 +212,7 @@ def client_phase(name: str) -> Any:
 def server_phase(name: str) -> Any:
     """The coordinator in one phase, after 0 and 1 have answered."""
     if name == "Completed":
-        phase = server_phase(UNMASK)
-        for who in (2, 3, 4):
-            phase.receive(who, record(UNMASK).steps[UNMASK].up[who])
-        return phase.close()
+        return closed(server_phase(UNMASK), UNMASK)
     recorded = record(name)
     phase = twin(recorded.steps[name].server)
     if name == ADVERTISE:
@@ -266,6 +220,14 @@ def server_phase(name: str) -> Any:
     for who in (0, 1):
         phase.receive(who, recorded.steps[name].up[who])
     return phase
+
+
+def closed(phase: Any, name: str) -> Any:
+    """The result of a phase that has received from 2, 3 and 4 too."""
+    for who in (2, 3, 4):
+        phase.receive(who, record(name).steps[name].up[who])
+        assert who in phase.received
+    return phase.close()
 
 
 @cache
@@ -297,11 +259,6 @@ def refused_by_participant(phase: Any, message: Any) -> None:
         assert phase._left
 
 
-def held(phase: Any) -> Any:
-    """Everything a participant's phase holds, but for the mark that it is over."""
-    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
-
-
 def refused_by_coordinator(phase: Any, sender: int, message: Any, error: type[ProtocolError]) -> None:
     before = freeze(phase)
     with pytest.raises(error) as caught:
@@ -316,39 +273,41 @@ def refused_by_coordinator(phase: Any, sender: int, message: Any, error: type[Pr
 
 
 def test_there_is_a_sample_of_every_kind() -> None:
-    assert set(samples()) == set(rows(CLIENT_TABLE))
+    assert set(samples()) == set(KINDS)
 
 
-@pytest.mark.parametrize(("kind", "name"), table(CLIENT_TABLE))
+def next_phase(result: Any) -> str:
+    return type(result[0] if isinstance(result, tuple) else result).__name__
+
+
+def after(name: str) -> str:
+    """What a participant's phase returns first."""
+    return CLIENT_CHAIN[name][1] or "UnmaskingReply"
+
+
+@pytest.mark.parametrize("name", CLIENT_CHAIN)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_in_every_phase_of_a_participant(kind: str, name: str) -> None:
     phase, message = client_phase(name), samples()[kind]
-    match table(CLIENT_TABLE)[kind, name]:
-        case "closed":
-            assert not hasattr(phase, "receive")
-        case "taken":
-            result = phase.receive(message)
-            following = result[0] if isinstance(result, tuple) else result
-            assert type(following).__name__ == (CLIENT_CHAIN[name] or "UnmaskingReply")
-        case "refused":
-            refused_by_participant(phase, message)
+    if CLIENT_CHAIN[name][0] is None:
+        assert not hasattr(phase, "receive")
+    elif CLIENT_CHAIN[name][0] == kind:
+        assert next_phase(phase.receive(message)) == after(name)
+    else:
+        refused_by_participant(phase, message)
 
 
-@pytest.mark.parametrize(("kind", "name"), table(SERVER_TABLE))
+@pytest.mark.parametrize("name", SERVER_CHAIN)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_in_every_phase_of_the_coordinator(kind: str, name: str) -> None:
-    phase, message = server_phase(name), samples()[kind]
-    match table(SERVER_TABLE)[kind, name]:
-        case "closed":
-            assert not hasattr(phase, "receive")
-        case "taken":
-            for who in (2, 3, 4):
-                phase.receive(who, record(name).steps[name].up[who])
-                assert who in phase.received
-            result = phase.close()
-            following = result[0] if isinstance(result, tuple) else result
-            assert type(following).__name__ == SERVER_CHAIN[name]
-        case "refused":
-            for sender in (ME, FIRST, LEFT, -1, 6):
-                refused_by_coordinator(phase, sender, message, UnexpectedMessage)
+    phase = server_phase(name)
+    if SERVER_CHAIN[name][0] is None:
+        assert not hasattr(phase, "receive")
+    elif SERVER_CHAIN[name][0] == kind:
+        assert next_phase(closed(phase, name)) == SERVER_CHAIN[name][1]
+    else:
+        for sender in (ME, FIRST, LEFT, -1, 6):
+            refused_by_coordinator(phase, sender, samples()[kind], UnexpectedMessage)
 
 
 @pytest.mark.parametrize("name", columns(CLIENT_CIRCUMSTANCES))
@@ -392,11 +351,10 @@ def test_every_circumstance_at_a_participant(circumstance: str, name: str) -> No
             assert circumstance == "the one it waits for"
     if table(CLIENT_CIRCUMSTANCES)[circumstance, name] == "refused":
         refused_by_participant(phase, message)
-        if CLIENT_CHAIN[name] is not None:  # and nothing better is taken afterwards
+        if name != "Answered":  # and nothing better is taken afterwards
             refused_by_participant(phase, down(name))
         return
-    result = phase.receive(message)
-    assert type(result[0] if isinstance(result, tuple) else result).__name__ == (CLIENT_CHAIN[name] or "UnmaskingReply")
+    assert next_phase(phase.receive(message)) == after(name)
 
 
 @pytest.mark.parametrize(("circumstance", "name"), table(SERVER_CIRCUMSTANCES))
@@ -429,9 +387,7 @@ def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> 
             phase.drop(sender)
             assert freeze(phase) == before
         case "after the phase was closed":
-            for who in (2, 3, 4):
-                phase.receive(who, record(name).steps[name].up[who])
-            following = phase.close()
+            following = closed(phase, name)
         case _:
             assert circumstance == "of a member"
     after_close = freeze(following)
@@ -451,9 +407,7 @@ def test_every_circumstance_at_the_coordinator(circumstance: str, name: str) -> 
 @pytest.mark.parametrize("name", columns(SERVER_CIRCUMSTANCES))
 def test_a_closed_phase_takes_nothing_from_anybody(name: str) -> None:
     phase = server_phase(name)
-    for who in (2, 3, 4):
-        phase.receive(who, record(name).steps[name].up[who])
-    following = phase.close()
+    following = closed(phase, name)
     after_close = freeze(following)
     for message in samples().values():
         for sender in (ME, FIRST, LEFT):
@@ -472,9 +426,7 @@ def test_a_phase_with_too_few_is_unchanged_by_an_early_close(name: str) -> None:
     with pytest.raises(ProtocolError, match="2 participants, 5 needed"):
         phase.close()
     assert freeze(phase) == before
-    for who in (2, 3, 4):
-        phase.receive(who, record(name).steps[name].up[who])
-    phase.close()
+    closed(phase, name)
 
 
 # ---------------------------------------------------------------- the phases that take no message
@@ -498,14 +450,14 @@ def test_a_vector_is_masked_once_and_one_that_does_not_fit_changes_nothing() -> 
             phase.mask(ill_fitting)
         assert freeze(phase) == before
     following, upload = phase.mask(vector)
-    assert type(following).__name__ == CLIENT_CHAIN["Masking"]
+    assert type(following).__name__ == after("Masking")
     assert isinstance(upload, MaskedInput)
     with pytest.raises(CoordinatorMisbehaved, match="over for this participant"):
         phase.mask(vector)
 
 
 def test_an_offer_is_checked_like_the_upload_that_follows_it() -> None:
-    """`check_offer` decides before anything is staged; it must let through nobody that `receive` would not."""
+    """`check_offer` decides before an upload is staged; it must refuse every sender that `receive` refuses."""
     phase, upload = server_phase(MASK), record(MASK).steps[MASK].up[ME]
     before = freeze(phase)
     phase.check_offer(ME, upload.sha256, upload.signature)

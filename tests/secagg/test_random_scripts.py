@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import ClassVar
+
 import pytest
 
 from tests.secagg import random_scripts, test_server_phases, test_unmasking
@@ -10,12 +13,14 @@ from tests.support.naive_variants import CLIENT, SERVER
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scripts_of_every_kind_are_played_and_claims_held(kind: str) -> None:
+def test_scripts_of_every_kind_are_played_and_explained_claims_held(kind: str) -> None:
     played = play(kind, 3, 6)
     assert not played.broken, played.text
     assert played.scripts >= 6
     assert played.checked.total() > 100
     assert played.seen.total() > 6
+    for claim in played.checked:
+        assert f"\n    {claim} " in random_scripts.claims()
 
 
 def test_the_same_seed_plays_the_same_scripts() -> None:
@@ -58,65 +63,56 @@ def test_the_tests_that_are_named_for_a_check_exist() -> None:
         assert callable(getattr(test_server_phases, name, None) or getattr(test_unmasking, name))
 
 
-def test_a_broken_claim_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    class Workers:
-        def __init__(self, jobs: int) -> None:
-            assert jobs == 1
+class Workers:
+    """In the place of a pool of processes, with results that are given or made in this process."""
 
-        def __enter__(self) -> Workers:
-            return self
+    def __init__(self, jobs: int) -> None:
+        assert jobs == 1
 
-        def __exit__(self, *error: object) -> None:
-            pass
+    def __enter__(self) -> Workers:
+        return self
 
-        def imap_unordered(self, call: object, tasks: object) -> list[Played]:
-            good, bad = (Played("lying-ring", 50) for _ in range(2))
-            if broken:
-                bad.broken, bad.text = "few", "state.begin(...)"
-            return [good, bad]
+    def __exit__(self, *error: object) -> None:
+        pass
 
-        def terminate(self) -> None:
-            pass
+    def imap_unordered(self, call: object, tasks: object) -> list[Played]:
+        return self.played
 
-    class Context:
-        Pool = Workers
+    def imap(self, call: object, tasks: list[tuple[str, str, int, int]]) -> list[random_scripts.Found]:
+        return [random_scripts.Found(side, check, 3, self.broken) for side, check, _, _ in tasks]
 
-    monkeypatch.setattr(random_scripts.multiprocessing, "get_context", lambda method: Context())
-    for broken, code in ((False, 0), (True, 1)):
-        assert random_scripts.main(["--jobs", "1", "--kind", "lying-ring", "--scripts", "100"]) == code
-        shown = capsys.readouterr().out
-        assert ("no claim is broken" in shown) == (not broken)
-        assert ("the claim 'few' is broken\nstate.begin(...)" in shown) == broken
+    def terminate(self) -> None:
+        pass
 
 
-@pytest.mark.parametrize(("scripts_find_it", "code"), [(True, 0), (False, 1)])
-def test_a_check_that_nothing_misses_is_named_at_the_end(
-    scripts_find_it: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> type[Workers]:
+    class These(Workers):
+        played: ClassVar[list[Played]] = []
+        broken: ClassVar[str] = ""
+
+    monkeypatch.setattr(random_scripts.multiprocessing, "get_context", lambda method: SimpleNamespace(Pool=These))
+    return These
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_broken_claim_is_exit_code_1(
+    broken: bool, workers: type[Workers], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Workers:
-        def __init__(self, jobs: int) -> None:
-            assert jobs == 1
+    bad = Played("lying-ring", 50, broken="few", text="state.begin(...)") if broken else Played("lying-ring", 50)
+    workers.played = [Played("lying-ring", 50), bad]
+    assert random_scripts.main(["--jobs", "1", "--kind", "lying-ring", "--scripts", "100"]) == broken
+    shown = capsys.readouterr().out
+    assert ("no claim is broken" in shown) == (not broken)
+    assert ("the claim 'few' is broken\nstate.begin(...)" in shown) == broken
 
-        def __enter__(self) -> Workers:
-            return self
 
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def imap(self, call: object, tasks: list[tuple[str, str, int, int]]) -> list[random_scripts.Found]:
-            return [random_scripts.Found(side, check, 3, "sum" * scripts_find_it) for side, check, _, _ in tasks]
-
-    class Context:
-        Pool = Workers
-
-    monkeypatch.setattr(random_scripts.multiprocessing, "get_context", lambda method: Context())
+@pytest.mark.parametrize(("broken", "code"), [("sum", 0), ("", 1)])
+def test_a_check_that_nothing_misses_is_named_at_the_end(
+    broken: str, code: int, workers: type[Workers], capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers.broken = broken
     assert random_scripts.main(["--naive", "--jobs", "1", "--only", "if received < needed"]) == code
     shown = capsys.readouterr().out.splitlines()
-    assert shown[-1].startswith("  coordinator: raise TooFewClients(") != scripts_find_it
+    assert shown[-1].startswith("  coordinator: raise TooFewClients(") == (not broken)
     assert any("the vector must have shape" in line for line in shown)
-
-
-def test_every_claim_is_explained() -> None:
-    played = [play(kind, 3, 6) for kind in KINDS]
-    for claim in {claim for one in played for claim in one.checked}:
-        assert f"\n    {claim} " in random_scripts.claims()

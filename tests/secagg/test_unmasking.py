@@ -10,27 +10,26 @@ import pytest
 from numpy.typing import NDArray
 
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
-from secagg.keys import AgreementKey, advertisement_statement
+from secagg.keys import AgreementKey
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
 from secagg.shamir import PRIME
-from tests.support.attempts_in_memory import Attempt, Script, identities, make_config, start_cohort, sum_of
+from tests.secagg.cheating_participants import another_secret
+from tests.secagg.test_server_phases import BAD, CONFIG, advertises
+from tests.support.attempts_in_memory import Attempt, Script, make_config, start_cohort, sum_of
 from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
-BAD = 3
-CONFIG = make_config(9, min_survivors=7, quorum=7)
-ME = identities(9)[BAD]
 
 
-def advertises(mask_key: bytes, channel_key: bytes) -> Advertisement:
-    statement = advertisement_statement(CONFIG.round_context(), ME.public, mask_key, channel_key)
-    return Advertisement(mask_key, channel_key, ME.sign(statement))
-
-
-def another_secret(shares: NDArray[np.uint16]) -> None:
-    shares[:] = (shares.astype(int) + 1) % PRIME  # shares of the secret plus one
+def dealing_with(
+    change: Callable[[NDArray[np.uint16]], None], lost: tuple[int, ...] = (), server: Side = SERVER
+) -> Attempt:
+    """An attempt in which BAD deals shares that were changed before it committed to them, and some send no input."""
+    attempt = Attempt(CONFIG, Script(up={(MASK, who): "lose" for who in lost}), server=server)
+    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, change)}
+    return attempt
 
 
 @pytest.mark.parametrize("dropped", [(), (0,), (0, 8)])
@@ -72,31 +71,21 @@ def test_it_ends_once_and_needs_no_more_than_the_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fates", "reason"),
-    [
-        ({}, "another self-mask seed than it committed to"),
-        ({(MASK, BAD): "lose"}, "another mask key than it advertised"),
-    ],
+    ("lost", "reason"),
+    [((), "another self-mask seed than it committed to"), ((BAD,), "another mask key than it advertised")],
 )
-def test_the_dealer_of_a_wrong_secret_is_named(fates: dict[tuple[str, int], str], reason: str) -> None:
+def test_the_dealer_of_a_wrong_secret_is_named(lost: tuple[int, ...], reason: str) -> None:
     """And without the check the sum would be wrong."""
-
-    def attempt_with(server: Side) -> Attempt:
-        attempt = Attempt(CONFIG, Script(up=fates), server=server)
-        attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, another_secret)}
-        return attempt
-
     with pytest.raises(ReconstructionFailed, match=reason) as caught:
-        attempt_with(SERVER).run()
+        dealing_with(another_secret, lost).run()
     assert set(caught.value.culprits) == {BAD}
-    completed = attempt_with(SERVER.without(reason)).run()
+    completed = dealing_with(another_secret, lost, SERVER.without(reason)).run()
     assert (completed.total != sum_of(completed.u3, CONFIG.parameters)).any()
 
 
 def test_a_crooked_dealing_with_nothing_wrong_is_taken() -> None:
     """So that the two tests above fail for the reason they give."""
-    attempt = Attempt(CONFIG)
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, lambda shares: None)}
+    attempt = dealing_with(lambda shares: None)
     np.testing.assert_array_equal(attempt.run().total, sum_of(range(9), CONFIG.parameters))
 
 
@@ -172,9 +161,7 @@ def wrong_for(*holders: int) -> Callable[[NDArray[np.uint16]], None]:
 @pytest.mark.parametrize("dropped", [False, True], ids=["seed", "mask key"])
 def test_inconsistent_shares_are_told_from_the_others_once_enough_came(dropped: bool) -> None:
     """Threshold 6: with 6 or 7 shares one wrong one is only seen, with 8 it is found. Until then the phase is open."""
-    fates = {(MASK, BAD): "lose"} if dropped else {}
-    attempt = Attempt(CONFIG, Script(up=fates))
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(1))}
+    attempt = dealing_with(wrong_for(1), (BAD,) if dropped else ())
     replies, phase = attempt.up_to(UNMASK), attempt.coordinator
     order = [who for who in range(9) if who in replies]
     for who in order[:6]:
@@ -194,18 +181,14 @@ def test_inconsistent_shares_are_told_from_the_others_once_enough_came(dropped: 
 
 def test_too_many_inconsistent_shares_are_no_sum() -> None:
     """Two of nine: (9 - 6) / 2 is one."""
-    attempt = Attempt(CONFIG)
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(1, 2))}
     with pytest.raises(ReconstructionFailed) as caught:
-        attempt.run()
+        dealing_with(wrong_for(1, 2)).run()
     assert set(caught.value.culprits) == {BAD}
 
 
 def test_inconsistent_shares_that_are_not_used_are_not_looked_for() -> None:
     """The first six rebuild what the dealer committed to; nobody is harmed by the others."""
-    attempt = Attempt(CONFIG)
-    attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, wrong_for(7, 8))}
-    completed = attempt.run()
+    completed = dealing_with(wrong_for(7, 8)).run()
     assert not completed.cheats
     np.testing.assert_array_equal(completed.total, sum_of(range(9), CONFIG.parameters))
 
@@ -214,11 +197,10 @@ def test_all_bad_dealers_are_named_at_once() -> None:
     """So that the next attempt can leave all of them out: two with another seed, one of them a dropout with another
     mask key, and one whose shares could be put right.
     """
-    attempt = Attempt(CONFIG, Script(up={(MASK, 2): "lose"}))
-    attempt.tamper = {
+    attempt = dealing_with(wrong_for(1), lost=(2,))
+    attempt.tamper |= {
         (SHARE, who): lambda honest, who=who: crooked_shares(attempt, who, another_secret) for who in (0, 2)
     }
-    attempt.tamper[SHARE, BAD] = lambda honest: crooked_shares(attempt, BAD, wrong_for(1))
     with pytest.raises(ReconstructionFailed) as caught:
         attempt.run()
     assert caught.value.culprits == {
@@ -256,10 +238,10 @@ def test_a_ring_may_change_with_u1() -> None:
 
 
 def test_on_a_ring_a_dealer_is_named_for_what_its_neighbours_miss() -> None:
-    attempt = Attempt(RING)
-    attempt.tamper = {
-        (SHARE, BAD): lambda honest: replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
-    }
+    def rubbish(honest: SealedShares) -> SealedShares:
+        return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
+
+    attempt = Attempt(RING, tamper={(SHARE, BAD): rubbish})
     with pytest.raises(ReconstructionFailed, match="what it sealed for 6 of its neighbours") as caught:
         attempt.run()
     assert set(caught.value.culprits) == {BAD}

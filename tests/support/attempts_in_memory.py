@@ -35,7 +35,7 @@ from secagg.keys import (
     self_mask_key,
     self_mask_seed,
 )
-from secagg.masking import mask_words, word_dtype
+from secagg.masking import apply_masks, check_stream_length, word_dtype
 from secagg.messages import (
     MASK_KEY,
     PHASES,
@@ -148,6 +148,14 @@ def vector_of(participant: int, parameters: RoundParameters) -> Vector:
     return (drawn & np.uint64((1 << parameters.bits) - 1)).astype(word_dtype(parameters.bits))
 
 
+def mask_words(key: bytes, dim: int, bits: int) -> Vector:
+    """The mask of one key, shape (dim,)."""
+    check_stream_length(dim, bits)
+    words = np.zeros(dim, dtype=word_dtype(bits))
+    apply_masks(words, [(key, 1)], bits)
+    return words
+
+
 def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
     """The plain sum modulo 2^B, in Python's integers."""
     columns = zip(*(vector_of(one, parameters).tolist() for one in participants), strict=True)
@@ -171,6 +179,11 @@ def twin(value: Any) -> Any:
             vars(again).update({name: twin(one) for name, one in vars(value).items()})
         return again
     return value
+
+
+def held(phase: Any) -> Any:
+    """All that a participant's phase holds, except the mark that it is over."""
+    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.commitments import MerkleTree, pair_node, share_leaf
+from secagg.commitments import LeavesOfHolder, MerkleTree, pair_node
 from secagg.keys import dealing_statement, seed_commitment, self_mask_seed
 from secagg.messages import KIND_LABELS, SELF_MASK_SEED, SealedShares
 from tests.support.attempts_in_memory import Attempt, keyed_source
@@ -29,19 +29,14 @@ def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) 
     leaves, ciphertexts = [], []
     for row, holder in enumerate(cohort.graph.holders(me)):
         pair = [salts[32 * row + 16 * kind : 32 * row + 16 * kind + 16] for kind in (0, 1)]
-        ends = cohort.identity(me), cohort.identity(holder)
-        leaves += [
-            share_leaf(label, cohort.context, *ends, cohort.graph.x(holder), salt, share)
-            for label, salt, share in zip(KIND_LABELS, pair, shares[row], strict=True)
-        ]
+        both = [share.astype("<u2").tobytes() for share in shares[row]]
+        committed = LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), cohort.graph.x(holder))
+        leaves += committed.leaves((0, 1), [cohort.identity(me)] * 2, pair, both)
+        plaintext = b"".join(salt + share for salt, share in zip(pair, both, strict=True))
         if holder != me:
-            plaintext = b"".join(
-                salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)
-            )
             ciphertexts.append(cohort.channel(dealer._agreements[holder], me, holder).seal(plaintext))
         else:
-            parts = [salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)]
-            dealer._held[me] = CLIENT.HeldShare(b"".join(parts))
+            dealer._held[me] = CLIENT.HeldShare(plaintext)
     root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
     signature = dealer._identity.sign(dealing_statement(cohort.context, cohort.identity(me), root, commitment))
     return SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
