@@ -1,8 +1,8 @@
 """A whole study with cheating participants in it, and everything that is seen of it.
 
-The coordinator is the real one, the honest participants run what `sordino join` runs. Nothing waits for a clock:
-messages of honest participants are held back until the cheat has been heard, so that no phase ends before it, and where
-silence is the cheat the coordinator's clock is put forward once everybody else has answered.
+The coordinator is the real one, the honest participants run what `sordino join` runs. Nothing waits for a clock: honest
+messages are held back until the cheat has arrived, so no phase ends before it. Where silence is the cheat, the
+coordinator's clock is put forward once all others have answered.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tests.support.study_in_process import Coordinator, coordinator, identities
 from wire import coordinator_pb2 as pb
 from wire.records.transcript import read_transcript
 
-STUCK_S = 20.0  # a study in which nothing happens for so long hangs
-STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for
-LOOK_S = 0.05  # from one look to the next; a machine that takes longer for it is busy, and only so much is counted
+STUCK_S = 20.0  # a study in which nothing happens for this long hangs
+STUCK_NAIVE_S = 2.0  # on a naive side, which may well hang
+LOOK_S = 0.05  # between two looks; counted as no more even if a busy machine takes longer
 GONE_S = 3600.0  # by how much a clock is put forward
 BUDGET_REACHED = "budget reached"
 Vector = NDArray[Any]
@@ -55,7 +55,7 @@ Vector = NDArray[Any]
 
 @dataclass(frozen=True)
 class Off(Naive):
-    """`Naive` for the coordinator's rooms: without a check a study may hang, and nobody waits long for that."""
+    """`Naive` for the coordinator's rooms: without a check a study may hang, and the wait for that is short."""
 
     patience_s: float = STUCK_NAIVE_S
 
@@ -87,7 +87,7 @@ class Opened:
 
 @dataclass
 class Stage:
-    """A study with cheats in it, while it runs and after."""
+    """A study with cheats in it, during and after its run."""
 
     where: Coordinator = None  # type: ignore[assignment]
     cheaters: dict[int, Cheater] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Stage:
         return self.where.of(kind, **wanted)
 
     def cheated(self, round_: int, kind: str) -> bool:
-        """Whether every cheat of a phase has been done and has reached the coordinator."""
+        """Tell whether every cheat of a phase has been done and has reached the coordinator."""
         if kind == UNMASK and any(cheater.returning for cheater in self.cheaters.values()):
             return False  # the next round is with them
         for who, cheater in self.cheaters.items():
@@ -125,7 +125,7 @@ class Stage:
                 continue
             silent = who in self.silent and (round_, CHECK) in cheater.cheated
             if kind == UNMASK and silent and self.arrived[who] >= cheater.owed and (round_, who) not in self.signed:
-                continue  # who hasn't signed is not asked for shares
+                continue  # a participant that has not signed is not asked for shares
             if (round_, kind) not in cheater.cheated and who in self.present(round_):
                 return False
             if self.arrived[who] < cheater.owed and not self.lost(who) and not cheater.left_unsent:
@@ -133,12 +133,12 @@ class Stage:
         return True
 
     def present(self, round_: int) -> frozenset[int]:
-        """Who is still in the attempt."""
+        """Return the participants that are still in the attempt."""
         attempt = self.where.study._attempt
         return frozenset() if attempt is None else frozenset(attempt._alive)
 
     def lost(self, who: int) -> bool:
-        """Whether a participant has no session now."""
+        """Tell whether a participant has no session now."""
         return self.where.study.sessions.get(who) is None
 
     def identity(self, who: int) -> bytes:
@@ -155,16 +155,14 @@ async def play(
     stall_s: float | None = None,
     study: Mapping[str, Any] | None = None,
     coordinator_table: Mapping[str, Any] | None = None,
-    during: Callable[[Stage], Awaitable[None]] | None = None,
 ) -> Stage:
     """Run a study to its end with these cheats, by position in the roster.
 
     Args:
-        silent: for whom the coordinator's clock is put forward when nobody else is waited for.
-        stall_s: longest wait for a chunk of a cheat's upload; None leaves it. Honest ones have all the time: on a busy
-            machine theirs may take longer, and nobody is to be dropped for that.
+        silent: participants for which the coordinator's clock is put forward when it waits for no others.
+        stall_s: longest wait for a chunk of a cheat's upload; None leaves it. Honest uploads have no such limit, so
+            that none is dropped on a busy machine.
         study: options of the study, beside those below.
-        during: run beside the study from its start.
     """
     fewest = (participants + 2) // 2 + 1
     options = {
@@ -197,10 +195,7 @@ async def play(
             await stack.enter_async_context(_cheating(stage))
             await stack.enter_async_context(_watching(stage))
             stage.where.start()
-            more = [asyncio.create_task(during(stage))] if during is not None else []
             await _until_over(stage)
-            for task in more:
-                task.cancel()
             if stage.ended in ("rounds done", BUDGET_REACHED):
                 stage.hosts_ended = await ended()
     for path in sorted((work / "transcripts").glob("round-*.transcript")):
