@@ -7,12 +7,14 @@ import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from client.connection import DocumentUnavailable, Session
+from client.credentials import load_certificate
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import PHASES
 from tests.support.study_in_process import Peer
@@ -64,6 +66,7 @@ class Cheater(Peer):
     stage: Stage | None = None
     cheat: Cheat = field(default_factory=Cheat)
     me: int = -1
+    home: Path = Path()  # of its own host, whose certificate it shows
     cheated: set[tuple[int, str]] = field(default_factory=set)
     owed: int = 0
     mask_key_symbols: Any = None
@@ -75,6 +78,13 @@ class Cheater(Peer):
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     returning: bool = False  # opens another session when this one has ended, and isn't back yet
     left_unsent: bool = False  # some of what it has sent never arrives
+
+    def dial(self) -> grpc.aio.Channel:
+        """Open a channel as a client process does, except for the options."""
+        shown = load_certificate(self.home / "tls" / "client.pem", self.home / "tls" / "client.key")
+        credentials = grpc.ssl_channel_credentials((self.home / "ca.pem").read_bytes(), shown.key, shown.chain)
+        options = [*self.cheat.options, ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(self.where.address, credentials, options=options)
 
     @property
     def known(self) -> Stage:
