@@ -1,4 +1,4 @@
-"""Play the adversary suite and print its table.
+"""Run the adversary suite and print its table.
 
     python -m tests.adversary                                 all of them: two minutes
     python -m tests.adversary --list
@@ -6,8 +6,8 @@
     python -m tests.adversary --write
     python -m tests.adversary --write --only a-new-script
 
-Every script runs on the real code over gRPC with mutual TLS, and once more for each check that it names, with that
-check taken out. Exit code 1 if one doesn't come out as it states.
+Every script runs on the real code over gRPC with mutual TLS, and again for each check that it names, with that check
+removed. Exit code 1 if the outcome of any run is not as stated.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-if importlib.util.find_spec("pytest") is None:  # the scripts are tests' too, and import it
+if importlib.util.find_spec("pytest") is None:  # the scripts import it
     sys.exit('This needs the environment of the tests: run `make adversary ADVERSARY_ARGS="--only flood"`.')
 
-# Whoever is cut off on purpose is nothing to be told of.
+# Connections are cut on purpose.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import structlog
@@ -36,7 +36,7 @@ from tests.adversary.script import COORDINATOR, PARTICIPANT, Places, scripts
 
 
 def unsaid(*_: Any) -> Any:
-    """What clients and coordinators say of one another's cheats is no part of the table."""
+    """Drop what clients and coordinators log; it is not part of the table."""
     raise structlog.DropEvent
 
 
@@ -45,9 +45,11 @@ def main() -> int:
         prog="python -m tests.adversary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", metavar="WORD", help="scripts whose name holds this; again for more")
-    parser.add_argument("--cheat", choices=(COORDINATOR, PARTICIPANT), help="one side's scripts alone")
-    parser.add_argument("--list", action="store_true", help="print the scripts' names, one a line, and play none")
-    parser.add_argument("--write", action="store_true", help="put it into docs/threat_model.md; others keep their rows")
+    parser.add_argument("--cheat", choices=(COORDINATOR, PARTICIPANT), help="only one side's scripts")
+    parser.add_argument("--list", action="store_true", help="print the scripts' names, one a line, and run none")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table to docs/threat_model.md; other scripts keep their rows"
+    )
     arguments = parser.parse_args()
     chosen = scripts(arguments.cheat) if arguments.cheat else scripts()
     if arguments.only:
@@ -61,10 +63,10 @@ def main() -> int:
         return 0
     new = sorted({one.name for one in scripts()} - {one.name for one in chosen} - table.on_page().keys())
     if arguments.write and new:
-        parser.error(f"--write needs to play {', '.join(new)} too, of which the page says nothing yet")
+        parser.error(f"--write must run {', '.join(new)} too, which the page does not list yet")
 
-    structlog.configure(processors=[unsaid])  # `capture_logs` puts its own there for as long as it listens
-    logging.getLogger().addHandler(logging.NullHandler())  # nor what libraries say of them
+    structlog.configure(processors=[unsaid])  # `capture_logs` puts its own there while it listens
+    logging.getLogger().addHandler(logging.NullHandler())  # nor what libraries log
     console = Console()
     with tempfile.TemporaryDirectory(prefix="sordino-adversary-") as folder, Progress(transient=True) as progress:
         task = progress.add_task("scripts", total=len(chosen))

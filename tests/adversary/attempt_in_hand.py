@@ -1,4 +1,4 @@
-"""One attempt in the hands of a coordinator: what it says in each phase, and what came of it."""
+"""One attempt of a cheating coordinator: what it sends in each phase, and the outcome."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ REFUSALS = {
     pb.REFUSAL_CODE_ALREADY_JOINED: "sits it out",
     pb.REFUSAL_CODE_LOCAL_FAILURE: "fails",
 }
-Everybody = None  # as the argument `to`: all honest clients who are still in the attempt
 
 
 class Attempt:
-    """One attempt in the coordinator's hands."""
+    """One attempt that the coordinator controls."""
 
     def __init__(self, coordinator: CheatingCoordinator, config: RoundConfig) -> None:
         self.coordinator, self.config = coordinator, config
@@ -51,17 +50,17 @@ class Attempt:
         self.mask_keys: dict[int, AgreementKey] = {}  # private: colluders', and what was opened in any cohort
         self.channel_keys: dict[int, AgreementKey] = {}
         self.cohorts: list[Notes] = []
-        self.shown: dict[int, Notes] = {}  # by whom it was shown to
+        self.shown: dict[int, Notes] = {}  # by receiver
 
     # ------------------------------------------------------------ who is in it
 
     def heard(self, who: int, kind: str) -> Any:
-        """The last message of a kind of this attempt; None if there is none."""
+        """Return a participant's last message of a kind in this attempt; None if there is none."""
         said = self.coordinator.clients[who].said
         return next((content for number, one, content in reversed(said) if (number, one) == (self.number, kind)), None)
 
-    def alive(self, to: Iterable[int] | None = Everybody) -> list[int]:
-        """Those who have not refused this attempt."""
+    def alive(self, to: Iterable[int] | None = None) -> list[int]:
+        """Return the participants that have not refused this attempt."""
         candidates = self.coordinator.honest if to is None else frozenset(to)
         return [who for who in sorted(candidates) if self.heard(who, "refusal") is None]
 
@@ -75,28 +74,27 @@ class Attempt:
                 self.colludes(who, *AdvertiseKeys(self.config, self.coordinator.keys[who], os.urandom).advertise())
 
     def colludes(self, who: int, phase: Any, advertised: Advertisement) -> None:
-        """Somebody of whom the coordinator has everything."""
+        """Add a participant whose secrets the coordinator has."""
         self.phases[who], self.advertisements[who] = phase, advertised
         self.mask_keys[who], self.channel_keys[who] = phase._keys.mask_key, phase._keys.channel_key
 
     def corrupt(self, who: Iterable[int]) -> None:
-        """These collude as well: what they hold is the coordinator's, who says the rest in their place."""
+        """Let these collude as well: the coordinator has what they hold, and sends the rest in their place."""
         turned = frozenset(who)
         for one in sorted(turned):
-            phase = self.coordinator.clients[one].participant._attempt.phase
-            self.colludes(one, phase, self.advertisements[one])
+            self.colludes(one, self.coordinator.clients[one].participant._attempt.phase, self.advertisements[one])
         self.coordinator.colluders |= turned
         self.coordinator.honest -= turned
 
     def force(self, who: int) -> None:
-        """A colluder advertises though its own client would not, not having been drawn."""
+        """Let a colluder advertise although it was not drawn."""
         phase = AdvertiseKeys.__new__(AdvertiseKeys)
         phase._config, phase._identity, phase._me = self.config, self.coordinator.keys[who], who
         phase._random_bytes = os.urandom
         self.colludes(who, *phase.advertise())
 
     def signed_by(self, colluder: int, mask_key: bytes, channel_key: bytes) -> Advertisement:
-        """What a colluder advertises: any keys, under its own name."""
+        """Return any keys as a colluder's advertisement, signed by it."""
         assert colluder in self.coordinator.colluders
         identity = self.coordinator.keys[colluder]
         statement = advertisement_statement(self.config.round_context(), identity.public, mask_key, channel_key)
@@ -110,8 +108,11 @@ class Attempt:
         changed: Mapping[int, Advertisement] | None = None,
         own: Mapping[int, tuple[AgreementKey, AgreementKey]] | None = None,
     ) -> Notes:
-        """A cohort to show: of these members, some with other advertisements, some with keys of the coordinator's own
-        (private mask key, private channel key) in the member's name.
+        """Make a cohort to show.
+
+        Args:
+            changed: other advertisements of some members.
+            own: keys made by the coordinator (private mask key, private channel key) in a member's name.
         """
         own = own or {}
         shown = {**self.advertisements, **(changed or {})}
@@ -133,11 +134,11 @@ class Attempt:
         self.cohorts.append(notes)
         return notes
 
-    async def show(self, cohort: Notes | None = None, to: Iterable[int] | None = Everybody) -> Notes:
-        """CohortKeys; whoever takes it deals. Colluders in it deal as well, as the protocol says."""
+    async def show(self, cohort: Notes | None = None, to: Iterable[int] | None = None) -> Notes:
+        """Send CohortKeys; receivers that accept it deal, and so do its colluders, as the protocol says."""
         cohort = cohort or self.cohort()
         audience = [who for who in self.alive(to) if to is not None or who in cohort.u1]
-        message = codec.write_cohort_keys(*self.number, cohort.message())
+        message = codec.write_cohort_keys(*self.number, cohort.keys())
         await self.coordinator.tell({who: pb.CoordinatorMessage(cohort_keys=message) for who in audience})
         for who in audience:
             self.shown[who] = cohort
@@ -157,11 +158,11 @@ class Attempt:
         self,
         cohort: Notes,
         u2: Iterable[int] | None = None,
-        to: Iterable[int] | None = Everybody,
+        to: Iterable[int] | None = None,
         *,
         credit: bool = True,
     ) -> None:
-        """NeighbourShares with this u2, all who dealt if it isn't given; then a credit for each offer."""
+        """Send NeighbourShares with this u2, by default all that dealt; then a credit for each offer."""
         members = frozenset(cohort.sealed if u2 is None else u2)
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort and who in cohort.sealed]
         await self.coordinator.tell(
@@ -180,8 +181,14 @@ class Attempt:
                     cohort.mask(who, members)
                     cohort.inputs[who] = vector_of(who, self.config.parameters)
 
+    async def masked(self) -> Notes:
+        """Show the whole cohort and the true u2 to all, and take their uploads."""
+        cohort = await self.show()
+        await self.tell_u2(cohort)
+        return cohort
+
     async def take_uploads(self, cohort: Notes, u2: frozenset[int], who: Iterable[int]) -> None:
-        """Grant a credit to each who asked for one, and note what arrives."""
+        """Grant a credit to each that asked for one, and note what arrives."""
         round_, attempt = self.number
         credit = pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=round_, attempt=attempt))
         offers = {one: self.heard(one, "masked_input") for one in who}
@@ -196,19 +203,15 @@ class Attempt:
     # ------------------------------------------------------------ ConsistencyCheck and Unmasking
 
     async def ask_to_sign(
-        self, cohort: Notes, sets: Sets | Mapping[int, Sets], to: Iterable[int] | None = Everybody
+        self, cohort: Notes, sets: Sets | Mapping[int, Sets], to: Iterable[int] | None = None
     ) -> dict[int, bytes]:
-        """SurvivorSets, the same for all or for each their own; signatures of honest clients by who gave them."""
+        """Send SurvivorSets, the same to all or by receiver; return the honest signatures by signer."""
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
-        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in audience}
-        await self.coordinator.tell(
-            {
-                who: pb.CoordinatorMessage(
-                    survivor_sets=codec.write_survivor_sets(*self.number, cohort.survivor_sets(told[who]))
-                )
-                for who in audience
-            }
-        )
+        messages = {}
+        for who in audience:
+            told = cohort.survivor_sets(sets[who] if isinstance(sets, Mapping) else sets)
+            messages[who] = pb.CoordinatorMessage(survivor_sets=codec.write_survivor_sets(*self.number, told))
+        await self.coordinator.tell(messages)
         return {who: message.signature for who in audience if (message := self.heard(who, "consistency")) is not None}
 
     async def ask_to_unmask(
@@ -216,13 +219,14 @@ class Attempt:
         cohort: Notes,
         sets: Sets | Mapping[int, Sets],
         signatures: Mapping[int, bytes] | Mapping[int, Mapping[int, bytes]],
-        to: Iterable[int] | None = Everybody,
+        to: Iterable[int] | None = None,
         *,
         evidence: bool = True,
     ) -> None:
-        """UnmaskingRequest: the same signatures for all, or for each their own; what is revealed is noted.
+        """Send UnmaskingRequest, with the same signatures to all or by receiver, and note what is revealed.
 
-        On a ring also the uploads of neighbours that are not among the signers, unless there shall be no such evidence.
+        Args:
+            evidence: on a ring, include the uploads of neighbours that are not signers.
         """
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
         requests: dict[int, pb.CoordinatorMessage] = {}
@@ -243,29 +247,34 @@ class Attempt:
                 cohort.note_reply(who, told[0], codec.read_unmasking_reply(reply))
 
     def colluders_sign(self, cohort: Notes, sets: Sets) -> dict[int, bytes]:
-        """Colluders sign anything."""
+        """Return signatures of the colluders; they sign anything."""
         return {who: cohort.forge(who, sets) for who in sorted(cohort.colluders & sets[1])}
 
-    async def finish(self, cohort: Notes, sets: Sets) -> None:
-        """Signatures and shares for these sets from everybody who gives them."""
-        signed = await self.ask_to_sign(cohort, sets)
-        await self.ask_to_unmask(cohort, sets, signed | self.colluders_sign(cohort, sets))
+    async def all_sign(self, cohort: Notes, sets: Sets, to: Iterable[int] | None = None) -> dict[int, bytes]:
+        """As `ask_to_sign`, with the colluders' signatures."""
+        return await self.ask_to_sign(cohort, sets, to) | self.colluders_sign(cohort, sets)
+
+    async def finish(
+        self, cohort: Notes, sets: Sets, to: Iterable[int] | None = None, *, evidence: bool = True
+    ) -> None:
+        """Ask these participants to sign and to open these sets, with all signatures there are."""
+        await self.ask_to_unmask(cohort, sets, await self.all_sign(cohort, sets, to), to, evidence=evidence)
 
     async def run(self, cohort: Notes | None = None) -> Notes:
-        """All that an honest coordinator would do; a `twist` may see to it that it isn't."""
+        """Do all that an honest coordinator does; a `twist` may change it."""
         cohort = await self.show(cohort)
         await self.tell_u2(cohort)
         await self.finish(cohort, (frozenset(cohort.sealed), frozenset(cohort.uploads)))
         return cohort
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ the outcome
 
     def verdict(self, victims: Iterable[int] | None = None, never: str = "") -> Seen:
-        """How it came out for those who were lied to; all honest clients if not given.
+        """Return the outcome for the victims of a lie, by default all honest participants.
 
         Args:
-            never: the kind of message that none of them may send; "refused" is only said of clients that sent neither
-                it nor one of a later phase.
+            never: the kind of message that they must not send; the outcome is "refused" only if they sent neither it
+                nor one of a later phase.
         """
         coordinator = self.coordinator
         lied_to = sorted(coordinator.honest if victims is None else victims)
@@ -283,7 +292,7 @@ class Attempt:
         return coordinator.came_out(REFUSALS.get(codes.pop(), "refused") if len(codes) == 1 else "some refuse")
 
     def lost(self) -> list[str]:
-        """Promises about secrets and sums that do not hold for this attempt."""
+        """Return the promises about secrets and sums that do not hold for this attempt."""
         honest, parameters = self.coordinator.honest, self.config.parameters
         broken = []
         for cohort in self.cohorts:
@@ -310,6 +319,6 @@ class Attempt:
         return list(dict.fromkeys(broken))
 
     def opened(self, cohort: Notes, members: Iterable[int]) -> bool:
-        """Whether the sum of exactly these inputs came out."""
+        """Tell whether the sum of exactly these inputs opens."""
         members = frozenset(members)
         return members <= cohort.uploads.keys() and cohort.opens(members)

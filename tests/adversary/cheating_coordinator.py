@@ -1,18 +1,18 @@
-"""A coordinator that says what it likes to whom it likes, over real gRPC with mutual TLS, to the client as it is
-deployed; two of the participants are in its pay.
+"""A coordinator that sends any message to any participant, over real gRPC with mutual TLS, to the deployed client; two
+participants collude with it.
 
-    async with cheating(places, "nine") as coordinator:
-        attempt = await coordinator.begin()               # RoundStart; everybody advertises
-        cohort = await attempt.show()                     # CohortKeys; everybody deals
-        await attempt.tell_u2(cohort)                     # NeighbourShares; everybody uploads
+    @in_attempt("name", "What it does.", "What must happen.", naive("a check"))  # RoundStart; all have advertised
+    async def script(attempt: Attempt) -> Seen:
+        cohort = await attempt.show()                     # CohortKeys; all deal
+        await attempt.tell_u2(cohort)                     # NeighbourShares; all upload
         signed = await attempt.ask_to_sign(cohort, sets)  # SurvivorSets
         await attempt.ask_to_unmask(cohort, sets, signed) # UnmaskingRequest
-        return coordinator.came_out("refused")
+        return attempt.verdict(never="unmasking")
 
-Each step can be said to a few, or otherwise to each; those who refused are left alone by the later steps. `twist`
-changes the bytes of any message on its way out. All that arrives is written down (`Notes`), together with what was
-sealed for the colluders, and at the end everything is tried on it: `broken_promises` names what should have stayed
-closed. The clients run in this process, so that each step ends exactly when they have handled what they were told.
+Each step can go to some participants only, or differ between them; later steps skip participants that have refused.
+`twist` changes the bytes of any outgoing message. Everything that arrives is recorded (`Notes`), with what was sealed
+for the colluders. At the end `broken_promises` tries to open everything with it and names what should have stayed
+closed. The clients run in this process, so each step ends exactly when they have handled its messages.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from server.coordinator import SERVER_OPTIONS
 from server.process_limits import RefusedCalls
 from server.service import handlers
 from server.sessions import Session, Sessions, check_proof
-from tests.adversary.attempt_in_hand import Attempt, Everybody
-from tests.adversary.script import Places, Seen
+from tests.adversary.attempt_in_hand import Attempt
+from tests.adversary.script import COORDINATOR, Naive, Places, Run, Seen, scripted
 from tests.adversary.served_study import STUDIES, Public, public_of
 from tests.adversary.watched_clients import Client, joined, why_it_left
 from tests.support.host_in_process import ledger_of, rows_of
@@ -77,7 +77,7 @@ class CheatingCoordinator:
         self.refused_calls = RefusedCalls()
 
     def add(self, document: bytes) -> bytes:
-        """Serve a document; its digest."""
+        """Serve a document; return its digest."""
         digest = hashlib.sha256(document).digest()
         self.documents[digest] = document
         return digest
@@ -97,7 +97,7 @@ class CheatingCoordinator:
         check_proof(identity, statement, signature)
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
-        """A client that was cut off within an attempt may go on with it: that is more than it had to be told."""
+        """Let a client that was cut off in an attempt resume it; the coordinator need not allow this."""
         self.sessions.set_ready(session)
         if message.HasField("resume"):
             number = message.resume.round, message.resume.attempt
@@ -142,7 +142,7 @@ class CheatingCoordinator:
         self.sessions.lost(session, "cut")
 
     async def ready(self, who: Iterable[int] | None = None) -> None:
-        """Until these participants, or all honest ones, have a session."""
+        """Wait until these participants, by default all honest ones, have a session."""
         wanted = self.honest if who is None else frozenset(who)
         async with asyncio.timeout(PATIENCE_S):
             while not wanted <= self.sessions.ready():
@@ -150,16 +150,14 @@ class CheatingCoordinator:
                 await self.sessions.changed.wait()
 
     async def until_left(self) -> None:
-        """Until no client is connected."""
+        """Wait until no client is connected."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.sessions):
                 self.sessions.changed.clear()
                 await self.sessions.changed.wait()
 
     async def tell(self, messages: Mapping[int, Any]) -> None:
-        """Send one message, several or raw bytes to each of these clients, and wait until they were handled and all
-        that they said has arrived, or the session broke.
-        """
+        """Send each client a message, several or raw bytes; wait until all have answered or lost the session."""
         waits: list[tuple[Client, int, int]] = []
         for who, content in messages.items():
             client, session = self.clients[who], self.sessions.get(who)
@@ -201,12 +199,12 @@ class CheatingCoordinator:
         round_: int = 1,
         attempt: int = 1,
         *,
-        to: Iterable[int] | None = Everybody,
+        to: Iterable[int] | None = None,
         model: bytes | None = None,
         ticket: Ticket | None = None,
         roster: bytes | None = None,
     ) -> Attempt:
-        """Announce an attempt; all who take part advertise."""
+        """Announce an attempt; all participants that take part advertise."""
         model_sha256 = self.model_sha256 if model is None else self.add(model)
         config = RoundConfig(
             roster=self.roster,
@@ -234,12 +232,8 @@ class CheatingCoordinator:
 
     # ------------------------------------------------------------ what came of it
 
-    def refused(self) -> dict[int, int]:
-        """The last refusal's code of each client that refused anything."""
-        return {who: one.said[-1][2] for who, one in self.clients.items() if one.said and one.said[-1][1] == "refusal"}
-
     def gone(self) -> Seen | None:
-        """When the client has ended by itself: that it did, and why."""
+        """Return the outcome if the client has ended by itself."""
         task = self.client_task
         if task is None or not task.done():
             return None
@@ -248,16 +242,16 @@ class CheatingCoordinator:
         return Seen("leaves", why_it_left(task))
 
     def reasons(self) -> list[str]:
-        """Why clients refused, by their own logs; each once."""
+        """Return why clients refused, by their logs; each reason once."""
         found = [str(entry["reason"]) for entry in self.logs if str(entry.get("event", "")).startswith("refused")]
         return list(dict.fromkeys(found))
 
     def came_out(self, outcome: str, detail: str = "") -> Seen:
-        """The outcome, with every promise that was broken."""
+        """Return the outcome, with every promise that was broken."""
         return Seen(outcome, detail or "; ".join(self.reasons()[:2]), tuple(self.broken_promises()))
 
     def broken_promises(self) -> list[str]:
-        """What should have stayed closed, or unsaid, and did not."""
+        """Return what the coordinator opened or received and should not have."""
         secrets = [one for attempt in self.attempts for one in attempt.lost()]
         return [*secrets, *self._two_answers(), *(self._uncharged() if self.journal.exists() else ())]
 
@@ -301,7 +295,7 @@ class CheatingCoordinator:
 async def serving(
     places: Places, study: str = "nine", *, colluders: int = COLLUDERS, **tables: dict[str, Any]
 ) -> AsyncIterator[CheatingCoordinator]:
-    """Serve a study, as yet without clients; ``tables`` change study.toml."""
+    """Serve a study without clients; ``tables`` change study.toml."""
     folder = places.study(study, **STUDIES[study])
     coordinator = CheatingCoordinator(public_of(folder, **tables), colluders)
     coordinator.journal = places.work() / "journal.sqlite"
@@ -324,3 +318,67 @@ async def cheating(
     """Serve a study and start the honest participants' client; ``settings`` change tables of host.toml."""
     async with serving(places, study, colluders=colluders) as coordinator, joined(coordinator, **settings):
         yield coordinator
+
+
+# ---------------------------------------------------------------- scripts
+
+
+def coordinator_script(
+    name: str, does: str, must: str, *check: Naive, outcome: str = "refused"
+) -> Callable[[Run], Run]:
+    """Register the function below as a script of a cheating coordinator."""
+    return scripted(COORDINATOR, name, does, must, outcome, *check)
+
+
+Lie = Callable[[CheatingCoordinator], Awaitable[Seen]]
+
+
+def with_coordinator(
+    name: str, does: str, must: str, *check: Naive, outcome: str = "refused", **setting: Any
+) -> Callable[[Lie], Lie]:
+    """As `coordinator_script`, for a function of `cheating(**setting)`."""
+
+    def decorate(lie: Lie) -> Lie:
+        @coordinator_script(name, does, must, *check, outcome=outcome)
+        async def run(places: Places) -> Seen:
+            async with cheating(places, **setting) as coordinator:
+                return await lie(coordinator)
+
+        return lie
+
+    return decorate
+
+
+def in_attempt(*texts_and_checks: Any, **setting: Any) -> Callable[[Callable[[Attempt], Awaitable[Seen]]], Lie]:
+    """As `with_coordinator`, for a function of the coordinator's first attempt, in which all have advertised."""
+
+    def decorate(lie: Callable[[Attempt], Awaitable[Seen]]) -> Lie:
+        @with_coordinator(*texts_and_checks, **setting)
+        async def begun(coordinator: CheatingCoordinator) -> Seen:
+            return await lie(await coordinator.begin())
+
+        return begun
+
+    return decorate
+
+
+def one_message_changed(
+    kind: str, never: str, *texts_and_checks: Any, **setting: Any
+) -> Callable[[Callable[[int, Any], None]], Lie]:
+    """Register a script of an honest attempt in which the function below changes each message of a kind.
+
+    Args:
+        kind: a field of `CoordinatorMessage`; the function gets the receiver and the message.
+        never: what the honest participants must not send afterwards (`Attempt.verdict`).
+    """
+
+    def decorate(change: Callable[[int, Any], None]) -> Lie:
+        @in_attempt(*texts_and_checks, **setting)
+        async def changed(attempt: Attempt) -> Seen:
+            attempt.coordinator.twist[kind] = change
+            await attempt.run()
+            return attempt.verdict(never=never)
+
+        return changed
+
+    return decorate

@@ -1,18 +1,20 @@
-"""A participant that cheats, over gRPC: what it can be told to do instead of what the protocol asks for."""
+"""A participant that cheats, over gRPC: what it can do instead of what the protocol asks for."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from client.connection import DocumentUnavailable, Session
+from client.credentials import load_certificate
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import PHASES
 from tests.support.study_in_process import Peer
@@ -32,11 +34,11 @@ Twist = Callable[["Cheater", Any], Any]
 
 @dataclass(frozen=True)
 class Cheat:
-    """What one participant does otherwise.
+    """What one participant does differently.
 
     Attributes:
-        twists: by the kind of message it takes the place of.
-        uploader: in the place of the upload: async (cheater, packed vector).
+        twists: by the kind of message that each replaces.
+        uploader: replaces the upload: async (cheater, packed vector).
         rounds: in which it cheats.
         options: of its channel.
     """
@@ -47,34 +49,48 @@ class Cheat:
     options: tuple[tuple[str, int], ...] = ()
 
     def kinds(self) -> set[str]:
-        """Phases in which it cheats."""
+        """Return the phases in which it cheats."""
         return {*self.twists, *([INPUT] if self.uploader is not None else [])}
 
 
 @dataclass
 class Cheater(Peer):
-    """Plays by the book but for its cheat.
+    """Follows the protocol except for its cheat.
 
     Attributes:
-        cheated: rounds in which it is through with cheating.
+        cheated: rounds and phases in which its cheat is done.
         owed: phase messages and refusals that it has sent.
+        answers: why calls of its cheat were refused.
     """
 
     stage: Stage | None = None
     cheat: Cheat = field(default_factory=Cheat)
     me: int = -1
+    home: Path = Path()  # of its own host, whose certificate it shows
     cheated: set[tuple[int, str]] = field(default_factory=set)
     owed: int = 0
     mask_key_symbols: Any = None
-    receipts: list[bytes] = field(default_factory=list)
     before: dict[str, Any] = field(default_factory=dict)  # its last honest messages, by kind
     first: dict[str, Any] = field(default_factory=dict)  # its first ones
     said: dict[str, tuple[tuple[int, int], Any]] = field(default_factory=dict)  # its last ones, with their attempt
-    told: list[str] = field(default_factory=list)  # why it could not come back at once
+    answers: list[str] = field(default_factory=list)
     others: list[Session] = field(default_factory=list)  # sessions beside its own
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     returning: bool = False  # opens another session when this one has ended, and isn't back yet
     left_unsent: bool = False  # some of what it has sent never arrives
+
+    def dial(self) -> grpc.aio.Channel:
+        """Open a channel as a client process does, except for the options."""
+        shown = load_certificate(self.home / "tls" / "client.pem", self.home / "tls" / "client.key")
+        credentials = grpc.ssl_channel_credentials((self.home / "ca.pem").read_bytes(), shown.key, shown.chain)
+        options = [*self.cheat.options, ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(self.where.address, credentials, options=options)
+
+    @property
+    def known(self) -> Stage:
+        """The study that it takes part in."""
+        assert self.stage is not None
+        return self.stage
 
     async def connect(self) -> None:
         await super().connect()
@@ -83,7 +99,7 @@ class Cheater(Peer):
         self.session._call._request_serializer = lambda one: one if isinstance(one, bytes) else one.SerializeToString()
 
     async def play(self) -> str | None:
-        """Until the study ends, in one session after another."""
+        """Take part until the study ends, in one session after another."""
         while True:
             if self.session is None:
                 return None
@@ -92,12 +108,12 @@ class Cheater(Peer):
             except (grpc.aio.AioRpcError, CoordinatorMisbehaved):
                 reason = None
             if reason is not None or not self.returning:
-                self.session.close()  # nobody need wait for it
+                self.session.close()
                 return reason
             await self._come_back()
 
     async def leave(self, *, returns: bool) -> None:
-        """Cut the session in the middle of whatever there is; done when the coordinator knows."""
+        """Cut the session and wait until the coordinator knows."""
         assert self.session is not None
         self.returning = returns
         self.session.close()
@@ -105,48 +121,42 @@ class Cheater(Peer):
         await self.session._incoming.put(None)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Something is so."""
+        """Wait until a condition holds."""
         while not holds():
             await asyncio.sleep(0.002)
 
     async def is_cut_off(self) -> None:
-        """The coordinator has ended this session, and another one is to be opened."""
+        """Wait until the coordinator has ended this session; another one is opened then."""
         self.returning = True
         await self.until(self.is_over)
 
     def is_over(self) -> bool:
-        """Whether this session has ended for the coordinator."""
+        """Tell whether this session has ended for the coordinator."""
         assert self.session is not None
         return bool(self.where.study.sessions.by_token(self.session.welcome.session_token) is None)
 
     async def _come_back(self) -> None:
-        """Try again as a client does, whose last call may have failed because the coordinator was just ending it."""
+        """Reconnect as a client does: a call may fail because the coordinator is just ending the last session."""
         try:
             for _ in range(20):
                 await self.close()
                 try:
                     await self.connect()
                     break
-                except (grpc.aio.AioRpcError, DocumentUnavailable) as error:
-                    self.told.append(str(error))
+                except (grpc.aio.AioRpcError, DocumentUnavailable):
                     await asyncio.sleep(0.05)
             await self.until(self.is_back)
         finally:
             self.returning = False
 
     def is_back(self) -> bool:
-        """Whether it can take part in a round again."""
-        assert self.stage is not None
-        session = self.stage.where.study.sessions.get(self.me)
+        """Tell whether it can take part in a round again."""
+        session = self.known.where.study.sessions.get(self.me)
         return session is not None and session.ready
 
     async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
         self.mask_key_symbols = self.phase._keys.mask_key_symbols
         await super().on_cohort_keys(message)
-
-    def cheats(self, kind: str) -> bool:
-        """Now."""
-        return self.number[0] in self.cheat.rounds and kind in self.cheat.kinds()
 
     async def say(self, kind: str, content: Any) -> None:
         if self.number[0] not in self.cheat.rounds or kind not in self.cheat.twists:
@@ -180,7 +190,7 @@ class Cheater(Peer):
         round_ = self.number[0]
         if self.cheat.uploader is None or round_ not in self.cheat.rounds:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                self.receipts.append(await self.upload(frames(self.packed)))
+                await self.upload(frames(self.packed))
             return
 
         async def cheat() -> None:  # beside its session, which goes on
@@ -193,6 +203,13 @@ class Cheater(Peer):
 
         self.tasks.append(asyncio.create_task(cheat()))
 
+    async def unread_upload(self, messages: Iterable[bytes], token: bytes | None = None) -> None:
+        """As `upload_unread`; notes why it is refused."""
+        try:
+            await self.upload_unread(messages, token)
+        except grpc.aio.AioRpcError as error:
+            self.answers.append(error.details() or error.code().name)
+
     async def close(self) -> None:
         for task in self.tasks:
             task.cancel()
@@ -203,5 +220,5 @@ class Cheater(Peer):
         await super().close()
 
     def crooked(self) -> Any:
-        """What `tests.support.crooked_dealings.crooked_shares` takes for an attempt."""
+        """Return what `tests.support.crooked_dealings.crooked_shares` uses of an attempt."""
         return SimpleNamespace(phases={self.me: self.phase}, mask_key_symbols={self.me: self.mask_key_symbols})

@@ -1,4 +1,4 @@
-"""What a coordinator writes down of one cohort, and what can be opened with it."""
+"""What a cheating coordinator learns about one cohort, and what can be opened with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from secagg.keys import AgreementKey, ShareChannel
-from secagg.messages import MASK_KEY, SELF_MASK_SEED, CohortKeys
+from secagg.messages import MASK_KEY, SELF_MASK_SEED
 from tests.support.attempts_in_memory import Cohort, Sets
 
 
@@ -17,24 +17,20 @@ from tests.support.attempts_in_memory import Cohort, Sets
 class Notes(Cohort):
     """One cohort as some participants were shown it, with all that was revealed in it.
 
-    `phases` are those of colluders alone. `channel_keys` are private ones that the coordinator has: the colluders',
-    and its own where it showed keys of its own in somebody's name.
+    `phases` holds only the colluders'. `channel_keys` holds the private ones that the coordinator has: the colluders',
+    and those that it made and showed in a member's name.
     """
 
     identity_keys: dict[int, Any] = field(default_factory=dict)  # of colluders
     channel_keys: dict[int, AgreementKey] = field(default_factory=dict)
-    inputs: dict[int, Any] = field(default_factory=dict)  # what was masked; for judging alone
+    inputs: dict[int, Any] = field(default_factory=dict)  # what was masked; only for the verdict
 
     def forge(self, colluder: int, sets: Sets) -> bytes:
         signature: bytes = self.identity_keys[colluder].sign(self.statement(sets))
         return signature
 
-    def message(self) -> CohortKeys:
-        """As an honest coordinator would show it."""
-        return CohortKeys(tuple((who, self.advertisements[who]) for who in self.u1))
-
     def read(self, dealer: int) -> None:
-        """Open what the dealer sealed for those whose channel keys the coordinator has."""
+        """Open what the dealer sealed for members whose private channel keys the coordinator has."""
         sealed = self.sealed[dealer]
         ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
         for receiver, ciphertext in zip(self.graph.neighbours(dealer), sealed.ciphertexts, strict=True):
@@ -43,16 +39,14 @@ class Notes(Cohort):
             end = (self.config.roster.identity(receiver), self.advertisements[receiver].channel_key)
             shared = self.channel_keys[receiver].agree(ends[1])
             plaintext = ShareChannel(shared, ends, end, self.context).open(ciphertext)
-            if plaintext is None:
-                continue
-            for kind in (MASK_KEY, SELF_MASK_SEED):
+            for kind in (MASK_KEY, SELF_MASK_SEED) if plaintext is not None else ():
                 symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(receiver)] = symbols
 
     def openable(self, honest: frozenset[int]) -> list[frozenset[int]]:
-        """The smallest sets of honest inputs whose sum opens; any other that opens is made of these.
+        """Return the smallest sets of honest inputs whose sum opens; all others that open are unions of these.
 
-        A member's own mask must be known. Where the mask with a neighbour is not, neither opens without the other, and
+        A member's own mask must be known. If the mask with a neighbour is unknown, neither opens without the other, and
         both must have masked with it.
         """
         uploaded = honest & self.uploads.keys()
@@ -71,7 +65,7 @@ class Notes(Cohort):
         return [one for one in dict.fromkeys(found) if not any(other < one for other in found)]
 
     def opens(self, members: Iterable[int]) -> bool:
-        """Whether exactly the sum of these inputs comes out."""
+        """Tell whether exactly the sum of these inputs opens."""
         members = tuple(members)
         opened = self.open_sum(members)
         if opened is None:

@@ -1,8 +1,8 @@
-"""Lies that need a ring: where not everybody is everybody's neighbour, a few can be cut off from the others.
+"""Lies that need a ring: where not all are neighbours, a few can be cut off from the others.
 
-14 participants on the ring of tests/secagg/small_rings.py, of degree 6 with threshold 5. The coordinator waits until
-the ring is known, and then has four in its pay that stand where it hurts most, two on either side of an arc. One may
-drop out, and the ring holds; a sum has 9 honest inputs.
+14 participants on the ring of tests/support/small_rings.py, of degree 6 with threshold 5. The coordinator waits until
+the ring is known and then corrupts four members at the best places, two on either side of an arc. One may drop out,
+and the ring holds; a sum has 9 honest inputs.
 
     place     0      1 2  3 4 5 6  7       8 9  10 11 12 13
               drops  A A  near     victim  A A  far
@@ -18,10 +18,10 @@ from unittest import mock
 from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from tests.adversary.attempt_in_hand import Attempt
-from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating
+from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating, coordinator_script
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ANY_PRICE, FEW_NEIGHBOURS, naive
-from tests.adversary.script import COORDINATOR, Places, Seen, scripted
+from tests.adversary.script import Places, Seen
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
 
 NOT_UPLOADED = "did not upload what was masked in this u2"
@@ -30,7 +30,7 @@ ONE_UPLOAD = "there must be one upload for each neighbour that isn't a signer"
 
 @dataclass(frozen=True)
 class Ring:
-    """An attempt whose ring is known, with everybody's place on it."""
+    """An attempt whose ring is known, with the members by their places on it."""
 
     coordinator: CheatingCoordinator
     attempt: Attempt
@@ -41,7 +41,7 @@ class Ring:
     far: frozenset[int]
 
     @property
-    def everybody(self) -> frozenset[int]:
+    def members(self) -> frozenset[int]:
         return frozenset(self.cohort.u1)
 
     @property
@@ -49,22 +49,19 @@ class Ring:
         return self.near | self.far
 
     async def masked(self, hidden: Iterable[int], others: Iterable[int]) -> None:
-        """The victim is told that some missed u2; the others are told the truth."""
+        """Claim to the victim that some missed u2, and send the others the truth."""
         await self.attempt.show(self.cohort)
-        await self.attempt.tell_u2(self.cohort, self.everybody - frozenset(hidden), [self.victim])
-        await self.attempt.tell_u2(self.cohort, self.everybody, others)
+        await self.attempt.tell_u2(self.cohort, self.members - frozenset(hidden), [self.victim])
+        await self.attempt.tell_u2(self.cohort, self.members, others)
 
     async def opened(self, survivors: frozenset[int], *, evidence: bool = True) -> None:
-        """Those who sign, and the colluders, open what all but the victim agree on."""
-        sets = self.everybody, survivors
-        signed = await self.attempt.ask_to_sign(self.cohort, sets, self.signers)
-        signed |= self.attempt.colluders_sign(self.cohort, sets)
-        await self.attempt.ask_to_unmask(self.cohort, sets, signed, self.signers, evidence=evidence)
+        """Let the signers and the colluders open what all but the victim agree on."""
+        await self.attempt.finish(self.cohort, (self.members, survivors), self.signers, evidence=evidence)
 
 
 @contextlib.asynccontextmanager
 async def on_a_ring(places: Places, study: str = "ring") -> AsyncIterator[Ring]:
-    """Everybody has advertised, the ring is known, and so are the four who collude."""
+    """Begin an attempt: all have advertised, and the ring and its four colluders are known."""
     real = RoundParameters.sharing
     [(members, degree, threshold)] = CUT
 
@@ -81,84 +78,68 @@ async def on_a_ring(places: Places, study: str = "ring") -> AsyncIterator[Ring]:
             yield Ring(coordinator, attempt, attempt.cohort(), ring[CUT_DROPS], near, ring[CUT_VICTIM], far)
 
 
-async def told_that_a_neighbour_missed_u2(places: Places, *, evidence: bool = True, of: str = "victim") -> Seen:
-    """The victim masks with the arc and with colluders; her seed is asked for elsewhere."""
-    async with on_a_ring(places) as ring:
-        answering = frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
-        await ring.masked(answering, ring.signers)
-        if of == "another":
-            ring.cohort.signed_uploads[ring.victim] = ring.cohort.signed_uploads[min(ring.near)]
-        await ring.opened(ring.everybody - {ring.drops}, evidence=evidence)
-        return ring.attempt.verdict(answering, "unmasking")
+def neighbour_missed_u2(
+    name: str, does: str, must: str, check: str, *, evidence: bool = True, of: str = "victim"
+) -> None:
+    """Register a script in which the victim masks only with the arc and with colluders, and others give its seed."""
+
+    @coordinator_script(name, does, must, naive(check, shows="the sum of 5 honest inputs opens, 9 were promised"))
+    async def run(places: Places) -> Seen:
+        async with on_a_ring(places) as ring:
+            answering = frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
+            await ring.masked(answering, ring.signers)
+            if of == "another":
+                ring.cohort.signed_uploads[ring.victim] = ring.cohort.signed_uploads[min(ring.near)]
+            await ring.opened(ring.members - {ring.drops}, evidence=evidence)
+            return ring.attempt.verdict(answering, "unmasking")
 
 
-@scripted(
-    name="ring-neighbours-missed-u2",
-    cheat=COORDINATOR,
-    does="Tells somebody beside an arc of the ring that her neighbours on its other side missed u2. She will not sign "
-    "another u2, and needn't: the others are enough, and her seed is theirs to give.",
-    must="Her neighbours refuse: her signed upload says another u2 than theirs.",
-    outcome="refused",
-    check=(naive(NOT_UPLOADED, shows="the sum of 5 honest inputs opens, 9 were promised"),),
+neighbour_missed_u2(
+    "ring-neighbours-missed-u2",
+    "Claims to a participant beside an arc of the ring that its neighbours on the other side missed u2. It will not "
+    "sign another u2, and need not: the others are enough, and can reveal its seed.",
+    "Its neighbours refuse: its signed upload states another u2 than theirs.",
+    NOT_UPLOADED,
 )
-async def ring_missed_u2(places: Places) -> Seen:
-    return await told_that_a_neighbour_missed_u2(places)
-
-
-@scripted(
-    name="ring-upload-not-shown",
-    cheat=COORDINATOR,
-    does="The same, and shows nobody what she uploaded.",
-    must="Her neighbours refuse: of whoever did not sign, they want to see the upload.",
-    outcome="refused",
-    check=(naive(ONE_UPLOAD, shows="the sum of 5 honest inputs opens, 9 were promised"),),
+neighbour_missed_u2(
+    "ring-upload-not-shown",
+    "The same, without showing what the participant uploaded.",
+    "Its neighbours refuse: they require the upload of each neighbour that did not sign.",
+    ONE_UPLOAD,
+    evidence=False,
 )
-async def ring_no_upload(places: Places) -> Seen:
-    return await told_that_a_neighbour_missed_u2(places, evidence=False)
-
-
-@scripted(
-    name="ring-upload-of-another",
-    cheat=COORDINATOR,
-    does="The same, and shows another member's upload as hers, which does say their u2.",
-    must="Her neighbours refuse: an upload is signed by whose it is.",
-    outcome="refused",
-    check=(naive(NOT_UPLOADED, shows="the sum of 5 honest inputs opens, 9 were promised"),),
+neighbour_missed_u2(
+    "ring-upload-of-another",
+    "The same, and shows as the participant's upload that of another member, which does state their u2.",
+    "Its neighbours refuse: an upload is signed by its sender.",
+    NOT_UPLOADED,
+    of="another",
 )
-async def ring_other_upload(places: Places) -> Seen:
-    return await told_that_a_neighbour_missed_u2(places, of="another")
 
 
-@scripted(
-    name="ring-left-with-colluders",
-    cheat=COORDINATOR,
-    does="Tells a victim that all her honest neighbours missed u2, in a plan that lets so many be missing.",
-    must="She refuses before she masks: as many neighbours as the threshold must be in u2.",
-    outcome="refused",
-    check=(
-        naive(FEW_NEIGHBOURS, shows="goes on"),
-        naive(FEW_NEIGHBOURS, NOT_UPLOADED, shows="exposed"),
-    ),
+@coordinator_script(
+    "ring-left-with-colluders",
+    "Claims to a victim that all its honest neighbours missed u2, in a plan that allows that many to be missing.",
+    "It refuses before it masks: as many neighbours as the threshold must be in u2.",
+    naive(FEW_NEIGHBOURS, shows="goes on"),
+    naive(FEW_NEIGHBOURS, NOT_UPLOADED, shows="exposed"),
 )
 async def ring_with_colluders(places: Places) -> Seen:
     async with on_a_ring(places, "looser") as ring:
         honest = frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.coordinator.honest
         await ring.masked(honest, ring.signers | {ring.drops})
-        await ring.opened(ring.everybody)
+        await ring.opened(ring.members)
         return ring.attempt.verdict([ring.victim], "masked_input")
 
 
-@scripted(
-    name="ring-arc-cut-out",
-    cheat=COORDINATOR,
-    does="Calls two participants dropouts who, with the four colluders, are all that ties an arc to the rest of the "
-    "ring.",
-    must="Everybody refuses to sign: more dropouts than the ring's degree was chosen for.",
-    outcome="refused",
-    check=(naive("u3 has {len(u3)}", also=(ANY_PRICE,), shows="the sum of 4 honest inputs opens, 9 were promised"),),
+@coordinator_script(
+    "ring-arc-cut-out",
+    "Calls two participants dropouts that, with the four colluders, are all that ties an arc to the rest of the ring.",
+    "All refuse to sign: there are more dropouts than the ring's degree was chosen for.",
+    naive("u3 has {len(u3)}", also=(ANY_PRICE,), shows="the sum of 4 honest inputs opens, 9 were promised"),
 )
 async def ring_arc(places: Places) -> Seen:
     async with on_a_ring(places) as ring:
         await ring.masked((), ring.signers | {ring.drops})
-        await ring.opened(ring.everybody - {ring.drops, ring.victim})
+        await ring.opened(ring.members - {ring.drops, ring.victim})
         return ring.attempt.verdict(ring.signers, "consistency")

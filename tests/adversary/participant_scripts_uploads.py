@@ -1,10 +1,10 @@
-"""Vectors that are cut off, crawl, have another length, another content or another owner, or come when none is due."""
+"""Vectors that are cut off, crawl, have another length, content or owner, or come when none is due."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -13,21 +13,21 @@ import numpy as np
 from secagg.masking import word_dtype
 from secagg.packing import pack, packed_size, unpack
 from tests.adversary.cheating_participant import INPUT, Cheat, Cheater
-from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, flipped, offer
-from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, judge, register
-from tests.adversary.script import PARTICIPANT, Naive, Places, Script, Seen
-from tests.adversary.study_with_cheats import Off, Stage, play
+from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, flipped, offer, sends
+from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
+from tests.adversary.script import Naive
+from tests.adversary.study_with_cheats import Off, Stage
 from wire.transport import CHUNK_BYTES, LARGEST_FRAME, frame, frames
 
-UPLOADS, ROUNDS = "server.attempt.uploads", "server.attempt.attempt"
-VECTOR = 16  # bytes of the vectors here: 8 entries of 16 bits
+UPLOADS = "server.attempt.uploads"
 STALL_S = 1.0
+Uploader = Callable[[Cheater, bytes], Awaitable[None]]
 
 
 def one_upload(
     name: str,
     does: str,
-    upload: Any,
+    uploader: Uploader,
     reason: str,
     *check: Naive,
     must: str = NAMED,
@@ -36,22 +36,44 @@ def one_upload(
     most_read: int = LARGEST_FRAME,
     **options: Any,
 ) -> None:
-    """Register a script in which participant 0 uploads otherwise, once.
+    """Register a script in which participant 0 uploads differently, once.
 
     Args:
-        told: a piece of what the coordinator answers to the upload, where it can't come before the upload's end.
+        told: a piece of the coordinator's answer to the upload; leave it out if the upload does not end.
     """
 
-    async def run(places: Places) -> Seen:
-        stage = await play(places, {0: Cheat(uploader=upload)}, **({"participants": 5} | options))
+    def other_answer(stage: Stage) -> str:
         error = stage.cheaters[0].upload_error
         answer = "" if error is None else error.details() or ""
-        # gRPC's own word for an answer that it lost with a write which failed on a call that had ended.
+        # gRPC's own code for an answer that it lost when a write failed on a call that had ended.
         lost = error is not None and error.code() is grpc.StatusCode.INTERNAL
-        also = ("the upload gets another answer",) if told not in answer and not lost else ()
-        return judge(stage, Blame(0, INPUT, reason, excluded=excluded), most_read=most_read, also=also)
+        return "" if told in answer or lost else "the upload gets another answer"
 
-    register(Script(name, PARTICIPANT, does, must, SUM_OF_OTHERS, check, run))
+    blames = [Blame(0, INPUT, reason, excluded=excluded)]
+    cheats = {0: Cheat(uploader=uploader)}
+    study_script(
+        name,
+        does,
+        must,
+        SUM_OF_OTHERS,
+        cheats,
+        *check,
+        blames=blames,
+        broken=other_answer,
+        most_read=most_read,
+        **options,
+    )
+
+
+def signed_and_uploaded(change: Callable[[bytes], bytes]) -> Cheat:
+    """Sign and upload the packed vector changed in this way, with a correct digest and signature."""
+
+    async def upload(cheater: Cheater, packed: bytes) -> None:
+        await cheater.upload(frames(change(packed)))
+
+    return Cheat(
+        sends(INPUT, lambda cheater, _: offer(cheater, hashlib.sha256(change(cheater.packed)).digest())), upload
+    )
 
 
 async def too_long(cheater: Cheater, packed: bytes) -> None:
@@ -154,32 +176,19 @@ one_upload(
 )
 
 
-def too_short_and_signed(cheater: Cheater, _: Any) -> Any:
-    return [cheater.wrap(masked_input=offer(cheater, hashlib.sha256(cheater.packed[:-1]).digest()))]
-
-
-async def short_by_signature(places: Places) -> Seen:
-    stage = await play(places, {0: Cheat({INPUT: too_short_and_signed}, too_short)}, participants=5)
-    return judge(stage, Blame(0, INPUT, "has 15 bytes"))
-
-
-register(
-    Script(
-        "short-vector-that-is-signed",
-        PARTICIPANT,
-        "signs a vector that is a byte short, and uploads it",
-        LEFT_OUT,
-        SUM_OF_OTHERS,
-        (
-            Off(
-                UPLOADS,
-                without=("len(staged) != self.size",),
-                also=(Off(CORE, without=("the upload has",)),),
-                shows="is not named",
-            ),
-        ),
-        short_by_signature,
-    )
+study_script(
+    "short-vector-that-is-signed",
+    "signs a vector that is a byte short, and uploads it",
+    LEFT_OUT,
+    SUM_OF_OTHERS,
+    {0: signed_and_uploaded(lambda packed: packed[:-1])},
+    Off(
+        UPLOADS,
+        without=("len(staged) != self.size",),
+        also=(Off(CORE, without=("the upload has",)),),
+        shows="is not named",
+    ),
+    blames=[Blame(0, INPUT, "has 15 bytes")],
 )
 
 
@@ -187,35 +196,21 @@ register(
 
 
 def padded(packed: bytes) -> bytes:
-    """With the last unused bit set."""
-    return packed[:-1] + bytes([packed[-1] | 0x80])
+    """Set the last unused bit: only the bits after the last entry reveal this cheat, the digest is right."""
+    changed = packed[:-1] + bytes([packed[-1] | 0x80])
+    assert changed != packed, "the vector has no unused bits"
+    return changed
 
 
-async def padding_bits(places: Places) -> Seen:
-    """The digest is right, so that only the bits behind the last entry give it away."""
-
-    def signs(cheater: Cheater, _: Any) -> Any:
-        return [cheater.wrap(masked_input=offer(cheater, hashlib.sha256(padded(cheater.packed)).digest()))]
-
-    async def uploads(cheater: Cheater, packed: bytes) -> None:
-        assert padded(packed) != packed, "the vector has no unused bits"
-        await cheater.upload(frames(padded(packed)))
-
-    study = {"task_options": {"dim": 4}, "bits": 15}
-    stage = await play(places, {0: Cheat({INPUT: signs}, uploads)}, participants=5, study=study)
-    return judge(stage, Blame(0, INPUT, "unused bits", excluded=True))
-
-
-register(
-    Script(
-        "padding-bits",
-        PARTICIPANT,
-        "uploads and signs a vector with bits set behind its last entry",
-        NAMED,
-        SUM_OF_OTHERS,
-        (Off("secagg.packing", without=("unused bits at the end",), shows="is not named"),),
-        padding_bits,
-    )
+study_script(
+    "padding-bits",
+    "uploads and signs a vector with bits set after its last entry",
+    NAMED,
+    SUM_OF_OTHERS,
+    {0: signed_and_uploaded(padded)},
+    Off("secagg.packing", without=("unused bits at the end",), shows="is not named"),
+    blames=[Blame(0, INPUT, "unused bits", excluded=True)],
+    study={"task_options": {"dim": 4}, "bits": 15},
 )
 
 
@@ -230,37 +225,34 @@ def half(packed: bytes) -> Any:
     return chunks()
 
 
-async def gives_up(cheater: Cheater, packed: bytes) -> None:
+async def half_then(cheater: Cheater, packed: bytes, ends: Callable[[asyncio.Task[bytes]], Awaitable[Any]]) -> None:
+    """End an upload when the coordinator has the first half."""
     call = asyncio.create_task(cheater.upload(half(packed)))
-    while not _reading(cheater):
-        await asyncio.sleep(0.002)
-    call.cancel()
+    await cheater.until(lambda: cheater.known.uploaded[cheater.me] > 0)
+    await ends(call)
     await asyncio.gather(call, return_exceptions=True)
+
+
+async def gives_up(cheater: Cheater, packed: bytes) -> None:
+    async def cancel(call: asyncio.Task[bytes]) -> None:
+        call.cancel()
+
+    await half_then(cheater, packed, cancel)
 
 
 async def connection_breaks(cheater: Cheater, packed: bytes) -> None:
-    """Session, upload and all."""
-    call = asyncio.create_task(cheater.upload(half(packed)))
-    while not _reading(cheater):
-        await asyncio.sleep(0.002)
-    assert cheater.channel is not None
-    await cheater.channel.close()
-    await asyncio.gather(call, return_exceptions=True)
+    """Close the channel of session and upload."""
+    channel = cheater.channel
+    assert channel is not None
+    await half_then(cheater, packed, lambda _: channel.close())
 
 
 async def breaks_and_returns(cheater: Cheater, packed: bytes) -> None:
-    call = asyncio.create_task(cheater.upload(half(packed)))
-    while not _reading(cheater):
-        await asyncio.sleep(0.002)
-    await cheater.leave(returns=True)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    async def leave(call: asyncio.Task[bytes]) -> None:
+        await cheater.leave(returns=True)
+        call.cancel()
 
-
-def _reading(cheater: Cheater) -> bool:
-    """Whether the coordinator has the first half."""
-    assert cheater.stage is not None
-    return cheater.stage.uploaded[cheater.me] > 0
+    await half_then(cheater, packed, leave)
 
 
 async def stalls(cheater: Cheater, packed: bytes) -> None:
@@ -268,7 +260,7 @@ async def stalls(cheater: Cheater, packed: bytes) -> None:
 
 
 async def crawls(cheater: Cheater, packed: bytes) -> None:
-    """Never a stall, and never done."""
+    """Upload without a stall and without an end."""
 
     async def chunks() -> AsyncIterator[bytes]:
         for at in range(len(packed)):
@@ -311,7 +303,7 @@ one_upload(
     "cuts its session in the middle of its upload, and comes back at once",
     breaks_and_returns,
     "",
-    must="nothing of its upload counts; the round ends in the exact sum of the others, and the next one is with it",
+    must="its upload is ignored; the round ends in the exact sum of the others, and the next one is with it",
     excluded=False,
 )
 one_upload(
@@ -326,7 +318,7 @@ one_upload(
 )
 one_upload(
     "upload-that-crawls",
-    "uploads a byte every now and then, holding its place for as long as it likes",
+    "uploads a byte every now and then, and keeps its place without limit",
     crawls,
     "at less than 16 KiB a second",
     Off(UPLOADS, changed=(("(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),)),
@@ -346,27 +338,35 @@ one_upload(
 )
 
 
-# ---------------------------------------------------------------- uploads that nobody asked for
+# ---------------------------------------------------------------- uploads that are not due
 
 
-async def in_addition(places: Places, upload: Any, *, allowed: str) -> Seen:
-    """An upload beside the one that is due: everything goes on as if it hadn't been."""
-    refused: list[str] = []
+def in_addition(
+    name: str,
+    does: str,
+    must: str,
+    cheat: Cheat,
+    *check: Naive,
+    refusals: int = 1,
+    reason: str = "no upload is expected",
+) -> None:
+    """Register a script of uploads beside the one that is due: they are refused and change nothing.
 
-    async def uploads(cheater: Cheater, packed: bytes) -> None:
-        try:
-            await upload(cheater, packed)
-        except grpc.aio.AioRpcError as error:
-            refused.append(error.details() or error.code().name)
+    Args:
+        refusals: how many there must be, all for this reason.
+    """
 
-    stage = await play(places, {0: Cheat(uploader=uploads)}, participants=5)
-    also = () if any(allowed in one for one in refused) else ("the second upload is not refused",)
-    return judge(stage, also=also)
+    def taken(stage: Stage) -> str:
+        answers = stage.cheaters[0].answers
+        right = len(answers) == refusals and all(reason in answer for answer in answers)
+        return "" if right else "an upload that is not due is not refused"
+
+    study_script(name, does, must, SUM_OF_ALL, {0: cheat}, *check, broken=taken)
 
 
 async def again_when_done(cheater: Cheater, packed: bytes) -> None:
     await cheater.upload(frames(packed))
-    await cheater.upload_unread(frames(packed))
+    await cheater.unread_upload(frames(packed))
 
 
 async def two_at_once(cheater: Cheater, packed: bytes) -> None:
@@ -380,195 +380,108 @@ async def two_at_once(cheater: Cheater, packed: bytes) -> None:
 
     one = asyncio.create_task(cheater.upload(first()))
     await begun.wait()
-    while not _reading(cheater):
-        await asyncio.sleep(0.002)
+    await cheater.until(lambda: cheater.known.uploaded[cheater.me] > 0)
     try:
-        await cheater.upload_unread(frames(packed))
+        await cheater.unread_upload(frames(packed))
     finally:
         go_on.set()
         await one
 
 
-async def upload_twice(places: Places) -> Seen:
-    return await in_addition(places, again_when_done, allowed="no upload is expected")
+async def too_early(cheater: Cheater, honest: Any) -> Any:
+    """Upload before the offer."""
+    await cheater.unread_upload(frames(cheater.packed))
+    return honest
 
 
-async def upload_two_streams(places: Places) -> Seen:
-    return await in_addition(places, two_at_once, allowed="no upload is expected")
+async def with_wrong_tokens(cheater: Cheater, packed: bytes) -> None:
+    """Use a guess, a piece of the token, none, and one with a changed bit; a token is 32 random bytes."""
+    assert cheater.session is not None
+    own = cheater.session.welcome.session_token
+    for token in (bytes(32), own[:16], b"", flipped(own)):
+        await cheater.unread_upload(frames(packed), token)
+    await cheater.upload(frames(packed))
 
 
-# Of `Uploads.stage`: its first words, so that no other place has them.
-UNASKED = (("offer is None or offer.begin is None or not offer.granted or offer.complete or", "offer is None and"),)
+# In `Uploads.stage`: the beginning of its condition, which no other place has.
+EXPECTED = "offer is None or offer.begin is None or not offer.granted or offer.complete or"
+UNASKED = ((EXPECTED, "offer is None and"),)
 STILL_HOLDS_IT = ("        if not offer.granted:\n            raise", "        if False:\n            raise")
 STILL_READ = (f"{' ' * 24}if not offer.granted:\n", f"{' ' * 24}if False:\n")
 SECOND_TIME = (("sender in self.u2 and sender not in self._u3", "sender in self.u2"),)
 ONCE = "the vector counts once: the round ends in the exact sum, and the second stream is refused unread"
-register(
-    Script(
-        "uploads-again",
-        PARTICIPANT,
-        "uploads its vector a second time once it counts",
-        ONCE,
-        SUM_OF_ALL,
-        (
-            Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
-            Off(
-                UPLOADS,
-                changed=(*UNASKED, STILL_HOLDS_IT, STILL_READ),
-                also=(Off(CORE, changed=SECOND_TIME),),
-                shows="opens a wrong sum",
-            ),
-        ),
-        upload_twice,
-    )
+in_addition(
+    "uploads-again",
+    "uploads its vector a second time once it counts",
+    ONCE,
+    Cheat(uploader=again_when_done),
+    Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
+    Off(
+        UPLOADS,
+        changed=(*UNASKED, STILL_HOLDS_IT, STILL_READ),
+        also=(Off(CORE, changed=SECOND_TIME),),
+        shows="opens a wrong sum",
+    ),
 )
-register(
-    Script(
-        "uploads-in-two-streams",
-        PARTICIPANT,
-        "uploads its vector in two streams at the same time",
-        ONCE,
-        SUM_OF_ALL,
-        (Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),),
-        upload_two_streams,
-    )
+in_addition(
+    "uploads-in-two-streams",
+    "uploads its vector in two streams at the same time",
+    ONCE,
+    Cheat(uploader=two_at_once),
+    Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
 )
-
-
-async def without_credit(places: Places) -> Seen:
-    """Before it has offered anything, and while it waits for its turn."""
-    refused: list[str] = []
-
-    async def early(cheater: Cheater, honest: Any) -> Any:
-        try:
-            await cheater.upload_unread(frames(cheater.packed))
-        except grpc.aio.AioRpcError as error:
-            refused.append(error.details() or "")
-        return [cheater.wrap(masked_input=honest)]
-
-    stage = await play(places, {0: Cheat({INPUT: early})}, participants=5)
-    also = () if any("no upload is expected" in one for one in refused) else ("the upload is not refused",)
-    return judge(stage, also=also)
-
-
-register(
-    Script(
-        "upload-without-credit",
-        PARTICIPANT,
-        "uploads a vector that it has not offered",
-        "the upload is refused unread; offered and sent in its turn the same vector counts once",
-        SUM_OF_ALL,
-        (
-            Off(
-                UPLOADS,
-                changed=(
-                    (
-                        "offer is None or offer.begin is None or not offer.granted or offer.complete or",
-                        "offer is not None and",
-                    ),
-                ),
-            ),
-        ),
-        without_credit,
-    )
+in_addition(
+    "upload-without-credit",
+    "uploads a vector that it has not offered",
+    "the upload is refused unread; offered and sent in its turn the same vector counts once",
+    Cheat(sends(INPUT, too_early)),
+    Off(UPLOADS, changed=((EXPECTED, "offer is not None and"),)),
+)
+in_addition(
+    "token-of-somebody-else",
+    "uploads with tokens that it guesses",
+    "each is refused; the round ends in the exact sum, and no other participant is affected",
+    Cheat(uploader=with_wrong_tokens),
+    Off(
+        "server.sessions",
+        changed=(("return self._by_token.get(token)", "return next(iter(self._by_token.values()), None)"),),
+    ),
+    refusals=4,
+    reason="no open session has this token",
 )
 
 
-async def others_token(places: Places) -> Seen:
-    """A token is 32 random bytes of one session: a guess, a piece of one, none at all."""
-    refused: list[str] = []
-
-    async def uploads(cheater: Cheater, packed: bytes) -> None:
-        assert cheater.session is not None
-        own = cheater.session.welcome.session_token
-        for token in (bytes(32), own[:16], b"", flipped(own)):
-            try:
-                await cheater.upload_unread(frames(packed), token)
-            except grpc.aio.AioRpcError as error:
-                refused.append(error.details() or "")
-        await cheater.upload(frames(packed))
-
-    stage = await play(places, {0: Cheat(uploader=uploads)}, participants=5)
-    right = len(refused) == 4 and all("no open session has this token" in one for one in refused)
-    return judge(stage, also=() if right else ("tokens that are nobody's are taken",))
+async def by_a_partner(cheater: Cheater, packed: bytes) -> None:
+    """Let participant 1 upload the vector with the token of participant 0."""
+    assert cheater.session is not None
+    await cheater.known.cheaters[1].upload(frames(packed), cheater.session.welcome.session_token)
 
 
-register(
-    Script(
-        "token-of-somebody-else",
-        PARTICIPANT,
-        "uploads with tokens that it guesses",
-        "each is refused; the round ends in the exact sum, and nobody else is touched",
-        SUM_OF_ALL,
-        (
-            Off(
-                "server.sessions",
-                changed=(("return self._by_token.get(token)", "return next(iter(self._by_token.values()), None)"),),
-            ),
-        ),
-        others_token,
-    )
-)
-
-
-async def token_of_a_partner(places: Places) -> Seen:
-    """One uploads for another who gave it the token: it is that one's vector, once, and signed by it."""
-
-    async def instead(cheater: Cheater, packed: bytes) -> None:
-        assert cheater.stage is not None
-        partner = cheater.stage.cheaters[1]
-        assert cheater.session is not None
-        await partner.upload(frames(packed), cheater.session.welcome.session_token)
-
-    stage = await play(places, {0: Cheat(uploader=instead), 1: Cheat()}, participants=5)
-    return judge(stage)
-
-
-register(
-    Script(
-        "upload-for-a-partner",
-        PARTICIPANT,
-        "uploads the signed vector of somebody who gave it the token",
-        "it counts as that one's, once: the round ends in the exact sum",
-        SUM_OF_ALL,
-        (),
-        token_of_a_partner,
-    )
+study_script(
+    "upload-for-a-partner",
+    "uploads the signed vector of a participant that gave it the token",
+    "it counts as that participant's, once: the round ends in the exact sum",
+    SUM_OF_ALL,
+    {0: Cheat(uploader=by_a_partner), 1: Cheat()},
 )
 
 
 # ---------------------------------------------------------------- what nothing stops
 
-
-async def shift(places: Places) -> Seen:
-    """Its own vector, moved by what it likes, with a digest and a signature that are right."""
-    by = np.arange(8, dtype=np.uint16) * 8191 + 1
-    bits = 16
-
-    def moved(packed: bytes) -> bytes:
-        vector = unpack(packed, 8, bits)
-        return pack((vector + by).astype(word_dtype(bits)), bits)
-
-    def signs(cheater: Cheater, _: Any) -> Any:
-        return [cheater.wrap(masked_input=offer(cheater, hashlib.sha256(moved(cheater.packed)).digest()))]
-
-    async def uploads(cheater: Cheater, packed: bytes) -> None:
-        assert len(packed) == packed_size(8, bits)
-        await cheater.upload(frames(moved(packed)))
-
-    stage: Stage = await play(places, {0: Cheat({INPUT: signs}, uploads)}, participants=5)
-    return judge(stage, shift={1: by})
+SHIFT, BITS = np.arange(8, dtype=np.uint16) * 8191 + 1, 16
 
 
-register(
-    Script(
-        "shift-of-the-sum",
-        PARTICIPANT,
-        "adds what it likes to its own vector, of any size",
-        "the sum is shifted by exactly that, modulo 2^B, and nothing tells",
-        SHIFTED,
-        (),
-        shift,
-        documented_as_possible=True,
-    )
+def shifted(packed: bytes) -> bytes:
+    assert len(packed) == packed_size(8, BITS)
+    return pack((unpack(packed, 8, BITS) + SHIFT).astype(word_dtype(BITS)), BITS)
+
+
+study_script(
+    "shift-of-the-sum",
+    "adds anything to its own vector, of any size",
+    "the sum is shifted by exactly that, modulo 2^B, and nothing reveals it",
+    SHIFTED,
+    {0: signed_and_uploaded(shifted)},
+    possible=True,
+    shift={1: SHIFT},
 )

@@ -1,53 +1,33 @@
-"""What a study with cheating participants is worth: which promises held, who was named, and how it came out."""
+"""Scripts of cheating participants, and the verdict on their studies: promises kept, participants named, outcome."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tests.adversary import script as suite
-from tests.adversary.cheating_participant import PHASE_OF
-from tests.adversary.script import Run, Script, Seen
-from tests.adversary.study_with_cheats import BUDGET_REACHED, Opened, Stage, Vector
+from tests.adversary.cheating_participant import PHASE_OF, Cheat
+from tests.adversary.script import PARTICIPANT, Naive, Places, Seen, scripted
+from tests.adversary.study_with_cheats import BUDGET_REACHED, Opened, Stage, Vector, play
 
 SUM_OF_ALL, SUM_OF_OTHERS = "sum", "sum of the others"
 ABORT_THEN_SUM, SHIFTED = "aborts, then sum of the others", "shifted sum"
-MOST_QUEUED = 12  # messages of one participant that an attempt takes, and the word that it is gone
+MOST_QUEUED = 12  # messages of one participant that an attempt takes, and the notice of its departure
 MOST_ANSWERS = 24
 _COMPLETED = "round_completed"
 
 
-def register(script: Script) -> Script:
-    """Add a script to the suite, what it does and what must happen as sentences."""
-    return suite.register(replace(script, does=_sentence(script.does), must=_sentence(script.must)))
-
-
-def scripted(**fields: Any) -> Callable[[Run], Run]:
-    """Register the function below as a script with these fields."""
-
-    def decorate(run: Run) -> Run:
-        register(Script(run=run, **fields))
-        return run
-
-    return decorate
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
 @dataclass(frozen=True)
 class Blame:
-    """Who must be named for what.
+    """A participant that must be named for a cheat.
 
     Attributes:
         kind: the phase, by its message.
-        reason: a piece of what the coordinator says.
-        excluded: from the study; else from this attempt only.
+        reason: a piece of the coordinator's reason.
+        excluded: from the study; else only from this attempt.
     """
 
     who: int
@@ -57,35 +37,76 @@ class Blame:
     excluded: bool = False
 
 
-def judge(
-    stage: Stage,
-    *blames: Blame,
+def study_script(
+    name: str,
+    does: str,
+    must: str,
+    outcome: str,
+    cheats: Mapping[int, Cheat],
+    *check: Naive,
+    blames: Iterable[Blame] = (),
+    broken: Callable[[Stage], str] = lambda _: "",
+    possible: bool = False,
+    participants: int = 5,
     rounds: int = 2,
     shift: Mapping[int, Vector] | None = None,
     most_read: int = 1 << 20,
-    collateral: frozenset[int] = frozenset(),
     set_aside: frozenset[int] = frozenset(),
-    also: tuple[str, ...] = (),
-    may_lose: bool = False,
-) -> Seen:
-    """What was seen, and every promise that did not hold.
+    **options: Any,
+) -> None:
+    """Register a script of a study with these cheats, by position in the roster.
+
+    The study ends with a round before its last where an attempt is lost.
 
     Args:
-        blames: who must be named, and nobody else.
-        shift: of a round's sum, by what its cheat is documented to move it.
+        blames: the participants that must be named; no others may be.
+        broken: a promise that the script itself found broken, or "".
+        possible: the cheat is documented as possible.
+        shift: by how much its cheat may move the sum of a round.
         most_read: bytes that may be read of one upload.
-        collateral: cheats who may be named besides for a consequence.
-        set_aside: who must be set aside without a verdict, each once, and nobody else.
-        also: promises that the script itself found broken.
-        may_lose: attempts that end without a sum; they are charged, and the study ends when its budget is used up.
+        set_aside: the participants that must be set aside without a verdict, each once; no others may be.
+        options: further arguments of `play`.
+    """
+
+    @scripted(PARTICIPANT, name, does, must, outcome, *check, possible=possible)
+    async def run(places: Places) -> Seen:
+        stage = await play(places, cheats, participants=participants, rounds=rounds, **options)
+        return _judge(
+            stage,
+            tuple(blames),
+            rounds,
+            shift or {},
+            most_read,
+            set_aside,
+            broken(stage),
+            may_lose=outcome in (ABORT_THEN_SUM, BUDGET_REACHED),
+        )
+
+
+def _judge(
+    stage: Stage,
+    blames: tuple[Blame, ...],
+    rounds: int,
+    shift: Mapping[int, Vector],
+    most_read: int,
+    set_aside: frozenset[int],
+    also: str,
+    *,
+    may_lose: bool,
+) -> Seen:
+    """Return the outcome and every promise that did not hold; arguments as of `study_script`.
+
+    Args:
+        also: a promise that the script itself found broken, or "".
+        may_lose: attempts may end without a sum; they are charged, and the study ends when its budget is used up.
     """
     broken: list[str] = []
     completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
-    wrong, moved = _sums(stage, shift or {})
+    wrong, moved = _sums(stage, shift)
     broken += wrong
     if shift and moved != sorted(shift):
         broken.append("the sum is not shifted by what was added")
-    broken += _blamed_wrongly(stage, blames, collateral)
+    broken += _blamed_wrongly(stage, blames)
     if may_lose and stage.ended == BUDGET_REACHED and not completed:
         broken.append("every attempt fails until the budget is used up")
     broken += _set_aside_wrongly(stage, set_aside)
@@ -96,19 +117,19 @@ def judge(
     broken += _queues(stage, most_read)
     broken += [f"error in the log: {fault}" for fault in dict.fromkeys(stage.faults)]
     broken += [f"an honest client ended: {why}" for why in stage.hosts_ended]
-    broken += [*also, *_not_blamed(stage, blames, completed)]
-    told = [f"{event['phase']}: {event['reason']}" for event in stage.of("participant_dropped")]
+    broken += [also] if also else []
+    broken += _not_blamed(stage, blames, completed)
     aborts = stage.of("attempt_aborted")
     left_out = any(blame.who not in completed.get(blame.round, Opened(frozenset(), np.zeros(0))).u3 for blame in blames)
     outcome = stage.ended
     if completed and (stage.ended == "rounds done" or may_lose):
         outcome = ABORT_THEN_SUM if aborts else SHIFTED if moved else SUM_OF_OTHERS if left_out else SUM_OF_ALL
-    told = [f"{event['phase']}: {event['reason']}" for event in aborts] + told
-    return Seen(outcome, "; ".join(dict.fromkeys(told))[:300], tuple(dict.fromkeys(broken)))
+    reasons = [f"{event['phase']}: {event['reason']}" for event in (*aborts, *stage.of("participant_dropped"))]
+    return Seen(outcome, "; ".join(dict.fromkeys(reasons))[:300], tuple(dict.fromkeys(broken)))
 
 
 def _sums(stage: Stage, shift: Mapping[int, Vector]) -> tuple[list[str], list[int]]:
-    """Rounds whose sums are wrong, as sentences, and those that are shifted as they may be."""
+    """Return sentences about wrong sums, and the rounds whose sums are shifted as they may be."""
     wrong: list[str] = []
     moved: list[int] = []
     for (round_, attempt), opened in sorted(stage.opened.items()):
@@ -137,16 +158,16 @@ def _queues(stage: Stage, most_read: int) -> list[str]:
     if stage.inbox > MOST_QUEUED * (len(stage.honest) + len(stage.cheaters)):
         broken.append("messages of one participant pile up in memory")
     if stage.outbox > MOST_ANSWERS:
-        broken.append("answers wait in memory for who doesn't read them")
+        broken.append("answers wait in memory for a participant that doesn't read them")
     if any(read > most_read for read in stage.uploaded.values()):
         broken.append("more of an upload is read than a vector has")
     return broken
 
 
-def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...], collateral: frozenset[int]) -> list[str]:
-    """Who did nothing and is dropped, excluded or made to refuse; and what is counted twice."""
+def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...]) -> list[str]:
+    """Find innocent participants that are dropped, excluded or made to refuse; and what is counted twice."""
     broken: list[str] = []
-    culprits = {blame.who for blame in blames} | collateral
+    culprits = {blame.who for blame in blames}
     dropped = stage.of("participant_dropped")
     for log in stage.logs:
         if log.get("event") == "refused":
@@ -165,7 +186,7 @@ def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...], collateral: frozens
 
 
 def _set_aside_wrongly(stage: Stage, wanted: frozenset[int]) -> list[str]:
-    """Who is set aside and need not be, or the other way round; and who is, and takes part in a later sum."""
+    """Find participants wrongly set aside or not set aside, and those set aside that take part in a later sum."""
     aside = stage.of("participant_set_aside")
     times = Counter(event["participant"] for event in aside)
     broken = [f"participant {who} is set aside" for who in sorted(times.keys() - wanted)]
@@ -179,7 +200,7 @@ def _set_aside_wrongly(stage: Stage, wanted: frozenset[int]) -> list[str]:
 
 
 def _not_blamed(stage: Stage, blames: tuple[Blame, ...], completed: Mapping[int, Opened]) -> list[str]:
-    """Whom nobody names for what they did; who is excluded and comes back, or not on record."""
+    """Find cheats that are not named, and excluded ones that come back or are not on record."""
     broken: list[str] = []
     last = max(stage.on_record, default=0)
     for blame in blames:

@@ -1,17 +1,12 @@
-"""What a script of the adversary suite is, where all of them are found, and how a check is switched off for one.
+"""Scripts of the adversary suite, and naive sides on which one check is switched off.
 
-A script lets one side cheat, with everything else real: gRPC with mutual TLS, the client as `sordino join` runs it, the
-coordinator as `sordino serve` does. It says what has to happen and which checks see to it. With one of those checks
-switched off (a `Naive` client or coordinator) it must come out differently: what a check is worth is what happens
-without it.
+In a script one side cheats and everything else is real: gRPC with mutual TLS, the client as `sordino join` runs it, the
+coordinator as `sordino serve` runs it. A script states what must happen and which checks ensure it. With one of these
+checks switched off (a `Naive` client or coordinator) it must come out differently, which shows what the check is worth.
 
-    @scripted(name="both-kinds-of-share", cheat="coordinator", does="...", must="...", outcome="refused",
-              check=(Naive("secagg.client_phases", without=("fewer than min_survivors",)),))
-    async def both_kinds(places: Places) -> Seen:
-        ...
-
-Modules named ``coordinator_scripts*.py`` and ``participant_scripts*.py`` in this folder register theirs when they are
-imported; `scripts` imports them.
+Scripts are registered by `scripted`, mostly through the shorter forms of each side: `coordinator_script`,
+`with_coordinator` and `in_attempt` (`cheating_coordinator`), `study_script` (`participant_verdict`). `scripts` imports
+the modules ``coordinator_scripts*.py`` and ``participant_scripts*.py`` of this folder, which register theirs.
 """
 
 from __future__ import annotations
@@ -37,8 +32,8 @@ class Seen:
     """How a script came out.
 
     Attributes:
-        outcome: a few words from a small set, as "refused", "aborts", "sum", "sum of the others", "completes".
-        detail: one sentence for whoever reads the table: what was said, or what was lost.
+        outcome: a key of `table.ENDS`, or what a naive side came to, as "goes on".
+        detail: one sentence for the table: what was said or lost.
         broken: promises that did not hold, each a short clause as "the input of participant 3 is exposed".
     """
 
@@ -53,13 +48,11 @@ class Naive:
 
     Attributes:
         module: dotted name, as ``secagg.client_phases``.
-        without: fragments of source, each of which fits exactly one ``if`` of the module that only refuses
-            (`tests.support.naive_variants.without`); all of them are taken out.
-        changed: pieces of source and what stands in their place (`tests.support.naive_variants.changed`), for checks
-            that are no such ``if``.
+        without: fragments of source; each fits exactly one ``if`` that only refuses, which is removed
+            (`tests.support.naive_variants.without`).
+        changed: pieces of source and their replacements (`tests.support.naive_variants.changed`), for other checks.
         also: further modules of the same naive side, for what is checked in two places.
-        shows: what the naive side must come out as, a piece of its outcome, detail or broken promises; empty: anything
-            but what the script states.
+        shows: a piece of the naive run's outcome, detail or broken promises; empty: anything but the script's outcome.
     """
 
     module: str
@@ -69,18 +62,18 @@ class Naive:
     shows: str = ""
 
     def load(self) -> ModuleType:
-        """The module as this side runs it."""
+        """Return the module as this side runs it."""
         return naive_variants.variant(importlib.import_module(self.module), self.without, self.changed)
 
     def patient(self) -> Naive | None:
-        """The same side with more time until it counts as hanging, where it has little."""
+        """Return the same side with more time until it counts as hanging; None if it has enough."""
         return None
 
     @contextlib.contextmanager
     def switched_off(self) -> Iterator[None]:
-        """Let every function and method of the real module run the naive one's code, for a while.
+        """Let every function and method of the real module run the naive code until the block ends.
 
-        Classes and functions stay the same objects, so it doesn't matter who has imported them, or when.
+        Classes and functions stay the same objects, so earlier imports of them are affected too.
         """
         real, naive = _functions(importlib.import_module(self.module)), _functions(self.load())
         assert real.keys() == naive.keys(), f"a naive {self.module} defines other functions"
@@ -99,7 +92,7 @@ class Naive:
 
 
 def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
-    """Module and fragment of everything that a naive side is without."""
+    """Yield module and fragment of every check that a naive side lacks."""
     for fragment in (*naive.without, *(old for old, _ in naive.changed)):
         yield naive.module, fragment
     for other in naive.also:
@@ -107,7 +100,7 @@ def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
 
 
 def _functions(module: ModuleType) -> dict[str, FunctionType]:
-    """Functions and methods that a module defines, by their qualified names."""
+    """Return a module's own functions and methods by qualified name."""
     found: dict[str, FunctionType] = {}
 
     def visit(prefix: str, members: Mapping[str, Any]) -> None:
@@ -127,7 +120,7 @@ def _functions(module: ModuleType) -> dict[str, FunctionType]:
 
 
 class Places:
-    """Study folders, each made once with its keys and certificates, and fresh folders for the files of one run."""
+    """Study folders, each made once with its keys and certificates, and an empty folder for the files of each run."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -135,7 +128,7 @@ class Places:
         self._runs = 0
 
     def study(self, name: str = "seven", /, **options: Any) -> Path:
-        """A study folder (`tests/server/study_in_process.make_folder`); the name stands for its options."""
+        """Return a study folder (`study_in_process.make_folder`); a name always has the same options."""
         from tests.support.study_in_process import make_folder
 
         if name not in self._studies:
@@ -143,7 +136,7 @@ class Places:
         return self._studies[name]
 
     def work(self) -> Path:
-        """An empty folder: journals, ledgers and databases of one run."""
+        """Return an empty folder for the journals, ledgers and databases of one run."""
         self._runs += 1
         folder = self._root / "runs" / str(self._runs)
         folder.mkdir(parents=True)
@@ -158,29 +151,27 @@ class Script:
     """One way to cheat.
 
     Attributes:
+        cheat: the side that cheats: "coordinator" or "participant".
         name: words joined by hyphens.
-        cheat: who cheats: "coordinator" or "participant".
         does: one sentence: what the cheat does.
-        must: one sentence: what has to happen.
+        must: one sentence: what must happen.
         outcome: `Seen.outcome` on the real code.
-        check: each a naive side on which the script has to come out otherwise; none for what no single check stops, as
-            for what is documented as possible.
+        check: naive sides, on each of which the script must come out differently; empty where no single check stops
+            the cheat.
         documented_as_possible: the cheat succeeds, and docs/threat_model.md says so.
-        heavy: too slow for `make test`; runs in `make adversary`.
     """
 
-    name: str
     cheat: str
+    name: str
     does: str
     must: str
     outcome: str
     check: tuple[Naive, ...]
     run: Run = field(repr=False)
     documented_as_possible: bool = False
-    heavy: bool = False
 
     async def perform(self, places: Places, naive: Naive | None = None) -> Seen:
-        """Run it once, on the real code or on a naive side; again where that one shows nothing in little time."""
+        """Run it on the real code or on a naive side; a naive side that shows nothing gets a second, longer run."""
         with contextlib.nullcontext() if naive is None else naive.switched_off():
             seen = await self.run(places)
         if naive is not None and (patient := naive.patient()) and self.undetected(naive, seen):
@@ -188,7 +179,7 @@ class Script:
         return seen
 
     def wrong(self, seen: Seen) -> str | None:
-        """What is wrong with a run on the real code; None when all is as stated."""
+        """Return what is wrong with a run on the real code; None if all is as stated."""
         if seen.broken:
             return f"{self.name}: {'; '.join(seen.broken)} ({seen.outcome}: {seen.detail})"
         if seen.outcome != self.outcome:
@@ -196,7 +187,7 @@ class Script:
         return None
 
     def undetected(self, naive: Naive, seen: Seen) -> str | None:
-        """What is wrong with a run on a naive side; None when it came out otherwise, as it must."""
+        """Return what is wrong with a run on a naive side; None if it came out differently, as it must."""
         what = f"{self.name} without {naive.without + naive.changed} of {naive.module}"
         if not seen.broken and seen.outcome == self.outcome:
             return f"{what} comes out the same: {seen.outcome}: {seen.detail}"
@@ -208,19 +199,15 @@ class Script:
 _scripts: dict[str, Script] = {}
 
 
-def register(script: Script) -> Script:
-    """Add a script to the suite."""
-    assert script.name not in _scripts, f"two scripts are called {script.name}"
-    assert script.cheat in (COORDINATOR, PARTICIPANT)
-    _scripts[script.name] = script
-    return script
-
-
-def scripted(**fields: Any) -> Callable[[Run], Run]:
-    """Register the function below as a script with these fields."""
+def scripted(
+    cheat: str, name: str, does: str, must: str, outcome: str, *check: Naive, possible: bool = False
+) -> Callable[[Run], Run]:
+    """Register the function below as a script with these fields of `Script`."""
+    assert cheat in (COORDINATOR, PARTICIPANT)
+    assert name not in _scripts, f"two scripts are called {name}"
 
     def decorate(run: Run) -> Run:
-        register(Script(run=run, **fields))
+        _scripts[name] = Script(cheat, name, does, must, outcome, check, run, possible)
         return run
 
     return decorate
@@ -233,7 +220,7 @@ def _load(cheat: str) -> None:
 
 
 def scripts(*cheats: str) -> list[Script]:
-    """The scripts of one side, or of both, in the order of the modules and within them."""
+    """Return the scripts of these sides, by default of both, in the order of the modules and within them."""
     cheats = cheats or (COORDINATOR, PARTICIPANT)
     for cheat in cheats:
         _load(cheat)

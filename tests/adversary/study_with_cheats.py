@@ -1,8 +1,8 @@
 """A whole study with cheating participants in it, and everything that is seen of it.
 
-The coordinator is the real one, the honest participants run what `sordino join` runs. Nothing waits for a clock:
-messages of honest participants are held back until the cheat has been heard, so that no phase ends before it, and where
-silence is the cheat the coordinator's clock is put forward once everybody else has answered.
+The coordinator is the real one, the honest participants run what `sordino join` runs. Nothing waits for a clock: honest
+messages are held back until the cheat has arrived, so no phase ends before it. Where silence is the cheat, the
+coordinator's clock is put forward once all others have answered.
 """
 
 from __future__ import annotations
@@ -13,41 +13,40 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 import server.cohort_wait
-import server.study
-from client.credentials import load_certificate, load_identity
+from client.credentials import load_identity
 from client.host_file import load
-from client.journal import ClientJournal
-from client.participant_host import ParticipantHost
 from client.settings import HostSettings
 from learning import datasets
 from mechanisms import plan
 from runtime.failure import ExitCode, Failure
 from secagg import client_phases
+from server.attempt import attempt
 from server.attempt.inbox import Inbox
 from server.attempt.uploads import Uploads
 from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
 from tests.support import study_in_process
+from tests.support.host_in_process import host
 from tests.support.study_in_process import Coordinator, coordinator, identities
 from wire import coordinator_pb2 as pb
 from wire.records.transcript import read_transcript
 
-STUCK_S = 20.0  # a study in which nothing happens for so long hangs
-STUCK_NAIVE_S = 2.0  # on a naive side, where that is what is waited for
-LOOK_S = 0.05  # from one look to the next; a machine that takes longer for it is busy, and only so much is counted
+STUCK_S = 20.0  # a study in which nothing happens for this long hangs
+STUCK_NAIVE_S = 2.0  # on a naive side, which may well hang
+LOOK_S = 0.05  # between two looks; counted as no more even if a busy machine takes longer
 GONE_S = 3600.0  # by how much a clock is put forward
 BUDGET_REACHED = "budget reached"
 Vector = NDArray[Any]
@@ -55,7 +54,7 @@ Vector = NDArray[Any]
 
 @dataclass(frozen=True)
 class Off(Naive):
-    """`Naive` for the coordinator's rooms: without a check a study may hang, and nobody waits long for that."""
+    """`Naive` for the coordinator's rooms: without a check a study may hang, and the wait for that is short."""
 
     patience_s: float = STUCK_NAIVE_S
 
@@ -87,7 +86,7 @@ class Opened:
 
 @dataclass
 class Stage:
-    """A study with cheats in it, while it runs and after."""
+    """A study with cheats in it, during and after its run."""
 
     where: Coordinator = None  # type: ignore[assignment]
     cheaters: dict[int, Cheater] = field(default_factory=dict)
@@ -117,7 +116,7 @@ class Stage:
         return self.where.of(kind, **wanted)
 
     def cheated(self, round_: int, kind: str) -> bool:
-        """Whether every cheat of a phase has been done and has reached the coordinator."""
+        """Tell whether every cheat of a phase has been done and has reached the coordinator."""
         if kind == UNMASK and any(cheater.returning for cheater in self.cheaters.values()):
             return False  # the next round is with them
         for who, cheater in self.cheaters.items():
@@ -125,7 +124,7 @@ class Stage:
                 continue
             silent = who in self.silent and (round_, CHECK) in cheater.cheated
             if kind == UNMASK and silent and self.arrived[who] >= cheater.owed and (round_, who) not in self.signed:
-                continue  # who hasn't signed is not asked for shares
+                continue  # a participant that has not signed is not asked for shares
             if (round_, kind) not in cheater.cheated and who in self.present(round_):
                 return False
             if self.arrived[who] < cheater.owed and not self.lost(who) and not cheater.left_unsent:
@@ -133,12 +132,12 @@ class Stage:
         return True
 
     def present(self, round_: int) -> frozenset[int]:
-        """Who is still in the attempt."""
-        attempt = self.where.study._attempt
-        return frozenset() if attempt is None else frozenset(attempt._alive)
+        """Return the participants that are still in the attempt."""
+        running = self.where.study._attempt
+        return frozenset() if running is None else frozenset(running._alive)
 
     def lost(self, who: int) -> bool:
-        """Whether a participant has no session now."""
+        """Tell whether a participant has no session now."""
         return self.where.study.sessions.get(who) is None
 
     def identity(self, who: int) -> bytes:
@@ -155,16 +154,14 @@ async def play(
     stall_s: float | None = None,
     study: Mapping[str, Any] | None = None,
     coordinator_table: Mapping[str, Any] | None = None,
-    during: Callable[[Stage], Awaitable[None]] | None = None,
 ) -> Stage:
     """Run a study to its end with these cheats, by position in the roster.
 
     Args:
-        silent: for whom the coordinator's clock is put forward when nobody else is waited for.
-        stall_s: longest wait for a chunk of a cheat's upload; None leaves it. Honest ones have all the time: on a busy
-            machine theirs may take longer, and nobody is to be dropped for that.
+        silent: participants for which the coordinator's clock is put forward when it waits for no others.
+        stall_s: longest wait for a chunk of a cheat's upload; None leaves it. Honest uploads have no such limit, so
+            that none is dropped on a busy machine.
         study: options of the study, beside those below.
-        during: run beside the study from its start.
     """
     fewest = (participants + 2) // 2 + 1
     options = {
@@ -181,57 +178,42 @@ async def play(
     folder = places.study(name, **options)
     work, stage = places.work(), Stage(silent=silent)
     tables = {"coordinator": {"max_attempts": 2, **(coordinator_table or {})}}
-    with capture_logs() as stage.logs, _watched(stage, stall_s), _known_by_now():
+    with capture_logs() as stage.logs, _watched(stage, stall_s):
         async with contextlib.AsyncExitStack() as stack:
             # Cutting the connection is a dropout at once; tests/server/test_reconnection.py has those that come back.
             tables["deadlines"] = {"resume_s": 0.0, **tables.get("deadlines", {})}
             stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
-            _listen(stage)
+            await stack.enter_async_context(_listening(stage))
             keys = identities(folder)
             stage.honest = [who for who in range(participants) if who not in cheats]
             for who, cheat in cheats.items():
-                where = _Reached(stage.where, _home(folder, keys[who].public), cheat.options)
-                stage.cheaters[who] = Cheater(where, keys[who], stage=stage, cheat=cheat, me=who)  # type: ignore[arg-type]
+                home = _home(folder, keys[who].public)
+                stage.cheaters[who] = Cheater(stage.where, keys[who], stage=stage, cheat=cheat, me=who, home=home)
             honest = {keys[who].public for who in stage.honest}
-            ended = await stack.enter_async_context(_hosts(folder, work, stage.where.address, honest))
+            settings = [_settings(home, work, stage.where.address, honest) for home in _homes(folder)]
+            hosts = [await stack.enter_async_context(host(one)) for one in settings if one.participants]
             await stack.enter_async_context(_cheating(stage))
-            await stack.enter_async_context(_watching(stage))
             stage.where.start()
-            more = [asyncio.create_task(during(stage))] if during is not None else []
             await _until_over(stage)
-            for task in more:
-                task.cancel()
             if stage.ended in ("rounds done", BUDGET_REACHED):
-                stage.hosts_ended = await ended()
+                stage.hosts_ended = await _ended(hosts)
     for path in sorted((work / "transcripts").glob("round-*.transcript")):
         transcript = read_transcript(path.read_bytes())
         stage.on_record[transcript.round] = {one.identity: one.reason for one in transcript.excluded}
     return stage
 
 
-class _Reached:
-    """The coordinator, over a channel with the certificate of a participant's own host."""
-
-    def __init__(self, where: Coordinator, home: Path, options: tuple[tuple[str, int], ...]) -> None:
-        self._where, self._home, self._options = where, home, options
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._where, name)
-
-    def channel(self) -> grpc.aio.Channel:
-        """As a client process opens it, but for the options."""
-        shown = load_certificate(self._home / "tls" / "client.pem", self._home / "tls" / "client.key")
-        credentials = grpc.ssl_channel_credentials((self._home / "ca.pem").read_bytes(), shown.key, shown.chain)
-        return grpc.aio.secure_channel(
-            self._where.address, credentials, options=[*self._options, ("grpc.use_local_subchannel_pool", 1)]
-        )
+def _homes(folder: Path) -> list[Path]:
+    return sorted((folder / "hosts").iterdir())
 
 
 def _home(folder: Path, identity: bytes) -> Path:
-    for home in sorted((folder / "hosts").iterdir()):
-        if any(load_identity(one.key).public == identity for one in _load(home).participants):
-            return home
-    raise AssertionError("no host has this participant")
+    """Return the home of the host that has a participant."""
+    return next(
+        home
+        for home in _homes(folder)
+        if any(load_identity(one.key).public == identity for one in _load(home).participants)
+    )
 
 
 async def _until_over(stage: Stage) -> None:
@@ -273,38 +255,12 @@ async def _cheating(stage: Stage) -> AsyncIterator[None]:
         await asyncio.gather(*(one.close() for one in cheaters))
 
 
-@contextlib.asynccontextmanager
-async def _hosts(
-    folder: Path, work: Path, address: str, honest: set[bytes]
-) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
-    """The client's inside for every host that has honest participants."""
-    opened: list[tuple[ClientJournal, ThreadPoolExecutor, asyncio.Task[None]]] = []
-    for home in sorted((folder / "hosts").iterdir()):
-        settings = _settings(home, work, address, honest)
-        if settings.participants:
-            journal = ClientJournal(settings.host.journal, settings.host.ledger)
-            executor = ThreadPoolExecutor(2)
-            task = asyncio.create_task(ParticipantHost(settings, journal, executor).stay())
-            opened.append((journal, executor, task))
-
-    async def ended() -> list[str]:
-        """How those ended that didn't end well."""
-        done, waiting = await asyncio.wait([task for _, _, task in opened], timeout=_patience_s.get())
-        results = [task.exception() for task in done]
-        return ["it is still waiting"] * bool(waiting) + [
-            str(error)
-            for error in results
-            if error is not None and not (isinstance(error, Failure) and error.code == ExitCode.STUDY)
-        ]
-
-    try:
-        yield ended
-    finally:
-        for journal, executor, task in opened:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            executor.shutdown()
-            journal.close()
+async def _ended(hosts: list[asyncio.Task[int]]) -> list[str]:
+    """Return how the hosts ended that did not end well."""
+    done, waiting = await asyncio.wait(hosts, timeout=_patience_s.get())
+    errors = [error for task in done if (error := task.exception()) is not None]
+    bad = [str(one) for one in errors if not (isinstance(one, Failure) and one.code == ExitCode.STUDY)]
+    return ["it is still waiting"] * bool(waiting) + bad
 
 
 def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostSettings:
@@ -317,7 +273,7 @@ def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostS
     )
 
 
-# ---------------------------------------------------------------- looking on
+# ---------------------------------------------------------------- observation
 
 
 class _Clock:
@@ -332,12 +288,8 @@ class _Clock:
 
 @contextlib.contextmanager
 def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
-    """Note what is masked and what is opened, and how much is kept."""
-    attempt_class = server.study.Attempt
-    mask, run, put = client_phases.Masking.mask, attempt_class.run, Inbox.put_message
-    globals_of_rounds = attempt_class._collect.__globals__
-    names = ("time", "Uploads", "PROGRESS_INTERVAL_S")
-    kept = {name: globals_of_rounds[name] for name in names}
+    """Note what is masked, opened and queued."""
+    mask, run, put = client_phases.Masking.mask, attempt.Attempt.run, Inbox.put_message
 
     def noting_mask(self: Any, vector: Vector) -> Any:
         config = self._cohort.config
@@ -355,27 +307,31 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         put(self, participant, arrival, size)
         stage.inbox = max(stage.inbox, self._queue.qsize())
 
-    logger, handler = logging.getLogger(), _Faults(stage)
-    client_phases.Masking.mask = noting_mask  # type: ignore[method-assign]
-    attempt_class.run, Inbox.put_message = noting_run, noting_put  # type: ignore[method-assign]
-    globals_of_rounds["time"] = _Clock(stage)
-    globals_of_rounds["PROGRESS_INTERVAL_S"] = 0.05
-    return_s, server.cohort_wait.RETURN_S = server.cohort_wait.RETURN_S, 0.2  # type: ignore[misc]
+    changes = [
+        (client_phases.Masking, "mask", noting_mask),
+        (attempt.Attempt, "run", noting_run),
+        (Inbox, "put_message", noting_put),
+        (attempt, "time", _Clock(stage)),
+        (attempt, "PROGRESS_INTERVAL_S", 0.05),
+        (server.cohort_wait, "RETURN_S", 0.2),
+        # Half of what a study costs is the same every time: its files, its noise, examples that no test looks at.
+        (datasets, "_read_subset", _subset),
+        (plan, "calibrate", _noise),
+        (study_in_process, "load_host", _load),
+    ]
     if stall_s is not None:
-        globals_of_rounds["Uploads"] = lambda *given: _uploads(stage, stall_s, *given)
+        changes.append((attempt, "Uploads", lambda *given: _uploads(stage, stall_s, *given)))
+    logger, handler = logging.getLogger(), _Faults(stage)
     logger.addHandler(handler)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(logger.removeHandler, handler)
+        for place, name, value in changes:
+            stack.enter_context(mock.patch.object(place, name, value))
         yield
-    finally:
-        logger.removeHandler(handler)
-        globals_of_rounds.update(kept)
-        server.cohort_wait.RETURN_S = return_s  # type: ignore[misc]
-        client_phases.Masking.mask = mask  # type: ignore[method-assign]
-        attempt_class.run, Inbox.put_message = run, put  # type: ignore[method-assign]
 
 
 def _uploads(stage: Stage, stall_s: float, size: int, credits: int, grant: Any, expired: Any) -> Uploads:
-    """An attempt's, in which only a cheat stalls."""
+    """Make an attempt's uploads, in which only a cheat can stall."""
 
     def expired_of_cheats(participant: int, reason: str) -> None:
         if participant in stage.cheaters:
@@ -395,19 +351,8 @@ def _uploads(stage: Stage, stall_s: float, size: int, credits: int, grant: Any, 
 _subset, _noise, _load = cache(datasets._read_subset), cache(plan.calibrate), cache(load)
 
 
-@contextlib.contextmanager
-def _known_by_now() -> Iterator[None]:
-    """Half of what a study costs comes out the same every time: its noise, its files, examples nobody looks at."""
-    kept = datasets._read_subset, plan.calibrate, study_in_process.load_host
-    datasets._read_subset, plan.calibrate, study_in_process.load_host = _subset, _noise, _load
-    try:
-        yield
-    finally:
-        datasets._read_subset, plan.calibrate, study_in_process.load_host = kept
-
-
 class _Faults(logging.Handler):
-    """Errors in the log, less calls that were cancelled while everything was taken down."""
+    """Errors in the log, except calls that were cancelled at the end."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(logging.ERROR)
@@ -419,16 +364,18 @@ class _Faults(logging.Handler):
             self._stage.faults.append(record.getMessage() + told)
 
 
-def _listen(stage: Stage) -> None:
-    """Between the service and the study: what arrives is counted, and honest messages wait for the cheat's."""
+@contextlib.asynccontextmanager
+async def _listening(stage: Stage) -> AsyncIterator[None]:
+    """Count what arrives, hold honest messages back until the cheat's, put the clock forward, measure queues."""
     study = stage.where.study
     phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
+    held: list[tuple[Any, pb.PhaseMessage, int]] = []
 
     def on_phase(session: Any, message: pb.PhaseMessage, size: int) -> None:
         kind = message.WhichOneof("message") or ""
         stage.activity += session.participant in stage.honest
         if session.participant in stage.honest and not stage.cheated(message.round, kind):
-            waiting.append((session, message, size))
+            held.append((session, message, size))
             return
         phase_message(session, message, size)
         stage.arrived[session.participant] += 1
@@ -451,31 +398,20 @@ def _listen(stage: Stage) -> None:
 
         return bytes(await upload(session, counted()))
 
-    waiting: list[tuple[Any, pb.PhaseMessage, int]] = []
-    stage.where.held = waiting  # type: ignore[attr-defined]
-    stage.where.hand_on = phase_message  # type: ignore[attr-defined]
-    study.phase_message, study.refusal, study.upload = on_phase, on_refusal, on_upload  # type: ignore[method-assign]
-
-
-@contextlib.asynccontextmanager
-async def _watching(stage: Stage) -> AsyncIterator[None]:
-    """Hands on what was held back, puts the clock forward, measures queues."""
-    where, study = stage.where, stage.where.study
-
     async def watch() -> None:
         while True:
             await asyncio.sleep(0.003)
-            held: list[Any] = where.held  # type: ignore[attr-defined]
             for one in [o for o in held if stage.cheated(o[1].round, o[1].WhichOneof("message") or "")]:
                 held.remove(one)
-                where.hand_on(*one)  # type: ignore[attr-defined]
+                phase_message(*one)
             sessions = list(study.sessions._by_participant.values())
             stage.outbox = max([stage.outbox, *(one.outbox.qsize() for one in sessions)])
-            attempt = study._attempt
-            if attempt is not None and attempt._waiting and attempt._waiting <= stage.silent and not held:
+            running = study._attempt
+            if running is not None and running._waiting and running._waiting <= stage.silent and not held:
                 stage.clock_s += GONE_S
                 await asyncio.sleep(0.06)
 
+    study.phase_message, study.refusal, study.upload = on_phase, on_refusal, on_upload  # type: ignore[method-assign]
     task = asyncio.create_task(watch())
     try:
         yield

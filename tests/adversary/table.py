@@ -1,4 +1,4 @@
-"""The suite's table: played, for a terminal and for docs/threat_model.md."""
+"""The suite's table: its runs, printed in a terminal and written to docs/threat_model.md."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ NAIVE = {COORDINATOR: "a client without the check", PARTICIPANT: "a coordinator 
 HEADER = ("script", "what the cheat does", "what has to happen", "ends as")
 NAME_WIDTH = 25
 PAGE_WIDTH = 120
-LONGEST = 140  # characters of what one naive side comes to
-WIDE = 118  # columns from which there is room for sentences
-# What the words of the tables mean, as the page says it before them.
+LONGEST = 140  # characters of one naive side's result
+WIDE = 118  # columns; from here on there is room for sentences
+# The outcomes, as the page explains them before the tables.
 ENDS = {
-    "refused": "whoever was lied to refuses the attempt",
+    "refused": "the participant that was lied to refuses the attempt",
     "refused by policy": "the same, by its own policy",
     "leaves": "its client ends before any round",
     "sits it out": "it takes no part in an attempt that it has joined before, nor in an earlier one",
-    "the same answer": "it repeats the bytes it gave, and says nothing new",
-    "sum": "all are in a sum, of this round or, where everybody refused it, the next",
-    "sum of the others": "a sum comes out without whoever cheats or refused",
+    "the same answer": "it repeats its earlier bytes, and sends nothing new",
+    "sum": "all are in a sum, of this round or, if all refused it, the next",
+    "sum of the others": "a sum opens without the participants that cheat or refused",
     "aborts, then sum of the others": "an attempt fails, and a later one opens such a sum",
     "shifted sum": "a sum is off by what the cheat added",
 }
 LAST_COLUMN = """\
-**The last column** says what it comes to without the check: the first promise that is broken, or how it went on.
-*goes on*: what should be refused is taken, and what is named here is sent. *crashes*, *fails*: an error of Python, or
-of the client's own, in the place of a refusal. —: there is no single check that the script is there for.
-**(possible)** after a name: the cheat succeeds, and the row says what comes of it."""
+**The last column** gives the result without the check: the first broken promise, or how the attempt continued.
+*goes on*: what should be refused is accepted, and what is named here is sent. *crashes*, *fails*: an error of Python,
+or of the client, instead of a refusal. —: the script does not test a single check. **(possible)** after a name: the
+cheat succeeds, and the row gives its effect."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """A script with what came out: on the real code, and on each naive side in the script's order."""
+    """A script with its results: on the real code, and on each naive side in the script's order."""
 
     script: Script
     seen: Seen
@@ -54,7 +54,7 @@ class Played:
 
     @property
     def wrong(self) -> list[str]:
-        """What is not as stated."""
+        """Return what is not as stated."""
         found = [self.script.wrong(self.seen)]
         found += [self.script.undetected(*pair) for pair in zip(self.script.check, self.naive, strict=True)]
         return [one for one in found if one is not None]
@@ -66,7 +66,7 @@ def play(scripts: Sequence[Script], places: Places, each: Callable[[Played], Non
     def once(script: Script, naive: Naive | None = None) -> Seen:
         try:
             return asyncio.run(script.perform(places, naive))
-        except Exception as error:  # the table says which; the tests show where
+        except Exception as error:  # named in the table; the tests show where it was raised
             trouble = f"{type(error).__name__}: {error}"
             return Seen("ERROR", trouble) if naive is None else Seen(script.outcome, trouble)
 
@@ -78,18 +78,18 @@ def play(scripts: Sequence[Script], places: Places, each: Callable[[Played], Non
 
 
 def loss(seen: Seen) -> str:
-    """What a naive side's run came to: the first promise that it breaks, or how it went on."""
+    """Return the result of a naive run: the first promise that it breaks, or how it continued."""
     went_on = f"{seen.outcome}: {seen.detail}" if seen.detail else seen.outcome
     return textwrap.shorten(seen.broken[0] if seen.broken else went_on, LONGEST, placeholder=" …")
 
 
 def losses(played: Played) -> str:
-    """Of all its naive sides; those that come to the same once."""
+    """Return the results of all its naive sides, equal ones once."""
     return "; ".join(dict.fromkeys(map(loss, played.naive))) or "—"
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """Return the text with a capital and a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
@@ -97,7 +97,7 @@ def sentence(text: str) -> str:
 
 
 def print_table(console: Console, played: Iterable[Played]) -> None:
-    """One table a side. Sentences only where there is room; the page has them all."""
+    """Print one table for each side, with sentences only where there is room; the page has them all."""
     played = list(played)
     wide = console.width >= WIDE
     for cheat, title in TITLES.items():
@@ -108,7 +108,6 @@ def print_table(console: Console, played: Iterable[Played]) -> None:
         table.add_column("script", width=NAME_WIDTH, no_wrap=True)
         if wide:
             table.add_column("what the cheat does", ratio=9)
-        if wide:
             table.add_column("has to happen", ratio=8)
             table.add_column("seen", ratio=4)
         else:
@@ -142,26 +141,26 @@ def print_table(console: Console, played: Iterable[Played]) -> None:
 
 
 def plain(text: str) -> str:
-    """Without what differs from run to run, and as a cell of Markdown."""
+    """Return the text as a cell of Markdown, without what differs from run to run."""
     text = re.sub(r"\bparticipants? \d+( and \d+)?", "a participant", text)
     text = re.sub(r"\b(signature|channel key|mask key) of \d+\b(?! bytes)", r"\1 of a participant", text)
     return " ".join(text.replace("|", "\\|").split())
 
 
 def static_cells(script: Script) -> tuple[str, str, str, str]:
-    """What a row says of the script alone."""
+    """Return the cells that follow from the script alone."""
     name = f"`{script.name}`" + (" (possible)" if script.documented_as_possible else "")
     return name, plain(sentence(script.does)), plain(sentence(script.must)), script.outcome
 
 
 def legend() -> str:
-    """What the words in the last two columns mean."""
+    """Explain the words in the last two columns."""
     ends = "; ".join(f"*{word}*: {meaning}" for word, meaning in ENDS.items())
     return textwrap.fill(f"**Ends as**: {ends}.", PAGE_WIDTH, break_on_hyphens=False) + f"\n\n{LAST_COLUMN}"
 
 
 def markdown(scripts: Iterable[Script], last: Mapping[str, str]) -> str:
-    """The generated part of the page; ``last`` holds the last cell of each row by the script's name."""
+    """Return the generated part of the page; ``last`` holds the last cell of each row by the script's name."""
     scripts = list(scripts)
     lines = [*legend().splitlines(), ""]
     for cheat, title in TITLES.items():

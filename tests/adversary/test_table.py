@@ -1,4 +1,4 @@
-"""The table in docs/threat_model.md is that of the scripts, and the printed one is legible."""
+"""The table in docs/threat_model.md matches the scripts, and the printed one is legible."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def nothing(_: Places) -> Seen:
 
 
 CHECK = Naive("secagg.client_phases", without=("x",), shows="exposed")
-SCRIPT = Script("a-name-of-quite-some-length", COORDINATOR, "Cheats.", "It is refused.", "refused", (CHECK,), nothing)
+SCRIPT = Script(COORDINATOR, "a-name-of-quite-some-length", "Cheats.", "It is refused.", "refused", (CHECK,), nothing)
 EXPOSED = Seen("goes on", "", ("the input of participant 0 is exposed",))
 
 

@@ -1,7 +1,6 @@
-"""What must hold of the coordinator's record and the participants' files, however the clients were killed.
+"""What must hold of the coordinator's record (`recorded_study`) and the hosts' files, however the clients were killed.
 
-Each check returns sentences, one for each thing that is wrong; none if all is well. The record is the one of
-`recorded_study`, the files are those of the hosts, read by connections of their own.
+Each check returns a sentence for each thing that is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from runtime.durable import open_to_read
 from tests.crashes.recorded_study import ANSWERS
-from wire.records.ledger import find_ledger
+from tests.support.running_study import ledger_rows
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry
 
 PROOF = "survivor_proof"
@@ -27,7 +26,7 @@ Key = tuple[str, int, int]  # identity, round, attempt
 
 @dataclass
 class Record:
-    """What the coordinator noted, in order."""
+    """The facts that the coordinator noted, in order."""
 
     said: dict[tuple[Key, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     signatures: dict[Key, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -40,7 +39,7 @@ class Record:
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, fact: dict[str, Any]) -> None:
-        """One more fact."""
+        """Add a fact."""
         what = fact["what"]
         if what == "event":
             self.events.append(fact)
@@ -63,7 +62,7 @@ class Record:
             self.refused[fact["code"]] += 1
 
     def keys(self, kind: str) -> set[Key]:
-        """Attempts in which a message of a kind arrived."""
+        """Return the attempts in which a message of a kind arrived."""
         return {key for key, one in self.said if one == kind}
 
 
@@ -77,40 +76,25 @@ class Joined:
 
 @dataclass
 class Files:
-    """What the clients' files hold, of all hosts together."""
+    """The contents of the clients' files, of all hosts together."""
 
     joined: dict[Key, Joined] = field(default_factory=dict)
     ledgers: list[list[LedgerEntry]] = field(default_factory=list)
 
     @classmethod
     def read(cls, places: Iterable[tuple[Path, Path]]) -> Files:
-        """Of these (journal, ledger). Raises `runtime.durable.StorageError`: a ledger isn't what was written."""
+        """Read these (journal, ledger). Raises `runtime.durable.StorageError`: a ledger isn't as it was written."""
         files = cls()
         for journal, ledger in places:
             for identity, round_, attempt, signed, answered in _attempts(journal):
                 files.joined[bytes(identity).hex(), round_, attempt] = Joined(signed, answered)
-            rows: dict[int, LedgerEntry] = {}
-            find_ledger(ledger, lambda row, rows=rows: rows.update({row.number: row.entry}))  # type: ignore[misc]
-            files.ledgers.append([rows[number] for number in sorted(rows)])
+            files.ledgers.append(ledger_rows(ledger))
         return files
 
-    @property
-    def charged(self) -> set[Key]:
-        """Attempts with a charge."""
-        return {(row.identity or "", row.round, row.attempt) for row in self._rows(CHARGE)}
-
-    @property
-    def exact(self) -> set[Key]:
-        """Attempts whose charge was replaced by what the sum cost."""
-        return {(row.identity or "", row.round, row.attempt) for row in self._rows(EXACT)}
-
-    @property
-    def excluded(self) -> set[Key]:
-        """Attempts whose charge was taken back."""
-        return {(row.identity or "", row.round, row.attempt) for row in self._rows(EXCLUDED)}
-
-    def _rows(self, kind: str) -> list[LedgerEntry]:
-        return [row for ledger in self.ledgers for row in ledger if row.kind == kind]
+    def with_row(self, kind: str) -> set[Key]:
+        """Return the attempts with a row of a kind: charged, replaced by the exact cost, or taken back."""
+        rows = (row for ledger in self.ledgers for row in ledger if row.kind == kind)
+        return {(row.identity or "", row.round, row.attempt) for row in rows}
 
 
 def _attempts(journal: Path) -> list[tuple[Any, ...]]:
@@ -139,15 +123,15 @@ def one_message_each(record: Record, files: Files) -> list[str]:
 
 
 def joined_before_keys(record: Record, files: Files) -> list[str]:
-    """Whoever said anything in an attempt has written down that it joined it."""
+    """A participant that sent anything in an attempt has recorded that it joined it."""
     heard = {key for key, _ in record.said} | set(record.uploads)
     return [f"not in the journal: {_name(key)}" for key in heard if key not in files.joined]
 
 
 def charged_before_upload(record: Record, files: Files) -> list[str]:
-    """Where an offer or a byte of an upload arrived there is a charge."""
+    """There is a charge wherever an offer or a byte of an upload arrived."""
     sent = record.keys("masked_input") | record.keys("upload") | set(record.uploads)
-    return [f"uploaded without a charge: {_name(key)}" for key in sorted(sent - files.charged)]
+    return [f"uploaded without a charge: {_name(key)}" for key in sorted(sent - files.with_row(CHARGE))]
 
 
 def signed_once(record: Record, files: Files) -> list[str]:
@@ -156,7 +140,8 @@ def signed_once(record: Record, files: Files) -> list[str]:
     for key, signatures in record.signatures.items():
         if len(signatures) > 1:
             wrong.append(f"{len(signatures)} different signed statements: {_name(key)}")
-        statement = _row(files, key).signed
+        row = files.joined.get(key)
+        statement = row and row.signed
         if statement is None:
             wrong.append(f"signed without a statement in the journal: {_name(key)}")
             continue
@@ -169,12 +154,9 @@ def signed_once(record: Record, files: Files) -> list[str]:
 
 
 def answered_once(record: Record, files: Files) -> list[str]:
-    """The digest of the request is in the journal wherever a reply arrived, and nothing but requests is."""
-    wrong = []
-    for key in record.keys("unmasking"):
-        answered = _row(files, key).answered
-        if answered is None:
-            wrong.append(f"answered without the request's digest in the journal: {_name(key)}")
+    """The request's digest is in the journal wherever a reply arrived; the journal holds digests of requests only."""
+    replied = record.keys("unmasking") - {key for key, row in files.joined.items() if row.answered is not None}
+    wrong = [f"answered without the request's digest in the journal: {_name(key)}" for key in replied]
     for key, row in files.joined.items():
         if row.answered is not None and row.answered.hex() not in record.requests.get(key, set()):
             wrong.append(f"the journal holds the digest of a request that was never sent: {_name(key)}")
@@ -182,14 +164,15 @@ def answered_once(record: Record, files: Files) -> list[str]:
 
 
 def taken_back_if_left_out(record: Record, files: Files) -> list[str]:
-    """A charge is taken back only with a proof, and never where its participant signed: those who sign are in u3."""
-    wrong = [f"taken back without a proof: {_name(key)}" for key in files.excluded if (key, PROOF) not in record.asked]
+    """A charge is taken back only with a proof, and never where its participant signed: signers are in u3."""
+    excluded = files.with_row(EXCLUDED)
+    wrong = [f"taken back without a proof: {_name(key)}" for key in excluded if (key, PROOF) not in record.asked]
     inside = record.keys("consistency") | record.keys("unmasking")
-    return wrong + [f"taken back, and yet in the sum: {_name(key)}" for key in files.excluded & inside]
+    return wrong + [f"taken back, and yet in the sum: {_name(key)}" for key in excluded & inside]
 
 
 def in_order(record: Record, files: Files) -> list[str]:
-    """Charges of an identity are of ever later rounds, or attempts of one."""
+    """The charges of an identity are in the order of rounds, and of attempts within a round."""
     wrong = []
     for ledger in files.ledgers:
         last: dict[str, tuple[int, int]] = {}
@@ -215,18 +198,18 @@ CHECKS: tuple[Check, ...] = (
 
 
 def all_wrong(record: Record, files: Files) -> dict[str, list[str]]:
-    """What each check has to say, by its name; only those that have."""
+    """Return the sentences of each check that found something, by its name."""
     found = {check.__name__: check(record, files) for check in CHECKS}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
 def cut_off(record: Record, files: Files) -> dict[str, int]:
-    """How often a kill came after a durable write and before the message that waited for it arrived."""
+    """Count the kills between a durable write and the arrival of the message that waited for it."""
     heard = {kind: record.keys(kind) for kind in (*ANSWERS, "upload")}
     joined = set(files.joined)
     signed = {key for key, row in files.joined.items() if row.signed is not None}
     answered = {key for key, row in files.joined.items() if row.answered is not None}
-    charges = files.charged
+    charges, exact = files.with_row(CHARGE), files.with_row(EXACT)
     torn = [key for key, uploads in record.uploads.items() if uploads[-1][1] is None]
     return {
         "joined, no keys": len(joined - heard["advertise_keys"]),
@@ -235,13 +218,9 @@ def cut_off(record: Record, files: Files) -> dict[str, int]:
         "upload broken off": len(torn),
         "signed, no signature": len(signed - heard["consistency"]),
         "digest written, no reply": len(answered - heard["unmasking"]),
-        "digest written, exact cost not": len(answered - files.exact),
-        "exact cost written, digest not": len(files.exact - answered),
+        "digest written, exact cost not": len(answered - exact),
+        "exact cost written, digest not": len(exact - answered),
     }
-
-
-def _row(files: Files, key: Key) -> Joined:
-    return files.joined.get(key, Joined(None, None))
 
 
 def _name(key: Key) -> str:

@@ -1,18 +1,18 @@
-"""Client processes that are killed (SIGKILL) at any instant and started again, as an init system would.
+"""Client processes that are killed (SIGKILL) at any instant and restarted, as an init system would.
 
     python -m tests.crashes.kill_run --kills 500
 
-A real coordinator runs rounds without a pause. One client process holds enough participants that every round completes
-without the others; the others, the victims, are real `sordino join` processes, each with a supervisor that kills it at
-a random instant and starts it again at once. A victim's life ends in one of four ways, drawn at random:
+A real coordinator runs rounds without a pause. One client process holds enough participants to complete every round
+alone. The others, the victims, are real `sordino join` processes; a supervisor kills each at a random instant and
+restarts it at once. A victim's life ends in one of four ways, drawn at random:
 
 - ``clock``: at a uniform time after its start, so also while it starts;
-- ``any``: at a uniform time after it has told the coordinator that it is ready;
+- ``any``: at a uniform time after it has sent that it is ready;
 - ``event``: when the coordinator notes a certain message to or from it, or up to 30 ms later;
 - ``file``: at the k-th change of its journal, its ledger or the file beside the ledger, as seen from outside.
 
 After each kill its files are checked as the victim's next start checks them, after each tenth with `sordino budget
-verify`; at the end the coordinator's record is held against them (`crash_checks`). Exit code 1 if anything is wrong.
+verify`; at the end `crash_checks` compares them with the coordinator's record. Exit code 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
 from tests.crashes.victim import PHASES, STARTING, WAYS, Victim
 from tests.support.running_study import put_on_one_host
 from wire import coordinator_pb2 as pb
+from wire.records.ledger_rows import CHARGE, EXCLUDED
 
 PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them
@@ -50,11 +51,11 @@ VERIFY_EVERY = 10
 
 
 class KillRun:
-    """One run; use ``run``."""
+    """One run with the command's options; use ``run``."""
 
-    def __init__(self, folder: Path, *, kills: int, victims: int, coordinator_kills: int, dim: int, seed: int) -> None:
-        self._folder, self._kills, self._coordinator_kills = folder, kills, coordinator_kills
-        self._random = random.Random(seed)  # chooses instants, nothing secret
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self._folder, self._kills, self._coordinator_kills = folder, options.kills, options.coordinator_kills
+        self._random = random.Random(options.seed)  # chooses instants, nothing secret
         self._record = Record()
         self._refused: list[str] = []
         self._damaged: list[str] = []
@@ -66,10 +67,10 @@ class KillRun:
         self._coordinator_killed_at: list[float] = []
         self._stopping = False
         self._progress = asyncio.Condition()
-        # The first victim holds two participants, the others one; the rest must be enough without them.
-        self._make(victims, victims + 1, dim)
+        self._make(options.victims + 1, options.dim)
 
-    def _make(self, victims: int, killed: int, dim: int) -> None:
+    def _make(self, killed: int, dim: int) -> None:
+        """Make the study. The first victim holds two participants, the others one; the rest complete rounds alone."""
         stay = killed + COLLUDERS + 1  # more than half of all and the colluders
         number = stay + killed
         options = new_study(
@@ -98,13 +99,13 @@ class KillRun:
     # ------------------------------------------------------------ the run
 
     async def run(self) -> dict[str, Any]:
-        """All kills, and the end; returns the figures."""
+        """Run all kills and end the processes; returns the figures."""
         began = time.monotonic()
         staying = None
         lives: list[asyncio.Task[None]] = []
         try:
             await self._start_coordinator()
-            staying = await self._start("join", "--home", str(self._staying), name="staying")
+            staying = await self._join(self._staying, "staying")
             lives = [asyncio.create_task(self._live(victim)) for victim in self._victims]
             lives.append(asyncio.create_task(self._kill_coordinator()))
             await asyncio.gather(*lives)
@@ -120,29 +121,23 @@ class KillRun:
             await self._end_coordinator()
         return self._figures(seconds)
 
-    async def _start(self, *arguments: str, name: str) -> asyncio.subprocess.Process:
+    async def _spawn(self, name: str, module: str, *arguments: str, **more: Any) -> asyncio.subprocess.Process:
+        """Start a process of a module; its output goes to the log of this name."""
         with (self._folder / f"{name}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "sordino", *arguments, "--end-with", str(os.getpid())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=child_environment(),
+                *(sys.executable, "-m", module, *arguments),
+                **{"stdin": asyncio.subprocess.DEVNULL, "stdout": log, "stderr": log, "env": child_environment()}
+                | more,
             )
+
+    async def _join(self, home: Path, name: str) -> asyncio.subprocess.Process:
+        return await self._spawn(name, "sordino", "join", "--home", str(home), "--end-with", str(os.getpid()))
 
     # ------------------------------------------------------------ the coordinator
 
     async def _start_coordinator(self) -> None:
-        with (self._folder / "coordinator.log").open("ab") as log:
-            self._coordinator = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "tests.crashes.recording_coordinator", str(self._study), str(os.getpid())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=child_environment(),
-            )
+        arguments = "tests.crashes.recorded_study", str(self._study), str(os.getpid())
+        self._coordinator = await self._spawn("coordinator", *arguments, stdout=asyncio.subprocess.PIPE)
         self._reader = asyncio.create_task(self._read(self._coordinator))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -162,7 +157,7 @@ class KillRun:
             await self._reader
 
     async def _kill_coordinator(self) -> None:
-        """At even distances among the other kills; it goes on where its journal ends."""
+        """Kill it at even distances among the other kills; it continues where its journal ends."""
         for number in range(1, self._coordinator_kills + 1):
             async with self._progress:
                 due = number * self._kills // (self._coordinator_kills + 1)
@@ -212,10 +207,10 @@ class KillRun:
         victim.phase = STARTING
         victim.restarts += victim.kills > 0
         victim.started_at = time.monotonic() if victim.kills else None
-        return await self._start("join", "--home", str(victim.home), name=victim.home.name)
+        return await self._join(victim.home, victim.home.name)
 
     async def _come_back(self, victim: Victim) -> None:
-        """After the last kill it must take part in a whole round by itself; then it is let go."""
+        """After the last kill, wait until it has taken part in a whole round, and end it."""
         process = await self._begin(victim)
         missing = set(victim.identities)
         try:
@@ -231,7 +226,7 @@ class KillRun:
         await self._check_files(victim, last=True)
 
     async def _check_files(self, victim: Victim, *, last: bool = False) -> None:
-        """As its next start does, which is what `sordino budget verify` does too; each tenth time by the command."""
+        """Check as its next start does; each tenth time also with the command, `sordino budget verify`."""
         journal, ledger = victim.files
         self._verified += 1
         command = last or self._verified % VERIFY_EVERY == 0
@@ -241,13 +236,10 @@ class KillRun:
             self._damaged.append(f"{victim.home.name} after kill {victim.kills}: {error}")
         if command and ledger.exists():
             self._commands += 1
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "sordino", "budget", "verify", str(victim.home)),
-                stdin=asyncio.subprocess.DEVNULL,
+            process = await self._spawn(
+                *("verify", "sordino", "budget", "verify", str(victim.home)),
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                env=child_environment(),
             )
             _, said = await process.communicate()
             if process.returncode:
@@ -261,7 +253,7 @@ class KillRun:
     # ------------------------------------------------------------ the end
 
     def _outages(self) -> list[tuple[float, float]]:
-        """From each kill of the coordinator to the first attempt that it began after it."""
+        """Return the times from each kill of the coordinator to its next attempt."""
         began = [event["at"] for event in self._record.events if event["event"] == "attempt_started"]
         return [
             (killed, min((at for at in began if at > killed), default=math.inf))
@@ -274,18 +266,14 @@ class KillRun:
         wrong = all_wrong(self._record, files)
         wrong |= {name: said for name, said in (("restarts", self._refused), ("files", self._damaged)) if said}
         victims = self._by_identity.keys()
-        own = Files.read(places)
-        record = self._record
-        messages = {key for key, kind in record.said if key[0] in victims}
+        own, record = Files.read(places), self._record
+        events = Counter(event["event"] for event in record.events)
+        all_returns = [times for victim in self._victims for times in victim.returns]
         returns = sorted(
             back - started
-            for victim in self._victims
-            for started, back in victim.returns
+            for started, back in all_returns
             if not any(started <= end and begin <= back for begin, end in self._outages())
         )
-        returns_late = [back - started for victim in self._victims for started, back in victim.returns]
-        rounds = [event for event in record.events if event["event"] == "round_completed"]
-        aborted = [event for event in record.events if event["event"] == "attempt_aborted"]
         return {
             "kills": sum(victim.kills for victim in self._victims),
             "by_phase": {phase: self._phases[phase] for phase in PHASES},
@@ -293,12 +281,12 @@ class KillRun:
             "coordinator_kills": len(self._coordinator_killed_at),
             "restarts": sum(victim.restarts for victim in self._victims),
             "restarts_refused": len(self._refused),
-            "rounds_completed": len(rounds),
-            "attempts_aborted": len(aborted),
+            "rounds_completed": events["round_completed"],
+            "attempts_aborted": events["attempt_aborted"],
             "attempts_joined": len(own.joined),
-            "attempts_heard_of": len(messages),
-            "charges": len(own.charged),
-            "charges_taken_back": len(own.excluded),
+            "attempts_heard_of": len({key for key, _ in record.said if key[0] in victims}),
+            "charges": len(own.with_row(CHARGE)),
+            "charges_taken_back": len(own.with_row(EXCLUDED)),
             "uploads": len([key for key in record.uploads if key[0] in victims]),
             "uploads_without_charge": len(wrong.get("charged_before_upload", [])),
             "unmasking_replies": len([key for key in record.keys("unmasking") if key[0] in victims]),
@@ -311,14 +299,16 @@ class KillRun:
             "returns": len(returns),
             "median_return_s": round(returns[len(returns) // 2], 2) if returns else None,
             "slowest_return_s": round(returns[-1], 2) if returns else None,
-            "slowest_return_with_coordinator_s": round(max(returns_late, default=0.0), 2),
+            "slowest_return_with_coordinator_s": round(
+                max((back - started for started, back in all_returns), default=0.0), 2
+            ),
             "seconds": round(seconds, 1),
             "wrong": wrong,
         }
 
 
 def _put_together(study: Path, homes: tuple[Path, ...]) -> Path:
-    """Let the first of these hosts hold the participants of all."""
+    """Move the participants of all these hosts to the first."""
     first = homes[0] / "host.toml"
     text = first.read_text()
     for home in homes[1:]:
@@ -335,7 +325,7 @@ def _identities(home: Path) -> frozenset[str]:
 
 
 def _whole(journal: Path, ledger: Path) -> None:
-    """Raises if SQLite, the chain, the file beside it or the journal's note say that something is missing."""
+    """Raise an error if SQLite, the chain, the file beside it or the journal's note show that something is missing."""
     for path in (journal, ledger):
         if path.exists():
             with contextlib.closing(open_to_read(path)) as connection:
@@ -354,14 +344,15 @@ async def _end(process: asyncio.subprocess.Process | None) -> None:
 
 
 def table(figures: dict[str, Any]) -> list[str]:
-    """The figures as rows of a Markdown table."""
-    phases = ", ".join(f"{phase} {count}" for phase, count in figures["by_phase"].items())
-    ways = ", ".join(f"{way} {count}" for way, count in figures["by_way"].items())
-    cut = ", ".join(f"{what} {count}" for what, count in figures["cut_off"].items())
+    """Return the figures as rows of a Markdown table."""
+
+    def listed(name: str) -> str:
+        return ", ".join(f"{what} {count}" for what, count in figures[name].items())
+
     rows = {
         "kills of client processes": figures["kills"],
-        "by the phase that they hit": phases,
-        "by how the instant was chosen": ways,
+        "by the phase that they hit": listed("by_phase"),
+        "by how the instant was chosen": listed("by_way"),
         "kills of the coordinator": figures["coordinator_kills"],
         "restarts / refused": f"{figures['restarts']} / {figures['restarts_refused']}",
         "rounds completed / attempts aborted": f"{figures['rounds_completed']} / {figures['attempts_aborted']}",
@@ -372,7 +363,7 @@ def table(figures: dict[str, Any]) -> list[str]:
         "unmasking replies of theirs": figures["unmasking_replies"],
         "two different answers": figures["different_answers"],
         "lost attempts asked about again / refused": f"{figures['asked_again']} / {figures['refused_again']}",
-        "kills between a write and its message": cut,
+        "kills between a write and its message": listed("cut_off"),
         "files checked / by `budget verify`": f"{figures['verified']} / {figures['verified_by_command']}",
         "from a restart to keys of a new round, median / slowest": (
             f"{figures['median_return_s']} s / {figures['slowest_return_s']} s"
@@ -384,7 +375,7 @@ def table(figures: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command: see the module."""
+    """Run the command: see the module."""
     parser = argparse.ArgumentParser(prog="kill_run", description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=500, help="of client processes")
     parser.add_argument("--victims", type=int, default=4, help="client processes that are killed, side by side")
@@ -397,26 +388,13 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         folder = chosen.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sordino-kills-")))
         folder.mkdir(parents=True, exist_ok=True)
-        figures = asyncio.run(run_in(folder, chosen))
+        figures = asyncio.run(KillRun(folder, chosen).run())
         (folder / "result.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(json.dumps(figures) if chosen.json else "\n".join(table(figures)))
     for name, wrong in figures["wrong"].items():
         for one in wrong[:20]:
             print(f"WRONG {name}: {one}", file=sys.stderr)
     return 1 if figures["wrong"] else 0
-
-
-async def run_in(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """A run with these options, everything it makes in ``folder``."""
-    run = KillRun(
-        folder,
-        kills=chosen.kills,
-        victims=chosen.victims,
-        coordinator_kills=chosen.coordinator_kills,
-        dim=chosen.dim,
-        seed=chosen.seed,
-    )
-    return await run.run()
 
 
 if __name__ == "__main__":

@@ -1,24 +1,36 @@
-"""What a real coordinator receives, written down before it does anything with it; and questions asked again.
+"""`sordino serve` with a record: the real coordinator, which reports to its parent what it receives and asks.
 
-`watch` puts itself around the entry points of a `server.study.Study`. It notes a digest of every phase message and of
-every byte of an upload, with the identity, round and attempt it belongs to, and every question that is sent. Product
-code knows nothing of it.
+    python -m tests.crashes.recorded_study STUDY PARENT
 
-With ``ask_again`` the coordinator is one whose network replays: each unmasking request is sent twice, and a participant
-that opens a new session is first sent, word for word, all that it had been sent in the last attempt it was invited to.
-An honest client answers the first with the same bytes and refuses the second.
+`watch` wraps the entry points of a `server.study.Study`. Before the study acts, it notes a digest of every phase
+message and of every upload, with identity, round and attempt, and every question that is sent. As a process it prints
+each fact as a line of JSON on standard output; the output of `sordino serve` goes to standard error.
+
+Its network replays: each unmasking request is sent twice, and a participant that opens a new session first gets again,
+unchanged, all messages of the last attempt it was invited to. An honest client answers the first with the same bytes
+and refuses the second.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
+import server.coordinator
+from runtime.failure import Failure
+from runtime.logs import configure_logs
+from runtime.processes import end_with_parent
 from secagg.messages import request_digest
 from secagg.packing import packed_size
+from server.events import Event, to_json
 from server.study import Study
+from server.study_file import load
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.transport import unframe
@@ -27,32 +39,27 @@ Note = Callable[[dict[str, Any]], None]
 
 QUESTIONS = (
     *("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request"),
-    "survivor_proof",  # no question, but what a charge may be taken back for
+    "survivor_proof",  # no question, but the reason to take back a charge
 )
 ANSWERS = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 
 
-def watch(study: Study, note: Note, *, ask_again: bool = True) -> None:
+class Watch:
     """Note what a study receives and asks from now on.
 
     Args:
-        note: is given each fact on the event loop: ``what``, ``who`` (identity, hexadecimal), ``at`` (monotonic
-            seconds, the same clock for all processes), and what belongs to it.
+        note: called on the event loop with each fact: ``what``, ``who`` (identity, hexadecimal), ``at`` (monotonic
+            seconds, the same clock for all processes), and further fields.
     """
-    _Watch(study, note, ask_again).begin()
 
-
-class _Watch:
-    def __init__(self, study: Study, note: Note, ask_again: bool) -> None:
-        self._study, self._note, self._ask_again = study, note, ask_again
+    def __init__(self, study: Study, note: Note) -> None:
+        self._study, self._note = study, note
         self._size = packed_size(study._parameters.dim, study._parameters.bits)
-        self._asked: dict[str, list[bytes]] = {}  # of the last attempt each one was invited to
-        self._offered: dict[str, tuple[int, int]] = {}  # the attempt in which each one offered a vector last
+        self._asked: dict[str, list[bytes]] = {}  # in the last attempt of each identity
+        self._offered: dict[str, tuple[int, int]] = {}  # the attempt in which each identity offered a vector last
         self._unmasked: set[tuple[str, int, int]] = set()
         self._honest_send: dict[Any, Callable[[bytes], None]] = {}
-
-    def begin(self) -> None:
-        study, sessions = self._study, self._study.sessions
+        sessions = study.sessions
         self._phase_message, self._refusal, self._upload = study.phase_message, study.refusal, study.upload
         self._open, self._set_ready, self._lost = sessions.open, sessions.set_ready, sessions.lost
         study.phase_message = self._on_phase  # type: ignore[method-assign]
@@ -82,9 +89,8 @@ class _Watch:
             return
         self._set_ready(session)
         self._tell("ready", session)
-        if self._ask_again:
-            for message in self._asked.get(self._who(session), ()):
-                self._ask(session, message, again=True)
+        for message in self._asked.get(self._who(session), ()):
+            self._ask(session, message, again=True)
 
     def _on_lost(self, session: Any, reason: str) -> None:
         if self._honest_send.pop(session, None) is not None:
@@ -94,8 +100,7 @@ class _Watch:
     # ------------------------------------------------------------ what is asked
 
     def _send(self, session: Any, message: bytes) -> None:
-        kind = self._ask(session, message)
-        if kind == "unmasking_request" and self._ask_again:
+        if self._ask(session, message) == "unmasking_request":
             self._ask(session, message, again=True)
 
     def _ask(self, session: Any, message: bytes, again: bool = False) -> str | None:
@@ -134,7 +139,7 @@ class _Watch:
         if kind == "unmasking":
             key = (who, message.round, message.attempt)
             if key in self._unmasked:
-                return  # asked for twice: the protocol counts one
+                return  # it was asked for twice; the protocol counts one
             self._unmasked.add(key)
         self._phase_message(session, message, size)
 
@@ -145,7 +150,7 @@ class _Watch:
     async def _on_upload(self, session: Any, chunks: AsyncIterator[bytes]) -> bytes:
         round_, attempt = self._offered.get(self._who(session), (0, 0))
         number = {"round": round_, "attempt": attempt}
-        # The call itself counts as its first byte: it is sent by a client that is about to send the vector.
+        # The call itself counts as its first byte: its client is about to send the vector.
         self._tell("said", session, kind="upload", **number)
         content, count = hashlib.sha256(), 0
 
@@ -162,6 +167,46 @@ class _Watch:
         try:
             return await self._upload(session, counted())
         finally:
-            # A stream that its sender's death cuts off can end like one that is complete.
+            # A stream cut off by its sender's death can end like a complete one.
             vector = content.hexdigest() if count == self._size else None
             self._tell("upload", session, bytes=count, vector=vector, **number)
+
+
+def tell(fact: dict[str, Any]) -> None:
+    """Write a fact to standard output; waits while the pipe is full."""
+    line = json.dumps(fact, separators=(",", ":")).encode() + b"\n"
+    while line:
+        line = line[os.write(sys.stdout.fileno(), line) :]
+
+
+class RecordedStudy(Study):
+    """The real study, watched from its beginning."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        Watch(self, tell)
+
+
+def tell_event(happened: Event) -> None:
+    """Write the events that begin or end an attempt."""
+    fact = to_json(happened)
+    if fact["kind"] in ("attempt_started", "round_completed", "attempt_aborted", "study_finished"):
+        kept = {name: fact[name] for name in ("round", "attempt", "u3", "reason", "phase", "seconds") if name in fact}
+        tell({"what": "event", "event": fact["kind"], "at": time.monotonic(), **kept})
+
+
+def main(arguments: list[str]) -> int:
+    """Run the process: see the module."""
+    folder, parent = arguments
+    end_with_parent(int(parent))
+    configure_logs()
+    server.coordinator.Study = RecordedStudy  # type: ignore[misc]
+    try:
+        return server.coordinator.serve(load(Path(folder)), on_event=tell_event)
+    except Failure as error:
+        print(f"coordinator: {error}", file=sys.stderr)
+        return int(error.code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

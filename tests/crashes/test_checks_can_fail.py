@@ -1,5 +1,6 @@
-"""The checks of a kill run on clients that die at an exact point, without processes: the real client passes at every
-point, and one that acts before its write is durable, or doesn't write at all, fails the check that is made for it.
+"""The checks of a kill run, on clients that die at an exact point, without processes.
+
+The real client passes at every point; one that acts before its write is durable fails the check made for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from client.behaviour import Behaviour, Number
 from client.credentials import load_identity
 from client.journal import ClientJournal
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
-from tests.crashes.recorded_study import ANSWERS, watch
+from tests.crashes.recorded_study import ANSWERS, Watch
 from tests.support import host_in_process
 from tests.support.host_in_process import PATIENCE_S, host, ledger_of, settings_of
 from tests.support.study_in_process import coordinator, make_folder
@@ -31,11 +32,11 @@ Upload = Callable[[AsyncIterator[bytes]], Awaitable[bool]]
 
 
 class Killed(Exception):
-    """The client is gone: nothing more is sent, and nothing more is written than had been handed to SQLite."""
+    """The client is gone: it sends nothing more, and writes only what SQLite already has."""
 
 
 class Mortal(Behaviour):
-    """The honest participant, until the point of its death."""
+    """The honest participant, until it dies at a point."""
 
     def __init__(self, me: str, record: Record, dies_at: str | None) -> None:
         self._me, self._record, self._dies_at = me, record, dies_at
@@ -44,7 +45,7 @@ class Mortal(Behaviour):
         self._reach(f"before {kind}")
         await send(content)
         while f"after {kind}" == self._dies_at and (self._me, *number) not in self._record.keys(kind):
-            await asyncio.sleep(0.002)  # a message that was sent before a death mostly arrives
+            await asyncio.sleep(0.002)  # a message sent before a death mostly arrives
         self._reach(f"after {kind}")
 
     async def upload(self, number: Number, packed: bytes, offset: int, send: Upload) -> bool:
@@ -58,32 +59,13 @@ class Mortal(Behaviour):
             raise Killed
 
 
-class Forgetful(ClientJournal):
-    """Joins without writing it down."""
+def without(step: str) -> type[ClientJournal]:
+    """Make a journal that does not write a step: a client that would write it later, and dies first."""
 
-    async def join(self, study: str, identity: bytes, round_: int, attempt: int) -> None:
+    async def skip(self: ClientJournal, *arguments: Any) -> None:
         pass
 
-
-class LateCharge(ClientJournal):
-    """Would charge after the upload, which it doesn't live to see."""
-
-    async def charge(self, entry: Any) -> Any:
-        pass
-
-
-class LateSignature(ClientJournal):
-    """Would write the statement down after its signature was sent."""
-
-    async def sign(self, *arguments: Any) -> None:
-        pass
-
-
-class LateAnswer(ClientJournal):
-    """Would write the request's digest down after it was answered."""
-
-    async def answer(self, *arguments: Any) -> None:
-        pass
+    return type(f"WithoutIts{step.capitalize()}", (ClientJournal,), {step: skip})
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +86,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def lives(
     folder: Path, work: Path, patch: pytest.MonkeyPatch, deaths: list[str], journal: type[ClientJournal]
 ) -> tuple[Record, Files]:
-    """One participant dies at each of these points, comes back each time, and is then let be: for a whole round, or
-    with a journal that wouldn't bear one until it has joined another.
+    """Let one participant die at each of these points, return each time, and at last complete a round; with a naive
+    journal, which would not allow that, only join one.
     """
-    record, stories = Record(), host_in_process
+    record = Record()
     last = "unmasking" if journal is ClientJournal else "advertise_keys"
     settings = settings_of(folder, work / "journal.sqlite")
     me = load_identity(settings.participants[0].key).public.hex()
@@ -117,7 +99,7 @@ async def lives(
         return lambda: any(key[0] == me and key[1] > since for key in record.keys(last))
 
     async with coordinator(folder, work / "state.sqlite") as where, asyncio.timeout(PATIENCE_S):
-        watch(where.study, record.add)
+        Watch(where.study, record.add)
         at = {"address": where.address, "give_up_s": 0.0}
         staying = replace(others, coordinator=replace(others.coordinator, **at), host=_apart(others.host, work))
         mortal = replace(
@@ -128,7 +110,7 @@ async def lives(
             for point in [*deaths, None]:
                 behaviour = Mortal(me, record, point)
                 with patch.context() as for_one:
-                    for_one.setattr(stories, "ClientJournal", journal)
+                    for_one.setattr(host_in_process, "ClientJournal", journal)
                     async with host(mortal, behaviours=lambda _, behaviour=behaviour: behaviour) as task:
                         if point is not None:
                             with pytest.raises(Killed):
@@ -156,13 +138,13 @@ def survived(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Re
 
 
 def test_the_real_client_at_every_point(survived: tuple[Record, Files]) -> None:
-    """Each time it comes back it is asked again what it had been asked before, and refuses."""
+    """Each time it comes back it gets the earlier messages again, and refuses."""
     record, files = survived
     assert all_wrong(record, files) == {}
     assert record.asked_again == len(POINTS)
-    # An invitation that it died before it could read is new to it, and was for an attempt that is over.
+    # An invitation that it never read is new to it, and was for an attempt that is over.
     assert set(record.refused) == {pb.REFUSAL_CODE_ALREADY_JOINED}
-    # Killed before its first word it is told twice: again by the coordinator, which can't know, and by the record.
+    # Killed before its first message it is invited twice more: by the coordinator, which can't know, and by the record.
     assert len(POINTS) // 2 < record.refused.total() <= len(POINTS) + 1
     windows = cut_off(record, files)
     for window in ("joined, no keys", "charged, no offer", "charged and offered, no upload", "signed, no signature"):
@@ -171,28 +153,23 @@ def test_the_real_client_at_every_point(survived: tuple[Record, Files]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("journal", "death", "checks"),
+    ("step", "death", "checks"),
     [
-        (Forgetful, "after advertise_keys", {"one_message_each", "joined_before_keys"}),
-        (LateCharge, "after upload", {"charged_before_upload"}),
-        (LateSignature, "after consistency", {"signed_once"}),
-        (LateAnswer, "after unmasking", {"answered_once"}),
+        ("join", "after advertise_keys", {"one_message_each", "joined_before_keys"}),
+        ("charge", "after upload", {"charged_before_upload"}),
+        ("sign", "after consistency", {"signed_once"}),
+        ("answer", "after unmasking", {"answered_once"}),
     ],
 )
 def test_a_naive_client(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    journal: type[ClientJournal],
-    death: str,
-    checks: set[str],
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, death: str, checks: set[str]
 ) -> None:
-    record, files = asyncio.run(lives(folder, tmp_path, monkeypatch, [death], journal))
+    record, files = asyncio.run(lives(folder, tmp_path, monkeypatch, [death], without(step)))
     assert all_wrong(record, files).keys() == checks
 
 
 def test_a_record_or_files_that_were_changed(survived: tuple[Record, Files]) -> None:
-    """What no client of ours can be made to do is put into the record or the files instead."""
+    """Put into the record or the files what our clients cannot be made to do."""
 
     def wrong_with(change: Callable[[Record, Files], object]) -> set[str]:
         record, files = copy.deepcopy(survived)

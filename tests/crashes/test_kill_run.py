@@ -1,4 +1,4 @@
-"""The short form of `make kill-run`: real client processes, killed at random instants and started again."""
+"""The short form of `make kill-run`: real client processes, killed at random instants and restarted."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.crashes.kill_run import run_in, table
+from tests.crashes.kill_run import KillRun, table
 
 pytestmark = pytest.mark.slow
 
 
 def test_six_kills(tmp_path: Path) -> None:
     chosen = argparse.Namespace(kills=6, victims=2, coordinator_kills=0, dim=1000, seed=1)
-    figures = asyncio.run(run_in(tmp_path, chosen))
+    figures = asyncio.run(KillRun(tmp_path, chosen).run())
     assert figures["wrong"] == {}
     assert figures["kills"] == figures["restarts"] == 6
     assert sum(figures["by_phase"].values()) == 6
-    # Both came back for a whole round, so this many messages of theirs were checked at least.
+    # Both came back for a whole round, so at least this many of their messages were checked.
     assert figures["unmasking_replies"] >= 3
     assert figures["charges"] >= figures["uploads"] >= figures["unmasking_replies"]
     assert figures["verified_by_command"] >= 2  # the last of each

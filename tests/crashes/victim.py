@@ -1,4 +1,4 @@
-"""A client process that is killed: what its supervisor knows of it, and the instants at which it dies."""
+"""A client process that is killed: what its supervisor knows about it, and the instants at which it dies."""
 
 from __future__ import annotations
 
@@ -34,25 +34,28 @@ PHASES = (STARTING, BETWEEN, *(phase for phase in PHASE_AFTER.values() if phase 
 
 @dataclass
 class Victim:
-    """One client process that is killed, with what its supervisor knows."""
+    """One client process that is killed, as its supervisor knows it.
+
+    Attributes:
+        started_at: of a process that has not advertised keys yet; None for the very first.
+        returns: for each earlier life, when it was restarted and when it advertised keys.
+    """
 
     home: Path
     identities: frozenset[str]
     facts: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     phase: str = STARTING
     started_at: float | None = None
-    """Of a process that has not advertised keys yet; none for the very first."""
     kills: int = 0
     restarts: int = 0
     returns: list[tuple[float, float]] = field(default_factory=list)
-    """When it was started again and when it advertised keys, of the lives that came so far."""
 
     @property
     def files(self) -> tuple[Path, Path]:
         return self.home / "journal.sqlite", self.home / "ledger.sqlite"
 
     def note(self, fact: dict[str, Any]) -> None:
-        """A fact about one of its participants."""
+        """Take a fact about one of its participants."""
         what, kind = fact["what"], fact.get("kind")
         if what == "opened":
             self.phase = BETWEEN

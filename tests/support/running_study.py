@@ -29,7 +29,7 @@ from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.events import to_json
 from server.journal import read_events
-from wire.records.ledger import head_file, read_ledger
+from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
 
 HOST = Path(__file__).parents[1] / "processes" / "scripted_host.py"
@@ -170,9 +170,9 @@ class RunningStudy:
 
 
 def ledger_rows(path: Path) -> list[LedgerEntry]:
+    """Return all rows of a ledger, checked whole; none if there was never one. It may be written to meanwhile."""
     rows: dict[int, LedgerEntry] = {}
-    if head_file(path).exists():
-        read_ledger(path, lambda row: rows.update({row.number: row.entry}))
+    find_ledger(path, lambda row: rows.update({row.number: row.entry}))
     return [rows[number] for number in sorted(rows)]
 
 

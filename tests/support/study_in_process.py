@@ -201,7 +201,7 @@ class Peer:
 
     async def connect(self) -> None:
         """Open the session and fetch what the coordinator promises."""
-        self.channel = self.where.channel()
+        self.channel = self.dial()
         configuration = load_host(self.where.folder / "hosts" / "host-01")
         self.session = await open_session(self.channel, self.identity, configuration.study.name)
         self.document = StudyDocument.from_bytes(await self.download(self.session.welcome.study_sha256))
@@ -210,6 +210,9 @@ class Peer:
         )
         self.position = self.roster.positions[self.identity.public]
         await self.session.send(pb.ParticipantMessage(ready=pb.Ready()))
+
+    def dial(self) -> grpc.aio.Channel:
+        return self.where.channel()
 
     async def download(self, sha256: bytes) -> bytes:
         assert self.session is not None
