@@ -37,13 +37,13 @@ def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> No
     """Ours beside peers: CPU time as a multiple of ours, on a logarithmic axis.
 
     Args:
-        rows: each with ``name``, ``unit``, and spreads ``ours``, ``peer`` and ``ratio``.
+        rows: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
     """
     figure, axes = _figure(2 * len(rows))
     labels: list[str] = []
     for place, row in enumerate(rows):
         times = row["ratio"]["median"]
-        for offset, side, colour, length in ((0, "ours", BAR, 1.0), (1, "peer", BOUND, times)):
+        for offset, side, colour, length in ((0, "ours", BAR, 1.0), (1, "peers", BOUND, times)):
             at, value = 2 * place + offset, row[side]["median"]
             # From well below 1 on the logarithmic axis, so that ours has a bar too.
             axes.barh(at, length - 0.4, left=0.4, color=colour, height=0.7)
