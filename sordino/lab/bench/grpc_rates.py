@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import os
+import json
 import subprocess
 import sys
 import time
@@ -47,7 +47,7 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
     if server.stdin is None or server.stdout is None:
         raise RuntimeError("the server for the gRPC rates has no pipes")
     try:
-        server.stdin.write(f"{certificate.decode()}\x00{private_pem(key).decode()}\x00")
+        server.stdin.write(json.dumps([certificate.decode(), private_pem(key).decode()]) + "\n")
         server.stdin.flush()
         port = server.stdout.readline().strip()
         if not port:
@@ -131,18 +131,13 @@ async def _serve(certificate: bytes, key: bytes) -> None:
     port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key, certificate)]))
     await server.start()
     print(port, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await server.stop(0)
 
 
 def _main() -> None:
-    parts: list[bytes] = []
-    for _ in range(2):
-        part = bytearray()
-        while (byte := os.read(0, 1)) not in (b"\x00", b""):
-            part += byte
-        parts.append(bytes(part))
-    run_event_loop(_serve(*parts))
+    certificate, key = json.loads(sys.stdin.readline())
+    run_event_loop(_serve(certificate.encode(), key.encode()))
 
 
 if __name__ == "__main__":

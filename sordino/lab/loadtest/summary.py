@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from secagg.messages import PHASES
@@ -43,6 +43,7 @@ UNPLANNED: Final = "unplanned"
 _NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
 _MOST_POINTS: Final = 600  # that are kept of a curve
 _SIGNING: Final = "ConsistencyCheck"
+_NOT_WRITTEN: Final = ("besides", "upload_bytes", "download_bytes")  # of a round, to result.json
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -58,11 +59,11 @@ class EndedRound:
     phase_seconds: Mapping[str, float]
     cohort: int
     """Participants that were connected when it began."""
-    expected: Mapping[str, int]
+    drops_expected: Mapping[str, int]
     """Phase -> participants that were to leave in it, of those connected, where it was reached."""
-    observed: Mapping[str, int]
+    drops_observed: Mapping[str, int]
     """Phase -> of these, the number that the coordinator noted as dropouts in it."""
-    late: int
+    drops_late: int
     """Participants cut at the end of the attempt before, noticed only in this one, before their first message."""
     completed: bool = False
     reason: str = ""
@@ -77,9 +78,9 @@ class EndedRound:
     """Participants that were to answer late in a phase that was reached."""
     resumed: int = 0
     """Connections that broke and were taken up again within the round."""
-    rss_mb: float | None = None
+    server_rss_mb: float | None = None
     """The coordinator's resident memory at its end."""
-    lag_ms: Mapping[str, float] = field(default_factory=dict)
+    loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     """Of the coordinator's event loop."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
@@ -100,26 +101,12 @@ class EndedRound:
 
     def to_json(self) -> dict[str, Any]:
         """For result.json."""
-        return {
-            "round": self.round,
-            "attempt": self.attempt,
-            "completed": self.completed,
-            "reason": self.reason,
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_WRITTEN}
+        return values | {
             "seconds": round(self.seconds, 3),
-            "phase_seconds": dict(self.phase_seconds),
-            "cohort": self.cohort,
-            "survivors": self.survivors,
-            "sum_ok": self.sum_ok,
-            "drops_expected": dict(self.expected),
-            "drops_observed": dict(self.observed),
-            "drops_late": self.late,
             "drops_unplanned": self.unplanned,
             "drops_by_cause": self.causes,
             "drop_reasons_by_cause": _by_cause(self.besides),
-            "late_answers": self.late_answers,
-            "resumed": self.resumed,
-            "server_rss_mb": self.rss_mb,
-            "loop_lag_ms": dict(self.lag_ms),
         }
 
 
@@ -210,8 +197,8 @@ class Outcomes:
             phase_seconds=event.phase_seconds,
             survivors=len(event.survivors),
             sum_ok=right,
-            rss_mb=event.coordinator_rss_mb,
-            lag_ms=event.loop_lag_ms,
+            server_rss_mb=event.coordinator_rss_mb,
+            loop_lag_ms=event.loop_lag_ms,
             upload_bytes=event.upload_bytes,
             download_bytes=event.download_bytes,
         )
@@ -221,7 +208,7 @@ class Outcomes:
             self._planned, self._delays = {}, {}
         attempt = self.view.current
         reason, seconds = f"{event.phase}: {event.reason}", event.at - attempt.began_at
-        return self._end(attempt, reason=reason, seconds=seconds, lag_ms=event.loop_lag_ms)
+        return self._end(attempt, reason=reason, seconds=seconds, loop_lag_ms=event.loop_lag_ms)
 
     def _end(self, attempt: AttemptView, **known: Any) -> EndedRound:
         """Count an attempt that has ended. Args: known: the fields of `EndedRound` that its end determines."""
@@ -237,9 +224,9 @@ class Outcomes:
             round=attempt.round,
             attempt=attempt.attempt,
             cohort=len(attempt.connected),
-            expected={phase: expected[phase] for phase in PHASES if expected[phase]},
-            observed={phase: observed[phase] for phase in PHASES if observed[phase]},
-            late=len(late),
+            drops_expected={phase: expected[phase] for phase in PHASES if expected[phase]},
+            drops_observed={phase: observed[phase] for phase in PHASES if observed[phase]},
+            drops_late=len(late),
             besides=Counter((self._cause(one), _why(one)) for one in others if one not in late),
             late_answers=sum(
                 delay.phase in attempt.reached and who in attempt.connected for who, delay in self._delays.items()
@@ -320,13 +307,23 @@ class Outcomes:
         return [one for one in self.rounds if not one.completed]
 
     @property
+    def expected(self) -> int:
+        """Planned dropouts so far, of connected participants in phases that were reached."""
+        return sum(sum(one.drops_expected.values()) for one in self.rounds)
+
+    @property
+    def observed(self) -> int:
+        """Of these, the number that the coordinator noted in their phase."""
+        return sum(sum(one.drops_observed.values()) for one in self.rounds)
+
+    @property
     def reasons(self) -> dict[str, int]:
         """Why rounds aborted -> how many did."""
         return dict(Counter(one.reason for one in self.aborted).most_common())
 
     def lag_ms(self) -> dict[str, float] | None:
         """Of the coordinator's event loop: the median round's median, the worst round's p99, and the longest."""
-        lags = [one.lag_ms for one in self.rounds if one.lag_ms]
+        lags = [one.loop_lag_ms for one in self.rounds if one.loop_lag_ms]
         if not lags:
             return None
         worst = {name: max(lag[name] for lag in lags) for name in ("p99", "max")}
@@ -352,13 +349,13 @@ class Outcomes:
             "vector_bytes": self.view.rounds[-1].vector_bytes if done else 0,
             "reasons": self.reasons,
             "drops": {
-                "expected": sum(sum(one.expected.values()) for one in self.rounds),
-                "observed": sum(sum(one.observed.values()) for one in self.rounds),
-                "late": sum(one.late for one in self.rounds),
+                "expected": self.expected,
+                "observed": self.observed,
+                "late": sum(one.drops_late for one in self.rounds),
                 "unplanned": sum(one.unplanned for one in self.rounds),
                 "unseen": {name: self.unseen[name] for name in UNSEEN if self.unseen[name]},
-                "expected_by_phase": _added([one.expected for one in self.rounds]),
-                "observed_by_phase": _added([one.observed for one in self.rounds]),
+                "expected_by_phase": _added([one.drops_expected for one in self.rounds]),
+                "observed_by_phase": _added([one.drops_observed for one in self.rounds]),
                 # Not back from the last round's drop when this one began.
                 "absent": sum(self.options.clients - one.cohort for one in self.rounds),
                 "by_cause": _added([one.causes for one in self.rounds], CAUSES),
