@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from enum import StrEnum
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,32 +38,6 @@ BoundFile = Annotated[
 ]
 
 
-class _Graph(StrEnum):
-    COMPLETE = "complete"
-    HARARY = "harary"
-    RING = "ring"
-    AUTO = "auto"
-
-
-class _Adversary(StrEnum):
-    CURIOUS = "curious"
-    SEMI_MALICIOUS = "semi-malicious"
-    MALICIOUS = "malicious"
-
-
-class _At(StrEnum):
-    ADVERTISE_KEYS = "advertise-keys"
-    SHARE_KEYS = "share-keys"
-    MASKED_INPUT = "masked-input"
-    CONSISTENCY_CHECK = "consistency-check"
-    UNMASKING = "unmasking"
-
-
-class _Law(StrEnum):
-    GAUSSIAN = "gaussian"
-    SKELLAM = "skellam"
-
-
 @app.command(
     "secagg",
     help=(
@@ -76,14 +51,14 @@ def secagg(
     dim: Annotated[int, typer.Option(help="Values in one vector.")] = 100_000,
     bits: Annotated[int, typer.Option(help="Bits of one value, 1 to 62.")] = 20,
     graph: Annotated[
-        _Graph,
+        str,
         typer.Option(
             metavar="NAME",
-            help="complete: everybody shares with everybody. harary: on the ring (k-regular), with as many neighbours "
-            "as the rules ask for; ring is the same. auto: the ring where it halves the work. By it min_survivors "
-            "differs, and so does the degree: see --dropout.",
+            help="complete: each participant shares with all others. harary or ring: on the ring (k-regular), with as "
+            "many neighbours as the rules require. auto: the ring where it halves the work. min_survivors and the "
+            "degree depend on it: see --dropout.",
         ),
-    ] = _Graph.AUTO,
+    ] = "auto",
     degree: Annotated[
         int | None, typer.Option(help="Of the ring, with --threshold: another system's setting.", show_default="rules")
     ] = None,
@@ -91,22 +66,22 @@ def secagg(
         int | None, typer.Option(help="Shares that rebuild a secret, with --degree.", show_default="rules")
     ] = None,
     adversary: Annotated[
-        _Adversary,
+        str,
         typer.Option(
             metavar="NAME",
             help="What the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: "
-            "it sends everybody the same, and reads what it can. Only malicious has the ConsistencyCheck.",
+            "it sends all participants the same, and reads what it can. Only malicious has the ConsistencyCheck.",
         ),
-    ] = _Adversary.MALICIOUS,
+    ] = "malicious",
     drop: Annotated[float, typer.Option(help="Share of the participants that leaves.")] = 0.0,
     at: Annotated[
-        _At,
+        str,
         typer.Option(
             metavar="PHASE",
             help="The phase before which they leave: advertise-keys, share-keys, masked-input, consistency-check or "
             "unmasking.",
         ),
-    ] = _At.MASKED_INPUT,
+    ] = "masked-input",
     adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
     dropout: Annotated[
         float,
@@ -119,22 +94,23 @@ def secagg(
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
     as_json: Json = False,
 ) -> int:
+    from secagg.parameters import GRAPHS
     from sordino.cli.options import graph_name
-    from sordino.lab.bench.secagg import Setting, run
+    from sordino.lab.bench.secagg import AUTO, Setting, run
 
     try:
         setting = Setting(
             clients=clients,
             dim=dim,
             bits=bits,
-            graph=graph_name(graph.value, tuple(_Graph)),
+            graph=graph_name(graph, (AUTO, *GRAPHS)),
             degree=degree,
             threshold=threshold,
-            adversary=adversary.value,
+            adversary=adversary,
             adversarial=adversarial,
             dropout=dropout,
             drop=drop,
-            at=at.value,
+            at=at,
         )
     except ValueError as error:
         raise Failure(ExitCode.INPUT, str(error)) from error
@@ -153,7 +129,7 @@ def secagg(
     epilog="Example: [bold]sordino bench noise --stddev 10 --dim 1000000[/bold]\n\n" + _CODES,
 )
 def noise(
-    law: Annotated[_Law, typer.Option(help="gaussian (the discrete one) or skellam.")] = _Law.GAUSSIAN,
+    law: Annotated[str, typer.Option(metavar="NAME", help="gaussian (the discrete one) or skellam.")] = "gaussian",
     stddev: Annotated[float, typer.Option(help="Of one value, in grid steps.")] = 10.0,
     dim: Annotated[int, typer.Option(help="Values in one vector.")] = 1_000_000,
     runs: Runs = 15,
@@ -162,26 +138,19 @@ def noise(
     from sordino.lab.bench.noise import run
 
     try:
-        figures = run(law.value, stddev, dim, runs)
+        figures = run(law, stddev, dim, runs)
     except ValueError as error:
         raise Failure(ExitCode.INPUT, str(error)) from error
-    if as_json:
-        typer.echo(json.dumps(figures))
-    else:
-        spread = figures["ns_per_sample_spread"]
-        _print_table(
-            ("law", "standard deviation", "seen", "values", "ns a sample", "min", "max", "set up, ms"),
-            [
-                (
-                    law.value,
-                    f"{stddev:g}",
-                    f"{figures['stddev_seen']:.6g}",
-                    f"{dim:,}",
-                    *(f"{spread[key]:.2f}" for key in ("median", "minimum", "maximum")),
-                    f"{figures['setup_ms']:.1f}",
-                )
-            ],
-        )
+    row = (
+        law,
+        f"{stddev:g}",
+        f"{figures['stddev_seen']:.6g}",
+        f"{dim:,}",
+        *_spread(figures["ns_per_sample_spread"], ".2f"),
+        f"{figures['setup_ms']:.1f}",
+    )
+    head = ("law", "standard deviation", "seen", "values", "ns a sample", "min", "max", "set up, ms")
+    _show(figures, head, [row], as_json)
     wrong = "mean or variance of the draws are more than six standard errors from the law's"
     return _judge("noise", [] if figures["law_ok"] else [wrong])
 
@@ -211,38 +180,35 @@ def training(
 ) -> int:
     from learning.own_task import TaskUnavailable
     from sordino.cli.options import task_options
-    from sordino.lab.bench.machine import describe, one_line
     from sordino.lab.bench.training import run
 
-    machine = _calibrated(describe)
+    machine = _calibrated()
     try:
         figures = run(task, task_options(task_option, {}), participants, examples, threads, runs)
     except (ValueError, TaskUnavailable) as error:
         raise Failure(ExitCode.INPUT, str(error)) from error
-    if as_json:
-        typer.echo(json.dumps({"machine": machine, **figures}))
-    else:
-        names = {
-            "one_by_one": "one by one",
-            "one_by_one_torch_threads": f"one by one, {figures['threads']} threads in each operation",
-            "at_once": f"at once, {figures['threads']} threads",
-        }
-        rows = [
-            (
-                names[way],
-                *(f"{seconds[key]:.3f}" for key in ("minimum", "median", "maximum")),
-                f"{figures['cpu_seconds'][way]['minimum']:.3f}",
-            )
-            for way, seconds in figures["seconds"].items()
-        ]
-        for key, limit in (figures["limits"] or {}).items():
-            if key != "operations":
-                bound = f"{limit['seconds_at_the_faster']:.3f}"
-                operations = f"{figures['limits']['operations']:.3g} operations"
-                rows.append((f"limit: {operations}, {key.removeprefix('threads_')} threads", bound, "", "", ""))
-        title = f"{task}, {figures['dim']:,} values, {participants} x {examples} examples"
-        _print_table((title, "least, s", "median", "most", "CPU"), rows)
-        typer.echo(f"\nAt once is {figures['speedup']:.2f} times as fast as one by one.\n{one_line(machine)}")
+    names = {
+        "one_by_one": "one by one",
+        "one_by_one_torch_threads": f"one by one, {figures['threads']} threads in each operation",
+        "at_once": f"at once, {figures['threads']} threads",
+    }
+    rows = [
+        (
+            names[way],
+            *_spread(seconds, ".3f", ("minimum", "median", "maximum")),
+            f"{figures['cpu_seconds'][way]['minimum']:.3f}",
+        )
+        for way, seconds in figures["seconds"].items()
+    ]
+    for key, limit in (figures["limits"] or {}).items():
+        if key != "operations":
+            bound = f"{limit['seconds_at_the_faster']:.3f}"
+            operations = f"{figures['limits']['operations']:.3g} operations"
+            rows.append((f"limit: {operations}, {key.removeprefix('threads_')} threads", bound, "", "", ""))
+    title = f"{task}, {figures['dim']:,} values, {participants} x {examples} examples"
+    result = {"machine": machine, **figures}
+    below = [f"At once is {figures['speedup']:.2f} times as fast as one by one."]
+    _show(result, (title, "least, s", "median", "most", "CPU"), rows, as_json, below)
     return _judge("training", [] if figures["same"] else ["training at once gives other updates than one by one"])
 
 
@@ -252,23 +218,15 @@ def training(
     epilog="Example: [bold]sordino bench primitives[/bold]\n\n" + _CODES,
 )
 def primitives(runs: Runs = 7, as_json: Json = False) -> int:
-    from sordino.lab.bench.machine import describe, one_line
     from sordino.lab.bench.primitives import run
 
-    machine = _calibrated(describe)
+    machine = _calibrated()
     rows = run(runs)
-    if as_json:
-        typer.echo(json.dumps({"machine": machine, "primitives": rows}))
-        return int(ExitCode.OK)
-    _print_table(
-        ("", "", "unit", "median", "min", "max"),
-        [
-            (row["group"], row["name"], row["unit"], *(f"{row[key]:.3g}" for key in ("median", "minimum", "maximum")))
-            for row in rows
-        ],
-        merge_first=True,
-    )
-    typer.echo("\n" + one_line(machine))
+    shown: list[tuple[str, ...]] = []
+    for above, row in zip([{}, *rows], rows, strict=False):
+        group = "" if above.get("group") == row["group"] else row["group"]
+        shown.append((group, row["name"], row["unit"], *_spread(row, ".3g")))
+    _show({"machine": machine, "primitives": rows}, ("", "", "unit", "median", "min", "max"), shown, as_json)
     return int(ExitCode.OK)
 
 
@@ -290,11 +248,11 @@ def everything(
 ) -> int:
     from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
     from sordino.lab.bench.figure import draw_ratios
-    from sordino.lab.bench.machine import describe, one_line
+    from sordino.lab.bench.machine import one_line
     from sordino.lab.bench.paths import run
 
     _check_figure(figure)
-    machine = _calibrated(describe)
+    machine = _calibrated()
     try:
         most = read_bounds(bounds or OUR_BOUNDS).most
         rows = run(runs, only)
@@ -303,24 +261,19 @@ def everything(
     faults = broken({row["path"]: row["ratio"]["median"] for row in rows}, most, largest=True)
     if figure is not None:
         draw_ratios(rows, most, one_line(machine), figure)
-    if as_json:
-        typer.echo(json.dumps({"machine": machine, "paths": rows, "bounds": most, "broken": faults}))
-    else:
-        _print_table(
-            ("path", "ours", "limit", "unit", "ratio", "min", "max", "bound"),
-            [
-                (
-                    f"{row['name']}\n  {row['limit_name']}",
-                    f"{row['ours']['median']:.3g}",
-                    f"{row['limit']['median']:.3g}",
-                    row["unit"],
-                    *(f"{row['ratio'][key]:.2f}" for key in ("median", "minimum", "maximum")),
-                    f"{most[row['path']]:g}" if row["path"] in most else "",
-                )
-                for row in rows
-            ],
+    shown = [
+        (
+            f"{row['name']}\n  {row['limit_name']}",
+            f"{row['ours']['median']:.3g}",
+            f"{row['limit']['median']:.3g}",
+            row["unit"],
+            *_spread(row["ratio"], ".2f"),
+            f"{most[row['path']]:g}" if row["path"] in most else "",
         )
-        typer.echo("\n" + one_line(machine))
+        for row in rows
+    ]
+    head = ("path", "ours", "limit", "unit", "ratio", "min", "max", "bound")
+    _show({"machine": machine, "paths": rows, "bounds": most, "broken": faults}, head, shown, as_json)
     return _judge("all", faults)
 
 
@@ -346,11 +299,11 @@ def peers(
 ) -> int:
     from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
     from sordino.lab.bench.figure import draw_comparisons
-    from sordino.lab.bench.machine import describe, one_line
+    from sordino.lab.bench.machine import one_line
     from sordino.lab.bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
 
     _check_figure(figure)
-    machine = _calibrated(describe)
+    machine = _calibrated()
     try:
         least = read_bounds(bounds or OUR_BOUNDS).least
         # Ours grows more slowly than Flower's, so a bound for one size says nothing about another.
@@ -368,37 +321,33 @@ def peers(
         "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
     }
     faults = broken({key: one.ratio.median for key, one in found.items()}, least, largest=False)
+    comparisons = {key: one.to_json() for key, one in found.items()}
     if figure is not None:
-        rows = [{"name": names[key][0], "peer_name": names[key][1], **one.to_json()} for key, one in found.items()]
-        draw_comparisons([row | {"peer": row["peers"]} for row in rows], one_line(machine), figure)
-    if as_json:
-        comparisons = {key: one.to_json() for key, one in found.items()}
-        typer.echo(json.dumps({"machine": machine, "comparisons": comparisons, "bounds": least, "broken": faults}))
-    else:
-        _print_table(
-            ("work", "ours", "peer", "unit", "peer / ours", "min", "max", "bound"),
-            [
-                (
-                    f"{names[key][0]}\n  {names[key][1]} {next(iter(one.versions.values()))}",
-                    f"{one.ours.median:.3g}",
-                    f"{one.peers.median:.3g}",
-                    one.unit,
-                    *(f"{value:.0f}" for value in (one.ratio.median, one.ratio.minimum, one.ratio.maximum)),
-                    f"{least[key]:g}" if key in least else "",
-                )
-                for key, one in found.items()
-            ],
+        rows = [{"name": names[key][0], "peer_name": names[key][1], **one} for key, one in comparisons.items()]
+        draw_comparisons(rows, one_line(machine), figure)
+    shown, below = [], []
+    for key, one in comparisons.items():
+        work, peer = names[key]
+        shown.append(
+            (
+                f"{work}\n  {peer} {next(iter(one['versions'].values()))}",
+                f"{one['ours']['median']:.3g}",
+                f"{one['peers']['median']:.3g}",
+                one["unit"],
+                *_spread(one["ratio"], ".0f"),
+                f"{least[key]:g}" if key in least else "",
+            )
         )
-        for key, one in found.items():
-            for side, lines in one.includes.items():
-                typer.echo(f"{names[key][1] if side == 'peer' else 'Sordino'} ({names[key][0]}):")
-                typer.echo("".join(f"  {line}\n" for line in lines), nl=False)
-        typer.echo("\n" + one_line(machine))
+        for side, lines in one["includes"].items():
+            below += [f"{peer if side == 'peer' else 'Sordino'} ({work}):", *(f"  {line}" for line in lines)]
+    head = ("work", "ours", "peer", "unit", "peer / ours", "min", "max", "bound")
+    result = {"machine": machine, "comparisons": comparisons, "bounds": least, "broken": faults}
+    _show(result, head, shown, as_json, below)
     return _judge("peers", faults)
 
 
 def _judge(verb: str, faults: list[str]) -> int:
-    """Told on standard error, not raised: with --json the result is the one object, and holds the faults too."""
+    """Print faults to standard error. They are not raised: with --json the one object contains them too."""
     for fault in faults:
         print(f"sordino bench {verb}: {fault}.", file=sys.stderr)
     return int(ExitCode.BOUND if faults else ExitCode.OK)
@@ -409,15 +358,13 @@ def _check_figure(file: Path | None) -> None:
         raise Failure(ExitCode.INPUT, f"--figure {file}: the name must end in .svg or .png.")
 
 
-def _calibrated(describe: Any) -> dict[str, Any]:
+def _calibrated() -> dict[str, Any]:
     """The machine, after this process has chosen its keystream as a participant does at its start."""
-    import time
-
     from secagg.masking import choose_keystream
+    from sordino.lab.bench.machine import describe
 
     choose_keystream(time.perf_counter)
-    machine: dict[str, Any] = describe()
-    return machine
+    return describe()
 
 
 def _about_graph(setting: Any) -> list[str]:
@@ -465,8 +412,32 @@ def _print_secagg(figures: dict[str, Any]) -> None:
     typer.echo("\n" + "\n".join(textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs))
 
 
-def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]], merge_first: bool = False) -> None:
-    """A plain table; with ``merge_first`` a repeated first cell is left empty."""
+def _show(
+    result: Mapping[str, Any],
+    head: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    as_json: bool,
+    below: Sequence[str] = (),
+) -> None:
+    """Print the result as JSON; or as a table, with further lines and the machine below it."""
+    from sordino.lab.bench.machine import one_line
+
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    _print_table(head, rows)
+    lines = [*below, *([one_line(result["machine"])] if "machine" in result else [])]
+    if lines:
+        typer.echo("\n" + "\n".join(lines))
+
+
+def _spread(
+    values: Mapping[str, float], how: str, names: tuple[str, ...] = ("median", "minimum", "maximum")
+) -> list[str]:
+    return [format(values[name], how) for name in names]
+
+
+def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -475,11 +446,8 @@ def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]], merge_first
     for number, name in enumerate(head):
         is_text = number == 0 or not rows or not rows[0][number][:1].isdigit()
         table.add_column(name, justify="left" if is_text else "right", overflow="fold")
-    previous = None
     for row in rows:
-        first = "" if merge_first and row[0] == previous else row[0]
-        table.add_row(first, *row[1:])
-        previous = row[0]
+        table.add_row(*row)
     console = Console()
     # Piped into a file, a table isn't cut to 80 columns.
     console.width = console.width if console.is_terminal else 150

@@ -83,14 +83,18 @@ class Demo:
     options: DemoOptions
     display: Display
     study: LocalStudy
-    environment: dict[str, str] = field(default_factory=dict)
-    coordinator: Child | None = None
+    environment: dict[str, str] = field(default_factory=child_environment)
     clients: list[Child] = field(default_factory=list)
     killed_in: int | None = None
     back_in: int | None = None
     baseline: subprocess.Popen[str] | None = None
     reader: threading.Thread | None = None
     asked: StopRequest = field(default_factory=StopRequest)
+
+    def __post_init__(self) -> None:
+        directory = self.study.directory
+        log = directory / "logs" / "coordinator.log"
+        self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
 
     @property
     def view(self) -> StudyView:
@@ -115,7 +119,6 @@ class Demo:
         if self.asked.to_end:
             raise KeyboardInterrupt
         if code != 0:
-            assert self.coordinator is not None  # noqa: S101  # it was started above
             raise Failure(
                 ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY,
                 f"the coordinator stopped after {len(self.view.rounds)} of {self.options.rounds} rounds: "
@@ -131,13 +134,9 @@ class Demo:
     # ---- processes -----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        logs = self.study.directory / "logs"
+        logs = self.coordinator.log.parent
         logs.mkdir()
-        self.environment = child_environment()
         address = self.study.new.client_address
-        self.coordinator = Child(
-            "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
-        )
         self.coordinator.start(self.environment)
         for home in self.study.hosts:
             child = Child(home.name, ["join", address, "--home", str(home)], logs / f"{home.name}.log")
@@ -194,7 +193,6 @@ class Demo:
         """Show events and cause faults until the study or its coordinator ends."""
         from server.journal import read_events
 
-        assert self.coordinator is not None  # noqa: S101  # started before
         state = self.study.directory / "coordinator" / "state.sqlite"
         seen, measure_at = 0, 0.0
         while True:
@@ -270,7 +268,6 @@ class Demo:
             )
 
     def _end_of_coordinator(self) -> int:
-        assert self.coordinator is not None  # noqa: S101  # started before
         assert self.coordinator.process is not None  # noqa: S101
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.coordinator.process.wait(timeout=STOP_S)
@@ -312,7 +309,6 @@ class Demo:
 
     def _result(self, without_noise: Sequence[float], wall_s: float) -> dict[str, Any]:
         view, plan = self.view, self.study.plan
-        assert self.coordinator is not None  # noqa: S101  # started before
         rounds = view.rounds
         vector = (plan.dim * plan.bits + 7) // 8
         return {

@@ -206,7 +206,7 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     one = {"minimum": 1.0, "median": 2.0, "maximum": 3.0}
     row = {"path": "masks", "name": "expand", "ratio": one}
     draw_ratios([row], {"masks": 4.0}, "a machine", tmp_path / "ratios.png")
-    peer = {"name": "round", "peer_name": "Other", "unit": "CPU s", "ours": one, "peer": one, "ratio": one}
+    peer = {"name": "round", "peer_name": "Other", "unit": "CPU s", "ours": one, "peers": one, "ratio": one}
     draw_comparisons([peer], "a machine", tmp_path / "peers.svg")
     assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
     assert "Other" in (tmp_path / "peers.svg").read_text()

@@ -52,7 +52,8 @@ def test_storms_that_fall_due_together_come_one_after_the_other(
     monkeypatch.setattr(run.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
     study: Any = SimpleNamespace(directory=tmp_path)
     coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, peak_mb=0.0)
-    test = run.LoadTest(options, LoadDisplay(quiet=True), study, coordinator=coordinator)
+    test = run.LoadTest(options, LoadDisplay(quiet=True), study)
+    test.coordinator = coordinator
     test._storms, test._crashes = list(options.storms), list(options.crashes)
     test._follow(Outcomes(options, all_right))
     assert came == ["look", "storm", "look", "storm", "crash 1", "look", "look"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-INK, BAR, BOUND = "#22303c", "#3b7a9e", "#b3452c"
+from sordino.planning.figure_style import BLUE, INK, RED, bare, save, styled
 
 
 def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: str, file: Path) -> None:
@@ -17,67 +19,57 @@ def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: s
         machine: a line below the figure.
         file: to write, ending in .svg or .png.
     """
-    figure, axes = _figure(len(rows))
-    for place, row in enumerate(rows):
-        ratio = row["ratio"]
-        axes.barh(place, ratio["median"], color=BAR, height=0.55)
-        axes.hlines(place, ratio["minimum"], ratio["maximum"], color=INK, linewidth=2)
-        if row["path"] in bounds:
-            axes.vlines(bounds[row["path"]], place - 0.38, place + 0.38, color=BOUND, linewidth=2)
-        axes.annotate(
-            f"{ratio['median']:.2f}", (0, place), (6, 0), textcoords="offset points", va="center", color="white"
-        )
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.axvline(1, color=INK, linewidth=1, linestyle=":")
-    axes.set_xlabel("CPU time beside the limit of this machine (1 = the limit; red: the bound)")
-    _finish(figure, axes, machine, file)
+    with _bars(len(rows), machine, file) as axes:
+        for place, row in enumerate(rows):
+            ratio = row["ratio"]
+            axes.barh(place, ratio["median"], color=BLUE, height=0.55)
+            axes.hlines(place, ratio["minimum"], ratio["maximum"], color=INK, linewidth=2)
+            if row["path"] in bounds:
+                axes.vlines(bounds[row["path"]], place - 0.38, place + 0.38, color=RED, linewidth=2)
+            axes.annotate(
+                f"{ratio['median']:.2f}", (0, place), (6, 0), textcoords="offset points", va="center", color="white"
+            )
+        axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+        axes.axvline(1, color=INK, linewidth=1, linestyle=":")
+        axes.set_xlabel("CPU time beside the limit of this machine (1 = the limit; red: the bound)")
 
 
 def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> None:
     """Ours beside peers: CPU time as a multiple of ours, on a logarithmic axis.
 
     Args:
-        rows: each with ``name``, ``unit``, and spreads ``ours``, ``peer`` and ``ratio``.
+        rows: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
     """
-    figure, axes = _figure(2 * len(rows))
-    labels: list[str] = []
-    for place, row in enumerate(rows):
-        times = row["ratio"]["median"]
-        for offset, side, colour, length in ((0, "ours", BAR, 1.0), (1, "peer", BOUND, times)):
-            at, value = 2 * place + offset, row[side]["median"]
-            # From well below 1 on the logarithmic axis, so that ours has a bar too.
-            axes.barh(at, length - 0.4, left=0.4, color=colour, height=0.7)
-            figures = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-            text = f"{figures} {row['unit']}" + (f", {times:,.0f} times ours" if offset else "")
-            axes.annotate(text, (length, at), (6, 0), textcoords="offset points", va="center")
-            labels.append(f"{row['name']}: {row['peer_name'] if offset else 'Sordino'}")
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_xscale("log")
-    axes.set_xlim(0.4, 20 * max(row["ratio"]["median"] for row in rows))
-    axes.set_xlabel("CPU time as a multiple of Sordino's, logarithmic; less is better")
-    _finish(figure, axes, machine, file)
+    with _bars(2 * len(rows), machine, file) as axes:
+        labels: list[str] = []
+        for place, row in enumerate(rows):
+            times = row["ratio"]["median"]
+            for offset, side, colour, length in ((0, "ours", BLUE, 1.0), (1, "peers", RED, times)):
+                at, value = 2 * place + offset, row[side]["median"]
+                # From well below 1 on the logarithmic axis, so that ours has a bar too.
+                axes.barh(at, length - 0.4, left=0.4, color=colour, height=0.7)
+                figures = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+                text = f"{figures} {row['unit']}" + (f", {times:,.0f} times ours" if offset else "")
+                axes.annotate(text, (length, at), (6, 0), textcoords="offset points", va="center")
+                labels.append(f"{row['name']}: {row['peer_name'] if offset else 'Sordino'}")
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_xscale("log")
+        axes.set_xlim(0.4, 20 * max(row["ratio"]["median"] for row in rows))
+        axes.set_xlabel("CPU time as a multiple of Sordino's, logarithmic; less is better")
 
 
-def _figure(bars: int) -> tuple[Any, Any]:
-    import matplotlib as mpl
+@contextmanager
+def _bars(count: int, machine: str, file: Path) -> Iterator[Any]:
+    """Axes for horizontal bars, from the top; written with the machine below."""
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    # A fixed salt: the same figures give the same file.
-    plt.rcParams.update({"font.size": 10, "font.family": "DejaVu Sans", "svg.hashsalt": "sordino", "text.color": INK})
-    return plt.subplots(figsize=(11, 1.4 + 0.45 * bars), constrained_layout=True)
-
-
-def _finish(figure: Any, axes: Any, machine: str, file: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(length=0)
-    figure.text(0.01, -0.02, machine, fontsize=7, va="top", wrap=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=110, bbox_inches="tight", metadata={"Date": None} if file.suffix == ".svg" else None)
-    plt.close(figure)
+    with styled():
+        figure = Figure(figsize=(11, 1.4 + 0.45 * count), layout="constrained")
+        axes = figure.subplots()
+        yield axes
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.tick_params(length=0)
+        bare(axes, "top", "right", "left")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save(figure, file, machine)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import ipaddress
-import os
+import json
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import grpc
 
 from runtime.processes import run_event_loop
 from sordino.lab.bench.timing import Spread
+from wire.certificates import CertificateAuthority, new_key, private_pem
 from wire.transport import CHUNK_BYTES
 
 _SERVICE: Final = "bench.Rates"
@@ -34,7 +34,9 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
     Raises:
         RuntimeError: the server process didn't start.
     """
-    certificate, key = _self_signed()
+    now, key = datetime.datetime.now(datetime.UTC), new_key()
+    authority = CertificateAuthority.make("bench", now)
+    certificate = authority.issue_server(key.public_key(), (), now)
     server = subprocess.Popen(
         [sys.executable, "-m", "sordino.lab.bench.grpc_rates"],
         stdin=subprocess.PIPE,
@@ -45,19 +47,19 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
     if server.stdin is None or server.stdout is None:
         raise RuntimeError("the server for the gRPC rates has no pipes")
     try:
-        server.stdin.write(f"{certificate.decode()}\x00{key.decode()}\x00")
+        server.stdin.write(json.dumps([certificate.decode(), private_pem(key).decode()]) + "\n")
         server.stdin.flush()
         port = server.stdout.readline().strip()
         if not port:
             raise RuntimeError("the server for the gRPC rates didn't start")
-        return run_event_loop(_measure(f"localhost:{port}", certificate, runs))
+        return run_event_loop(_measure(f"localhost:{port}", authority.pem, runs))
     finally:
         server.stdin.close()
         server.wait(timeout=10)
 
 
-async def _measure(address: str, certificate: bytes, runs: int) -> list[tuple[str, str, Spread]]:
-    credentials = grpc.ssl_channel_credentials(root_certificates=certificate)
+async def _measure(address: str, tls_ca: bytes, runs: int) -> list[tuple[str, str, Spread]]:
+    credentials = grpc.ssl_channel_credentials(root_certificates=tls_ca)
     async with grpc.aio.secure_channel(address, credentials) as channel:
         cpu: Any = channel.unary_unary(f"/{_SERVICE}/Cpu")
         unary: Any = channel.unary_unary(f"/{_SERVICE}/Unary")
@@ -101,35 +103,6 @@ async def _measure(address: str, certificate: bytes, runs: int) -> list[tuple[st
         return rows
 
 
-def _self_signed() -> tuple[bytes, bytes]:
-    """A certificate for this run, in PEM with its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM), private
-
-
 async def _serve(certificate: bytes, key: bytes) -> None:
     async def unary(request: bytes, _: Any) -> bytes:
         return request
@@ -158,18 +131,13 @@ async def _serve(certificate: bytes, key: bytes) -> None:
     port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key, certificate)]))
     await server.start()
     print(port, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await server.stop(0)
 
 
 def _main() -> None:
-    parts: list[bytes] = []
-    for _ in range(2):
-        part = bytearray()
-        while (byte := os.read(0, 1)) not in (b"\x00", b""):
-            part += byte
-        parts.append(bytes(part))
-    run_event_loop(_serve(*parts))
+    certificate, key = json.loads(sys.stdin.readline())
+    run_event_loop(_serve(certificate.encode(), key.encode()))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ import datetime
 import hashlib
 import os
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.context import RoundConfig, cohort_context, survivor_statement
@@ -16,6 +13,7 @@ from secagg.keys import AgreementKey, IdentityKey, advertisement_statement
 from secagg.messages import Advertisement
 from secagg.roster import Roster, RosterEntry, sign_roster
 from wire.authority_statements import Card, sign_card
+from wire.certificates import CertificateAuthority
 from wire.records.ledger import Row, row_hash
 from wire.records.ledger_rows import make_entry
 from wire.records.transcript import transcript_of, write_transcript
@@ -68,7 +66,7 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     card = Card(
         STUDY,
         authority.public_key().public_bytes_raw(),
-        _tls_ca(),
+        CertificateAuthority.make(STUDY, datetime.datetime.now(datetime.UTC)).pem,
         coordinator.public_key().public_bytes_raw(),
         "localhost:8443",
     )
@@ -85,21 +83,3 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     )
     data = write_transcript(whole, coordinator, sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None)
     return data, card.authority_public
-
-
-def _tls_ca() -> bytes:
-    """Any certificate: a card holds one."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, STUDY)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -222,7 +222,7 @@ class ParticipantGroup:
         self._brought = 0
         """Storms that have come here."""
         self._behaviours: list[PlannedBehaviour] = []
-        self._keep_roster = RosterCache().keep if load.verify_once else _as_it_is
+        self._keep_roster = RosterCache().keep if load.verify_once else None
 
     async def stay(self) -> None:
         """As `stay_all`."""
@@ -287,10 +287,6 @@ class ParticipantGroup:
                 loop.call_later(storm.for_s, proxy.restore)
             else:
                 proxy.reset_all()
-
-
-def _as_it_is(roster: Roster) -> Roster:
-    return roster
 
 
 def _positions(settings: HostSettings) -> dict[bytes, int]:

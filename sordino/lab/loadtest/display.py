@@ -55,8 +55,7 @@ class LoadPanel(StudyPanel):
         if seconds:
             row("round p50", f"{percentile(seconds, 0.5):.2f} s", f", p95 {percentile(seconds, 0.95):.2f} s")
             row("last round", f"{seconds[-1]:.2f} s, sum of {done[-1].survivors}")
-        expected, observed = _drops(outcomes)
-        row("planned drops", f"{observed} of {expected} seen")
+        row("planned drops", f"{outcomes.observed} of {outcomes.expected} seen")
         if not low:
             row()
         row("coordinator", f"{self.server_cpu_s:.1f} s CPU, {self.server_peak_mb:.0f} MB", " at most")
@@ -73,7 +72,6 @@ class LoadDisplay(Display):
 
     def __init__(self, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.load_panel = LoadPanel()
-        self._silent = quiet
         super().__init__(self.load_panel, plain=plain, quiet=quiet, stream=stream)
 
     def watch(self, outcomes: Outcomes) -> Outcomes:
@@ -87,7 +85,7 @@ class LoadDisplay(Display):
 
     def stopping(self) -> None:
         """Ctrl-C was heard; the processes take a moment to end."""
-        if self._silent:
+        if self._quiet:
             return
         if self._live is not None:
             self._live.console.print("stopping")  # above the panel
@@ -97,7 +95,7 @@ class LoadDisplay(Display):
     def show_round(self, event: Event, ended: EndedRound | None) -> None:
         """Take in one event, and the round that it ended, if it ended one."""
         self.panel.apply(event)
-        if self.live or self._silent:
+        if self.live or self._quiet:
             return
         if isinstance(event, StudyStarted):
             self.say(f"{event.participants} participants connect to {event.address}")
@@ -105,18 +103,11 @@ class LoadDisplay(Display):
             self.say(round_line(ended))
 
 
-def _drops(outcomes: Outcomes) -> tuple[int, int]:
-    return (
-        sum(sum(one.expected.values()) for one in outcomes.rounds),
-        sum(sum(one.observed.values()) for one in outcomes.rounds),
-    )
-
-
 def round_line(ended: EndedRound) -> str:
     """One plain line for a round."""
     again = f", attempt {ended.attempt}" if ended.attempt > 1 else ""
-    planned = counted(sum(ended.expected.values()), "planned dropout")
-    drops = f"{sum(ended.observed.values())} of {planned} seen" if ended.expected else planned
+    planned = counted(sum(ended.drops_expected.values()), "planned dropout")
+    drops = f"{sum(ended.drops_observed.values())} of {planned} seen" if ended.drops_expected else planned
     if not ended.completed:
         return f"round {ended.round}{again}: aborted after {ended.seconds:.2f} s, {ended.reason}; {drops}"
     verdict = "the sum is right" if ended.sum_ok else "THE SUM IS WRONG"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,55 +19,44 @@ from numpy.typing import NDArray
 from mechanisms.plan import Plan
 
 _STDERRS: Final = 6.0
-"""A right sum is further off once in five hundred million."""
+"""A right sum deviates by more once in five hundred million."""
 _FLOAT32: Final = 1e-4  # what is lost where the model is kept
 
 
 @dataclass(frozen=True)
 class NoiseSeen:
-    """Of one sum; deviations in data units.
+    """Of one sum, under the names of result.json; deviations in data units.
 
     Attributes:
-        round, survivors: whose.
-        honest: h = |u3| - A: the noise shares that count.
-        achieved: root mean square of the sum's coordinates.
-        expected: deviation of the noise of all survivors.
-        planned: central deviation that the accounting counts on, at h_min.
+        h: |u3| - A: the noise shares that count.
+        achieved_stddev: root mean square of the sum's coordinates.
+        expected_stddev: of the noise of all survivors.
+        planned_central_stddev: the deviation that the accounting counts on, at h_min.
         planned_at_h: the same at the realised h.
-        stderr: standard error of ``achieved / expected``.
+        ratio_stderr: standard error of ``ratio``.
     """
 
     round: int
     survivors: int
-    honest: int
-    achieved: float
-    expected: float
-    planned: float
+    h: int
+    achieved_stddev: float
+    expected_stddev: float
+    planned_central_stddev: float
     planned_at_h: float
-    stderr: float
+    ratio_stderr: float
 
     @property
     def ratio(self) -> float:
-        return self.achieved / self.expected
+        return self.achieved_stddev / self.expected_stddev
 
     @property
     def fits(self) -> bool:
         """Whether the sum can be one of these noise shares and nothing else; a mask left in it makes it uniform."""
-        return abs(self.ratio - 1) <= _STDERRS * self.stderr + _FLOAT32
+        return abs(self.ratio - 1) <= _STDERRS * self.ratio_stderr + _FLOAT32
 
     def to_json(self) -> dict[str, Any]:
         """For result.json."""
-        return {
-            "round": self.round,
-            "survivors": self.survivors,
-            "h": self.honest,
-            "achieved_stddev": self.achieved,
-            "expected_stddev": self.expected,
-            "planned_central_stddev": self.planned,
-            "planned_at_h": self.planned_at_h,
-            "ratio": round(self.ratio, 5),
-            "ratio_stderr": round(self.stderr, 5),
-        }
+        return asdict(self) | {"ratio": round(self.ratio, 5), "ratio_stderr": round(self.ratio_stderr, 5)}
 
 
 def noise_in(plan: Plan, round_: int, survivors: int, total: NDArray[np.float64]) -> NoiseSeen:
@@ -80,12 +69,12 @@ def noise_in(plan: Plan, round_: int, survivors: int, total: NDArray[np.float64]
     return NoiseSeen(
         round=round_,
         survivors=survivors,
-        honest=honest,
-        achieved=math.sqrt(float(np.mean(np.square(total)))),
-        expected=plan.local_stddev * math.sqrt(survivors),
-        planned=plan.central_stddev,
+        h=honest,
+        achieved_stddev=math.sqrt(float(np.mean(np.square(total)))),
+        expected_stddev=plan.local_stddev * math.sqrt(survivors),
+        planned_central_stddev=plan.central_stddev,
         planned_at_h=plan.local_stddev * math.sqrt(max(honest, 0)),
-        stderr=1 / math.sqrt(2 * len(total)),
+        ratio_stderr=1 / math.sqrt(2 * len(total)),
     )
 
 
@@ -107,8 +96,8 @@ def figures(seen: Sequence[NoiseSeen]) -> Mapping[str, Any] | None:
     ratio = math.sqrt(sum(one.ratio**2 for one in seen) / len(seen))
     return {
         "ratio": round(ratio, 5),
-        "ratio_stderr": round(seen[0].stderr / math.sqrt(len(seen)), 5),
-        "least_above_plan": round(min(one.achieved / one.planned for one in seen), 5),
+        "ratio_stderr": round(seen[0].ratio_stderr / math.sqrt(len(seen)), 5),
+        "least_above_plan": round(min(one.achieved_stddev / one.planned_central_stddev for one in seen), 5),
         "rounds": [one.to_json() for one in seen],
     }
 

@@ -104,25 +104,12 @@ def allow_open_files(options: LoadOptions) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-@dataclass(frozen=True)
-class CutShort:
-    """Why a load test ended before its last round."""
+class CutShort(Exception):
+    """Why a load test ended before its last round, and ``more``: where to read on."""
 
-    code: ExitCode
-    why: str
-    more: str = ""
-    """Where to read on."""
-
-
-INTERRUPTED: Final = CutShort(ExitCode.INTERRUPTED, "interrupted")
-
-
-class _GoneError(Exception):
-    """A process ended that shouldn't have, or somebody asked for an end."""
-
-    def __init__(self, cut_short: CutShort) -> None:
-        super().__init__(cut_short.why)
-        self.cut_short = cut_short
+    def __init__(self, code: ExitCode, why: str, more: str = "") -> None:
+        super().__init__(why)
+        self.code, self.why, self.more = code, why, more
 
 
 @dataclass
@@ -133,7 +120,6 @@ class LoadTest:
     display: LoadDisplay
     study: LocalStudy
     keeps_logs: bool = False
-    coordinator: Child | None = None
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
     before_rounds_cpu_s: float | None = None
@@ -149,6 +135,11 @@ class LoadTest:
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
 
+    def __post_init__(self) -> None:
+        directory = self.study.directory
+        log = directory.parent / "logs" / "coordinator.log"
+        self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+
     def run(self) -> dict[str, Any]:
         """Until the last round; every process that was started has ended when this returns or raises."""
         roster = json.loads((self.study.directory / "roster.json").read_text())
@@ -161,23 +152,20 @@ class LoadTest:
             try:
                 self._start()
                 self._follow(outcomes)
-            except _GoneError as gone:
-                self.cut_short = gone.cut_short
+            except CutShort as cut_short:
+                self.cut_short = cut_short
                 self._read(outcomes)  # what was recorded before and not yet read
             finally:
                 self._stop()
         if self.asked.to_end and self.cut_short is None:
-            self.cut_short = INTERRUPTED
+            self.cut_short = CutShort(ExitCode.INTERRUPTED, "interrupted")
         return self._result(outcomes, time.monotonic() - began)
 
     # ---- processes -----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        logs = self.study.directory.parent / "logs"
+        logs = self.coordinator.log.parent
         logs.mkdir()
-        self.coordinator = Child(
-            "coordinator", ["serve", str(self.study.directory), "--quiet"], logs / "coordinator.log"
-        )
         self.coordinator.start(self._environment)
         for home in self.study.hosts:
             child = Child(
@@ -196,12 +184,10 @@ class LoadTest:
 
     def _measure(self) -> None:
         for child in (self.coordinator, *self.clients):
-            if child is not None:
-                child.measure()
+            child.measure()
 
     def _follow(self, outcomes: Outcomes) -> None:
         """Show events until as many rounds have ended as were asked for, or the study or its coordinator has."""
-        assert self.coordinator is not None  # noqa: S101  # started before
         measure_at = 0.0
         while True:
             running = self.coordinator.running  # asked before reading, so that no last event is missed
@@ -215,7 +201,7 @@ class LoadTest:
                 continue
             if self.asked.to_end:
                 self.display.stopping()
-                raise _GoneError(INTERRUPTED)
+                raise CutShort(ExitCode.INTERRUPTED, "interrupted")
             if not running:
                 self._coordinator_is_gone(outcomes)
                 return
@@ -230,7 +216,6 @@ class LoadTest:
         """Count and show what the coordinator has recorded since."""
         from server.journal import read_events
 
-        assert self.coordinator is not None  # noqa: S101  # started before
         for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
             self._seen = event.seq
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
@@ -248,12 +233,10 @@ class LoadTest:
     @property
     def _cpu_s(self) -> float:
         """Of the coordinator, those that were killed among it, when last measured."""
-        assert self.coordinator is not None  # noqa: S101  # started before
         return self._cpu_of_killed_s + self.coordinator.cpu_s
 
     def _crash(self, outcomes: Outcomes) -> None:
         """Kill the coordinator and start it again, on the same port and state."""
-        assert self.coordinator is not None  # noqa: S101  # started before
         assert self.coordinator.process is not None  # noqa: S101
         self.coordinator.measure()
         self._cpu_of_killed_s, self.coordinator.cpu_s = self._cpu_s, 0.0
@@ -266,7 +249,6 @@ class LoadTest:
         self.coordinator.start(self._environment)
 
     def _strike(self, storm: Storm, outcomes: Outcomes) -> None:
-        assert self.coordinator is not None  # noqa: S101  # started before
         self.coordinator.measure()
         struck = self.options.struck(storm) & outcomes.connected
         self._disturb("storm", storm.round, struck)
@@ -277,19 +259,17 @@ class LoadTest:
         self.recoveries.append(Recovery(what, round_, time.time(), struck, self._cpu_s))
 
     def _note_recoveries(self, view: StudyView) -> None:
-        assert self.coordinator is not None  # noqa: S101  # started before
         for one in self.recoveries:
             if one.look(view):
                 self.coordinator.measure()
                 one.cpu_s = self._cpu_s - one.cpu_before_s
 
     def _coordinator_is_gone(self, outcomes: Outcomes) -> None:
-        assert self.coordinator is not None  # noqa: S101  # started before
         code = self.coordinator.poll()
         if code in _ENDED_STUDY and outcomes.rounds:
             return
         known = ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY
-        raise _GoneError(CutShort(known, f"the coordinator {ending(code)}", self._said(self.coordinator)))
+        raise CutShort(known, f"the coordinator {ending(code)}", self._said(self.coordinator))
 
     def _watch_clients(self, outcomes: Outcomes) -> None:
         """A client process that is gone makes every figure behind it meaningless: the test ends and says so."""
@@ -300,7 +280,7 @@ class LoadTest:
             if code == 0 and time.monotonic() < self.zero_until.setdefault(child.name, time.monotonic() + STOP_S):
                 continue  # told that the study is over, which the journal is about to say
             why = f"the client process {child.name} {ending(code)}"
-            raise _GoneError(CutShort(ExitCode.STUDY, why, self._said(child)))
+            raise CutShort(ExitCode.STUDY, why, self._said(child))
 
     def _said(self, child: Child) -> str:
         """What the log of a process that is gone says about it, and where the log is."""
@@ -354,7 +334,6 @@ class LoadTest:
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
-        assert self.coordinator is not None  # noqa: S101  # started before
         from wire.study import plan_figures
 
         plan = self.study.plan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from secagg.messages import PHASES
@@ -44,6 +43,7 @@ UNPLANNED: Final = "unplanned"
 _NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
 _MOST_POINTS: Final = 600  # that are kept of a curve
 _SIGNING: Final = "ConsistencyCheck"
+_NOT_WRITTEN: Final = ("besides", "upload_bytes", "download_bytes")  # of a round, to result.json
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -54,33 +54,33 @@ class EndedRound:
 
     round: int
     attempt: int
-    completed: bool
-    reason: str
-    """Why it aborted; empty for a round that ended in a sum."""
     seconds: float
     """From its start to the sum, or to its abort."""
     phase_seconds: Mapping[str, float]
     cohort: int
     """Participants that were connected when it began."""
-    survivors: int
-    """Inputs in the sum."""
-    sum_ok: bool | None
-    """Whether the sum is that of the survivors; None where there is none."""
-    expected: Mapping[str, int]
+    drops_expected: Mapping[str, int]
     """Phase -> participants that were to leave in it, of those connected, where it was reached."""
-    observed: Mapping[str, int]
-    """Phase -> of these, how many the coordinator noted as dropouts in it."""
-    late: int
-    """Whose cut at the end of the attempt before was noticed only in this one, before its first message."""
+    drops_observed: Mapping[str, int]
+    """Phase -> of these, the number that the coordinator noted as dropouts in it."""
+    drops_late: int
+    """Participants cut at the end of the attempt before, noticed only in this one, before their first message."""
+    completed: bool = False
+    reason: str = ""
+    """Why it aborted; empty for a round that ended in a sum."""
+    survivors: int = 0
+    """Inputs in the sum."""
+    sum_ok: bool | None = None
+    """Whether the sum is that of the survivors; None without a sum."""
     besides: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Other dropouts: (name in ``CAUSES`` or ``UNPLANNED``, why the coordinator dropped them) -> how many."""
     late_answers: int = 0
     """Participants that were to answer late in a phase that was reached."""
     resumed: int = 0
     """Connections that broke and were taken up again within the round."""
-    rss_mb: float | None = None
+    server_rss_mb: float | None = None
     """The coordinator's resident memory at its end."""
-    lag_ms: Mapping[str, float] = field(default_factory=dict)
+    loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     """Of the coordinator's event loop."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
@@ -101,26 +101,12 @@ class EndedRound:
 
     def to_json(self) -> dict[str, Any]:
         """For result.json."""
-        return {
-            "round": self.round,
-            "attempt": self.attempt,
-            "completed": self.completed,
-            "reason": self.reason,
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_WRITTEN}
+        return values | {
             "seconds": round(self.seconds, 3),
-            "phase_seconds": dict(self.phase_seconds),
-            "cohort": self.cohort,
-            "survivors": self.survivors,
-            "sum_ok": self.sum_ok,
-            "drops_expected": dict(self.expected),
-            "drops_observed": dict(self.observed),
-            "drops_late": self.late,
             "drops_unplanned": self.unplanned,
             "drops_by_cause": self.causes,
             "drop_reasons_by_cause": _by_cause(self.besides),
-            "late_answers": self.late_answers,
-            "resumed": self.resumed,
-            "server_rss_mb": self.rss_mb,
-            "loop_lag_ms": dict(self.lag_ms),
         }
 
 
@@ -136,7 +122,6 @@ class Outcomes:
     check: SumCheck
     view: StudyView = field(default_factory=StudyView)
     rounds: list[EndedRound] = field(default_factory=list)
-    lags_ms: list[Mapping[str, float]] = field(default_factory=list)
     unseen: Counter[str] = field(default_factory=Counter)
     """Name in ``UNSEEN`` -> planned dropouts; together with those observed they are all that were expected."""
     storms: list[frozenset[int]] = field(default_factory=list)
@@ -195,17 +180,12 @@ class Outcomes:
         self.online.append((self.view.last_at - (self._first_at or 0.0), len(self.view.connected)))
 
     def _cut_off(self, attempt: AttemptView) -> EndedRound:
-        """An attempt that a crash ended without a word."""
+        """An attempt that a crash ended without an event."""
         phase = attempt.reached[-1] if attempt.reached else PHASES[0]
-        return self._end(
-            attempt,
-            reason=f"{phase}: the coordinator was started again",
-            seconds=0.0,
-            phase_seconds=dict(attempt.phase_seconds),
-        )
+        return self._end(attempt, reason=f"{phase}: the coordinator was started again", seconds=0.0)
 
     def _completed(self, event: RoundCompleted) -> EndedRound:
-        # Whoever was to leave before its vector was whole can't be in the sum.
+        # A participant that was to leave before its vector was complete can't be in the sum.
         gone = {who for who, drop in self._planned.items() if drop.phase in PHASES[:3]}
         right = gone.isdisjoint(event.survivors) and self.check(
             event.round, event.attempt, event.survivors, event.sum_sha256 or ""
@@ -217,8 +197,8 @@ class Outcomes:
             phase_seconds=event.phase_seconds,
             survivors=len(event.survivors),
             sum_ok=right,
-            rss_mb=event.coordinator_rss_mb,
-            lag_ms=event.loop_lag_ms,
+            server_rss_mb=event.coordinator_rss_mb,
+            loop_lag_ms=event.loop_lag_ms,
             upload_bytes=event.upload_bytes,
             download_bytes=event.download_bytes,
         )
@@ -227,64 +207,35 @@ class Outcomes:
         if event.phase == CONNECTING:  # no attempt was started
             self._planned, self._delays = {}, {}
         attempt = self.view.current
-        return self._end(
-            attempt,
-            reason=f"{event.phase}: {event.reason}",
-            seconds=event.at - attempt.began_at,
-            phase_seconds=dict(attempt.phase_seconds),
-            lag_ms=event.loop_lag_ms,
-        )
+        reason, seconds = f"{event.phase}: {event.reason}", event.at - attempt.began_at
+        return self._end(attempt, reason=reason, seconds=seconds, loop_lag_ms=event.loop_lag_ms)
 
-    def _end(
-        self,
-        attempt: AttemptView,
-        *,
-        seconds: float,
-        phase_seconds: Mapping[str, float],
-        completed: bool = False,
-        reason: str = "",
-        survivors: int = 0,
-        sum_ok: bool | None = None,
-        rss_mb: float | None = None,
-        lag_ms: Mapping[str, float] = MappingProxyType({}),
-        upload_bytes: float = 0.0,
-        download_bytes: float = 0.0,
-    ) -> EndedRound:
+    def _end(self, attempt: AttemptView, **known: Any) -> EndedRound:
+        """Count an attempt that has ended. Args: known: the fields of `EndedRound` that its end determines."""
         planned = {who: drop.phase for who, drop in self._planned.items() if who in attempt.connected}
         dropped = {one.participant: one for one in attempt.dropped}
         expected = Counter(phase for phase in planned.values() if phase in attempt.reached)
         noted = {who for who, one in dropped.items() if _in_its_phase(planned.get(who), one.phase)}
         observed = Counter(planned[who] for who in noted)
         others = [one for who, one in dropped.items() if who not in noted]
-        self._explain_unseen(attempt, planned, dropped, completed=completed)
+        self._explain_unseen(attempt, planned, dropped, completed=known.get("completed", False))
         late = [one for one in others if one.phase == PHASES[0] and one.participant in self._planned_before]
         ended = EndedRound(
             round=attempt.round,
             attempt=attempt.attempt,
-            completed=completed,
-            reason=reason,
-            seconds=seconds,
-            phase_seconds=phase_seconds,
             cohort=len(attempt.connected),
-            survivors=survivors,
-            sum_ok=sum_ok,
-            expected={phase: expected[phase] for phase in PHASES if expected[phase]},
-            observed={phase: observed[phase] for phase in PHASES if observed[phase]},
-            late=len(late),
+            drops_expected={phase: expected[phase] for phase in PHASES if expected[phase]},
+            drops_observed={phase: observed[phase] for phase in PHASES if observed[phase]},
+            drops_late=len(late),
             besides=Counter((self._cause(one), _why(one)) for one in others if one not in late),
             late_answers=sum(
                 delay.phase in attempt.reached and who in attempt.connected for who, delay in self._delays.items()
             ),
             resumed=attempt.resumed,
-            rss_mb=rss_mb,
-            lag_ms=lag_ms,
-            upload_bytes=upload_bytes,
-            download_bytes=download_bytes,
+            **{"phase_seconds": dict(attempt.phase_seconds)} | known,
         )
         self._open = None
         self.storms.clear()
-        if lag_ms:
-            self.lags_ms.append(lag_ms)
         self.rounds.append(ended)
         return ended
 
@@ -356,19 +307,27 @@ class Outcomes:
         return [one for one in self.rounds if not one.completed]
 
     @property
+    def expected(self) -> int:
+        """Planned dropouts so far, of connected participants in phases that were reached."""
+        return sum(sum(one.drops_expected.values()) for one in self.rounds)
+
+    @property
+    def observed(self) -> int:
+        """Of these, the number that the coordinator noted in their phase."""
+        return sum(sum(one.drops_observed.values()) for one in self.rounds)
+
+    @property
     def reasons(self) -> dict[str, int]:
         """Why rounds aborted -> how many did."""
         return dict(Counter(one.reason for one in self.aborted).most_common())
 
     def lag_ms(self) -> dict[str, float] | None:
         """Of the coordinator's event loop: the median round's median, the worst round's p99, and the longest."""
-        if not self.lags_ms:
+        lags = [one.loop_lag_ms for one in self.rounds if one.loop_lag_ms]
+        if not lags:
             return None
-        return {
-            "p50": percentile([lag["p50"] for lag in self.lags_ms], 0.5),
-            "p99": max(lag["p99"] for lag in self.lags_ms),
-            "max": max(lag["max"] for lag in self.lags_ms),
-        }
+        worst = {name: max(lag[name] for lag in lags) for name in ("p99", "max")}
+        return {"p50": percentile([lag["p50"] for lag in lags], 0.5)} | worst
 
     def figures(self) -> dict[str, Any]:
         """All that follows from events, under stable JSON names."""
@@ -390,13 +349,13 @@ class Outcomes:
             "vector_bytes": self.view.rounds[-1].vector_bytes if done else 0,
             "reasons": self.reasons,
             "drops": {
-                "expected": sum(sum(one.expected.values()) for one in self.rounds),
-                "observed": sum(sum(one.observed.values()) for one in self.rounds),
-                "late": sum(one.late for one in self.rounds),
+                "expected": self.expected,
+                "observed": self.observed,
+                "late": sum(one.drops_late for one in self.rounds),
                 "unplanned": sum(one.unplanned for one in self.rounds),
                 "unseen": {name: self.unseen[name] for name in UNSEEN if self.unseen[name]},
-                "expected_by_phase": _added([one.expected for one in self.rounds]),
-                "observed_by_phase": _added([one.observed for one in self.rounds]),
+                "expected_by_phase": _added([one.drops_expected for one in self.rounds]),
+                "observed_by_phase": _added([one.drops_observed for one in self.rounds]),
                 # Not back from the last round's drop when this one began.
                 "absent": sum(self.options.clients - one.cohort for one in self.rounds),
                 "by_cause": _added([one.causes for one in self.rounds], CAUSES),

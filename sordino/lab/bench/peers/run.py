@@ -7,11 +7,12 @@ a run of each side before the first pair isn't counted.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,8 @@ ROOT: Final = HERE.parents[3]
 ENVIRONMENT: Final = ".venv-peers"
 REQUIREMENTS: Final = HERE / "requirements.txt"
 OURS: Final = (sys.executable, "-m", "sordino")
+TIMEOUT_S: Final = 600.0
+_BITS: Final = 20  # of a value in our round
 SIDES: Final = {
     "secagg": (
         (
@@ -72,10 +75,6 @@ class PeerFigures:
     right: bool  # the sum is right, or the noise is spread as asked
     details: dict[str, Any] = field(repr=False)  # all that the run printed
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields, under their names."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -91,24 +90,11 @@ class Comparison:
     versions: dict[str, str]  # of the peer's environment
     last: tuple[dict[str, Any], dict[str, Any]] = field(repr=False)  # ours' and the peer's details in the last pair
 
-    @property
-    def includes(self) -> dict[str, tuple[str, ...]]:
-        """What each side does and leaves out."""
-        return {"ours": SIDES[self.work][0], "peer": SIDES[self.work][1]}
-
     def to_json(self) -> dict[str, Any]:
-        """All fields, under their names, and what each side does."""
-        return {
-            "work": self.work,
-            "peer": self.peer,
-            "unit": self.unit,
-            "setting": self.setting,
-            "ours": self.ours.to_json(),
-            "peers": self.peers.to_json(),
-            "ratio": self.ratio.to_json(),
-            "versions": self.versions,
-            "includes": {side: list(lines) for side, lines in self.includes.items()},
-            "last": {"ours": self.last[0], "peer": self.last[1]},
+        """All fields, under their names, and what each side does and leaves out."""
+        return asdict(self) | {
+            "includes": dict(zip(("ours", "peer"), SIDES[self.work], strict=True)),
+            "last": dict(zip(("ours", "peer"), self.last, strict=True)),
         }
 
 
@@ -137,26 +123,13 @@ def pins() -> dict[str, str]:
     return {name: version for name, _, version in lines if name in ("flwr", "opendp")}
 
 
-def flower_secagg(
-    python: Path,
-    *,
-    clients: int,
-    dim: int,
-    drop: float,
-    neighbours: int | None = None,
-    threshold: int | None = None,
-    timeout_s: float = 600.0,
-) -> PeerFigures:
+def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> PeerFigures:
     """Run one round of Flower's SecAgg+.
 
     Args:
         python: from `find_environment`.
-        clients: participants, 3 to 1024.
-        dim: values of each.
-        drop: share that is lost before the masked input; fewer are dropped if a secret would have too few holders.
-        neighbours: an even number, or None for the complete graph.
-        threshold: shares that rebuild a secret, None for the least with two colluders.
         timeout_s: wall-clock limit.
+        options: of `flower_secagg.py`: ``clients``, ``dim``, ``drop``, ``neighbours``, ``threshold``.
 
     Returns:
         CPU seconds of all participants and the server. ``details`` has ``server_cpu_s`` and ``client_cpu_s``, the mean
@@ -165,59 +138,22 @@ def flower_secagg(
     Raises:
         PeerFailed: no figures, or too late.
     """
-    arguments = ["--clients", str(clients), "--dim", str(dim), "--drop", repr(drop)]
-    if neighbours is not None:
-        arguments += ["--neighbours", str(neighbours)]
-    if threshold is not None:
-        arguments += ["--threshold", str(threshold)]
-    details = _run((str(python), "-I", str(HERE / "flower_secagg.py"), *arguments), timeout_s)
+    details = _run((str(python), "-I", str(HERE / "flower_secagg.py"), *_arguments(options)), timeout_s)
     return _figures("flower", "CPU s", "cpu_s", "sum_ok", details)
 
 
-def opendp_noise(python: Path, *, stddev: float, dim: int, timeout_s: float = 600.0) -> PeerFigures:
-    """Draw a vector of OpenDP's discrete Gaussian noise.
-
-    Args:
-        python: from `find_environment`.
-        stddev: in grid steps, 1 to 10^8.
-        dim: length of the vector; a part of it is measured.
-
-    Raises:
-        PeerFailed: no figures, or too late.
-    """
-    arguments = ("--stddev", repr(stddev), "--dim", str(dim))
-    details = _run((str(python), "-I", str(HERE / "opendp_noise.py"), *arguments), timeout_s)
+def opendp_noise(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> PeerFigures:
+    """Draw a vector of OpenDP's discrete Gaussian noise; as `flower_secagg`, with ``stddev`` and ``dim``."""
+    details = _run((str(python), "-I", str(HERE / "opendp_noise.py"), *_arguments(options)), timeout_s)
     return _figures("opendp", "ns a sample", "ns_per_sample", "spread_ok", details)
 
 
-def our_secagg(
-    *, clients: int, dim: int, drop: float, bits: int, neighbours: int | None, timeout_s: float, command: Sequence[str]
-) -> PeerFigures:
-    """Run `sordino bench secagg` in a process of its own; see `flower_secagg`."""
-    arguments = ["--clients", str(clients), "--dim", str(dim), "--bits", str(bits), "--drop", repr(drop), "--json"]
-    graph = ["--graph", "complete"] if neighbours is None else ["--graph", "harary", "--degree", str(neighbours)]
-    details = _run((*command, "bench", "secagg", *arguments, *graph), timeout_s)
-    return _figures("sordino", "CPU s", "cpu_s", "sum_ok", details)
-
-
-def our_noise(*, stddev: float, dim: int, timeout_s: float, command: Sequence[str]) -> PeerFigures:
-    """Run `sordino bench noise` in a process of its own; see `opendp_noise`."""
-    arguments = ("--law", "gaussian", "--stddev", repr(stddev), "--dim", str(dim), "--json")
-    details = _run((*command, "bench", "noise", *arguments), timeout_s)
-    return _figures("sordino", "ns a sample", "ns_per_sample", "law_ok", details)
+def _arguments(options: Mapping[str, float | None]) -> list[str]:
+    return [f"--{name}={value}" for name, value in options.items() if value is not None]
 
 
 def compare_secagg(
-    python: Path,
-    *,
-    clients: int,
-    dim: int,
-    drop: float,
-    bits: int = 20,
-    neighbours: int | None = None,
-    repeats: int = 3,
-    timeout_s: float = 600.0,
-    command: Sequence[str] = OURS,
+    python: Path, *, clients: int, dim: int, drop: float, repeats: int, command: Sequence[str] = OURS
 ) -> Comparison:
     """Sordino's protocol beside Flower's: total CPU seconds.
 
@@ -225,47 +161,22 @@ def compare_secagg(
 
     Args:
         repeats: pairs.
-        timeout_s: of each run.
-        command: what starts ours.
+        command: starts ours.
 
     Raises:
         PeerFailed: a run failed, or the two sides had not the same number of survivors.
     """
+    work = {"clients": clients, "dim": dim, "drop": drop}
 
     def ours() -> PeerFigures:
-        return our_secagg(
-            clients=clients,
-            dim=dim,
-            drop=drop,
-            bits=bits,
-            neighbours=neighbours,
-            timeout_s=timeout_s,
-            command=command,
-        )
+        arguments = [*_arguments(work), f"--bits={_BITS}", "--graph=complete", "--json"]
+        details = _run((*command, "bench", "secagg", *arguments), TIMEOUT_S)
+        return _figures("sordino", "CPU s", "cpu_s", "sum_ok", details)
 
     threshold = int(ours().details["threshold"])  # and ours' warm-up
-
-    def flower() -> PeerFigures:
-        return flower_secagg(
-            python,
-            clients=clients,
-            dim=dim,
-            drop=drop,
-            neighbours=neighbours,
-            threshold=threshold,
-            timeout_s=timeout_s,
-        )
-
-    flower_secagg(python, clients=5, dim=100, drop=0.2, timeout_s=timeout_s)
-    setting = {
-        "clients": clients,
-        "dim": dim,
-        "drop": drop,
-        "bits": bits,
-        "graph": "complete" if neighbours is None else "harary",
-        "neighbours": neighbours,
-        "threshold": threshold,
-    }
+    flower_secagg(python, clients=5, dim=100, drop=0.2)
+    setting = work | {"bits": _BITS, "graph": "complete", "neighbours": None, "threshold": threshold}
+    flower = functools.partial(flower_secagg, python, threshold=threshold, **work)
     comparison = _compare("secagg", setting, ours, flower, repeats)
     mine, theirs = (details["survivors"] for details in comparison.last)
     if mine != theirs:
@@ -273,30 +184,21 @@ def compare_secagg(
     return comparison
 
 
-def compare_noise(
-    python: Path,
-    *,
-    stddev: float,
-    dim: int,
-    repeats: int = 3,
-    timeout_s: float = 600.0,
-    command: Sequence[str] = OURS,
-) -> Comparison:
+def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Comparison:
     """Sordino's discrete Gaussian beside OpenDP's: nanoseconds of CPU time a sample.
 
     Raises:
         PeerFailed: a run failed.
     """
+    work = {"stddev": stddev, "dim": dim}
 
     def ours() -> PeerFigures:
-        return our_noise(stddev=stddev, dim=dim, timeout_s=timeout_s, command=command)
-
-    def opendp() -> PeerFigures:
-        return opendp_noise(python, stddev=stddev, dim=dim, timeout_s=timeout_s)
+        details = _run((*OURS, "bench", "noise", "--law=gaussian", *_arguments(work), "--json"), TIMEOUT_S)
+        return _figures("sordino", "ns a sample", "ns_per_sample", "law_ok", details)
 
     ours()
-    opendp_noise(python, stddev=stddev, dim=1000, timeout_s=timeout_s)
-    return _compare("noise", {"law": "gaussian", "stddev": stddev, "dim": dim}, ours, opendp, repeats)
+    opendp_noise(python, stddev=stddev, dim=1000)
+    return _compare("noise", {"law": "gaussian"} | work, ours, functools.partial(opendp_noise, python, **work), repeats)
 
 
 def _compare(
@@ -306,8 +208,6 @@ def _compare(
     peer: Callable[[], PeerFigures],
     repeats: int,
 ) -> Comparison:
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, not {repeats}")
     pairs = [(_right(ours()), _right(peer())) for _ in range(repeats)]
     mine, theirs = pairs[-1]
     return Comparison(
