@@ -161,36 +161,34 @@ def accuses_everybody(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.Particip
     return [peer.wrap(unmasking=honest)]
 
 
-def test_a_restart_keeps_who_is_excluded_and_forgives_who_was_set_aside(study_folder: Path, tmp_path: Path) -> None:
+async def test_a_restart_keeps_who_is_excluded_and_forgives_who_was_set_aside(
+    study_folder: Path, tmp_path: Path
+) -> None:
     """0 seals rubbish for 4 and is gone at the end; 1 accuses everybody. 4 has met both, and is honest."""
-
-    async def scenario() -> None:
-        state = tmp_path / "state.sqlite"
-        async with coordinator(study_folder, state) as where:
-            first, second, *others = identities(study_folder)
-            peers = [
-                Peer(where, first, {"share_keys": seals_rubbish_for(3), "unmasking": refuses}),
-                Peer(where, second, {"unmasking": accuses_everybody}),
-                *(Peer(where, key) for key in others),
-            ]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            [aborted] = where.of("attempt_aborted")
-            assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASKING)
-            assert [(one["participant"], one["host"]) for one in where.of("participant_set_aside")] == [(0, "host-01")]
-            [excluded] = where.of("participant_excluded")
-            assert excluded["participant"] == 1
-            assert CONFLICTS in excluded["reason"]
-            assert where.journal.excluded() == {1: excluded["reason"]}
-            assert where.of("round_completed")[0]["survivors"] == [2, 3, 4, 5, 6]
-        async with coordinator(study_folder, state) as where:
-            membership = where.study._membership
-            assert membership.excluded == {1: excluded["reason"]}
-            assert membership.set_aside == set()
-            assert membership.members() == frozenset(range(PARTICIPANTS)) - {1}
-
-    asyncio.run(scenario())
+    state = tmp_path / "state.sqlite"
+    async with coordinator(study_folder, state) as where:
+        first, second, *others = identities(study_folder)
+        peers = [
+            Peer(where, first, {"share_keys": seals_rubbish_for(3), "unmasking": refuses}),
+            Peer(where, second, {"unmasking": accuses_everybody}),
+            *(Peer(where, key) for key in others),
+        ]
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        [aborted] = where.of("attempt_aborted")
+        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASKING)
+        assert [(one["participant"], one["host"]) for one in where.of("participant_set_aside")] == [(0, "host-01")]
+        [excluded] = where.of("participant_excluded")
+        assert excluded["participant"] == 1
+        assert CONFLICTS in excluded["reason"]
+        assert where.journal.excluded() == {1: excluded["reason"]}
+        assert where.of("round_completed")[0]["survivors"] == [2, 3, 4, 5, 6]
+    async with coordinator(study_folder, state) as where:
+        membership = where.study._membership
+        assert membership.excluded == {1: excluded["reason"]}
+        assert membership.set_aside == set()
+        assert membership.members() == frozenset(range(PARTICIPANTS)) - {1}
 
 
 # ---------------------------------------------------------------- on record

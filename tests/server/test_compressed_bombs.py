@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.enrolment_port import Port, port
+from tests.support.enrolment_port import port
 
 INFLATED = 200_000_000
 BOMB = """
@@ -36,8 +36,8 @@ def peak_mb() -> float:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
-def test_a_compressed_bomb_is_not_inflated(tmp_path: Path) -> None:
-    async def scenario(where: Port) -> None:
+async def test_a_compressed_bomb_is_not_inflated(tmp_path: Path) -> None:
+    async with port(tmp_path) as where:
         ca = tmp_path / "pinned.pem"
         ca.write_bytes(where.authority.tls.pem)
         await where.nonce()  # all that a first call loads is loaded
@@ -49,9 +49,3 @@ def test_a_compressed_bomb_is_not_inflated(tmp_path: Path) -> None:
         told, _ = await sender.communicate()
         assert told.decode().strip() == "RESOURCE_EXHAUSTED"
         assert peak_mb() - before < INFLATED / 1e6 / 10
-
-    async def whole() -> None:
-        async with port(tmp_path) as where:
-            await scenario(where)
-
-    asyncio.run(whole())

@@ -45,7 +45,7 @@ from wire.records.ledger_rows import LedgerEntry
 def finished(study_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The state of a study of two rounds after its end, and its events."""
     state = tmp_path_factory.mktemp("finished") / "state.sqlite"
-    return state, serve(study_folder, state)
+    return state, asyncio.run(serve(study_folder, state))
 
 
 @pytest.fixture
@@ -55,30 +55,19 @@ def state(finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> Path:
     return tmp_path / "state" / "state.sqlite"
 
 
-def serve(folder: Path, state: Path, **tables: Any) -> list[dict[str, Any]]:
+async def serve(folder: Path, state: Path, **tables: Any) -> list[dict[str, Any]]:
     """The rounds that are left, with everybody in them; the events."""
-    events: list[dict[str, Any]] = []
-
-    async def scenario() -> None:
-        async with coordinator(folder, state, **tables) as where:
-            peers = [Peer(where, key) for key in identities(folder)]
-            async with playing(peers):
-                where.start()
-                outcome = await where.finish()
-            events.extend([*where.events, {"kind": "outcome", "reason": outcome.reason}])
-
-    asyncio.run(scenario())
-    return events
+    async with coordinator(folder, state, **tables) as where:
+        async with playing([Peer(where, key) for key in identities(folder)]):
+            where.start()
+            outcome = await where.finish()
+        return [*where.events, {"kind": "outcome", "reason": outcome.reason}]
 
 
-def restore(folder: Path, state: Path) -> Any:
+async def restore(folder: Path, state: Path) -> Any:
     """What a start says before its first round."""
-
-    async def scenario() -> tuple[Any, int]:
-        async with coordinator(folder, state) as where:
-            return where.study.charges.account, where.journal.ledger.head.rows
-
-    return asyncio.run(scenario())
+    async with coordinator(folder, state) as where:
+        return where.study.charges.account, where.journal.ledger.head.rows
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -93,13 +82,13 @@ def everything(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_rows_hold_what_the_account_is_rebuilt_from(
+async def test_rows_hold_what_the_account_is_rebuilt_from(
     finished: tuple[Path, list[dict[str, Any]]], study_folder: Path
 ) -> None:
     state, events = finished
     rows = check_ledger(state)
     assert [(row.entry.round, row.entry.attempt) for row in rows] == [(1, 1), (2, 1)]
-    account, number = restore(study_folder, state)
+    account, number = await restore(study_folder, state)
     plan = account.plan
     _, _, totals = read_ledger(state.with_name("ledger.sqlite"))
     [study] = totals.studies.values()
@@ -126,7 +115,7 @@ def test_rows_hold_what_the_account_is_rebuilt_from(
 # ---------------------------------------------------------------- crashes
 
 
-def test_a_crash_between_the_charge_and_the_request(
+async def test_a_crash_between_the_charge_and_the_request(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is in the ledger, the journal knows nothing of it: the charge stays, and the next start notes it."""
@@ -139,11 +128,11 @@ def test_a_crash_between_the_charge_and_the_request(
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "charge", dies)
         with pytest.raises(StorageError, match="the end"):
-            serve(study_folder, state)
+            await serve(study_folder, state)
     assert len(check_ledger(state)) == 1
-    account, rows = restore(study_folder, state)
+    account, rows = await restore(study_folder, state)
     assert (rows, len(account.events)) == (1, 1)
-    events = serve(study_folder, state)
+    events = await serve(study_folder, state)
     charged = [(row.entry.round, row.entry.attempt) for row in check_ledger(state)]
     assert charged[:2] == [(1, 1), (1, 2)]
     # A charge too many, and everybody in both sums: whether the budget lasts for the second round is the plan's affair.
@@ -151,7 +140,7 @@ def test_a_crash_between_the_charge_and_the_request(
     assert (charged[2:], reason) in (([(2, 1)], "rounds done"), ([], BUDGET_REACHED))
 
 
-def test_the_journal_never_knows_what_the_ledger_does_not(
+async def test_the_journal_never_knows_what_the_ledger_does_not(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ledger first: the other order, with a crash between, would leave a request that was sent and never charged."""
@@ -170,15 +159,15 @@ def test_the_journal_never_knows_what_the_ledger_does_not(
 
     monkeypatch.setattr(Ledger, "append", appends)
     monkeypatch.setattr(server.journal.DurableStore, "write", writes)
-    serve(study_folder, tmp_path / "state.sqlite")
+    await serve(study_folder, tmp_path / "state.sqlite")
     assert order == ["ledger", "journal"] * 2
 
 
 @pytest.mark.parametrize("reached", ["head file", "tables", "ledger"])
-def test_a_crash_while_the_files_are_made(study_folder: Path, tmp_path: Path, reached: str) -> None:
+async def test_a_crash_while_the_files_are_made(study_folder: Path, tmp_path: Path, reached: str) -> None:
     """Before the first round there is nothing to lose: the next start finishes what was begun."""
     state = tmp_path / "state.sqlite"
-    restore(study_folder, state)
+    await restore(study_folder, state)
     state.unlink()  # the ledger is made before the study is written down
     if reached == "head file":
         ledger_of(state).unlink()
@@ -188,13 +177,13 @@ def test_a_crash_while_the_files_are_made(study_folder: Path, tmp_path: Path, re
             connection.execute("DELETE FROM head")
         connection.close()
     assert check_ledger(state) == []
-    account, rows = restore(study_folder, state)
+    account, rows = await restore(study_folder, state)
     assert (rows, account.events) == (0, ())
-    serve(study_folder, state)
+    await serve(study_folder, state)
     assert len(check_ledger(state)) == 2
 
 
-def test_at_the_budget_no_further_attempt_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_at_the_budget_no_further_attempt_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Charges of attempts that came to nothing count: the round that they leave nothing for is refused."""
     folder = make_folder(tmp_path / "one", rounds=1, epsilon=50.0, delta=1e-5)
     where = tmp_path / "one-state" / "state.sqlite"
@@ -206,8 +195,8 @@ def test_at_the_budget_no_further_attempt_begins(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "charge", dies)
         with pytest.raises(StorageError, match="the end"):
-            serve(folder, where)
-    events = serve(folder, where)
+            await serve(folder, where)
+    events = await serve(folder, where)
     assert events[-1] == {"kind": "outcome", "reason": BUDGET_REACHED}
     assert [event for event in events if event["kind"] == "attempt_started"] == []
     assert len(check_ledger(where)) == 1
@@ -318,19 +307,19 @@ DAMAGES: dict[Callable[[Path], None], str] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_ledger_that_does_not_fit_its_journal(
+async def test_a_ledger_that_does_not_fit_its_journal(
     study_folder: Path, state: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(state)
     before = everything(state.parent)
     with pytest.raises(Failure) as error:
-        restore(study_folder, state)
+        await restore(study_folder, state)
     assert DAMAGES[damage] in str(error.value)
     assert error.value.code == (41 if isinstance(error.value, ChangedLedger) else 2)
     assert everything(state.parent) == before
 
 
-def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_path: Path) -> None:
+async def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_path: Path) -> None:
     """After the first round somebody keeps ledger and head file, and puts both back after the second."""
     state, kept = tmp_path / "state.sqlite", tmp_path / "kept"
 
@@ -344,16 +333,13 @@ def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_
             copy.close()
             shutil.copy(head_file(ledger_of(state)), kept)
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, state) as where:
-            tell = where.study._on_event
-            assert tell is not None
-            where.study._on_event = lambda event: (keep(event), tell(event))[1]
-            async with playing([Peer(where, key) for key in identities(study_folder)]):
-                where.start()
-                await where.finish()
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, state) as where:
+        tell = where.study._on_event
+        assert tell is not None
+        where.study._on_event = lambda event: (keep(event), tell(event))[1]
+        async with playing([Peer(where, key) for key in identities(study_folder)]):
+            where.start()
+            await where.finish()
     for one in kept.iterdir():
         if not one.name.endswith(("-wal", "-shm")):
             shutil.copy(one, tmp_path / one.name)
@@ -361,10 +347,10 @@ def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_
     with pytest.raises(LedgerError, match="row 2 is missing"):
         check_ledger(state)
     with pytest.raises(Failure, match="row 2 is missing"):
-        restore(study_folder, state)
+        await restore(study_folder, state)
 
 
-def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
+async def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
     """Ledger, head file and journal written anew together: the account asks what such a sum costs."""
     cheaper(state)
     rows: list[Any] = []
@@ -376,23 +362,20 @@ def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
     check_ledger(state)
     before = everything(state.parent)
     with pytest.raises(LedgerError, match=r"row 1 charges .* the plan asks for"):
-        restore(study_folder, state)
+        await restore(study_folder, state)
     assert everything(state.parent) == before
 
 
-def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, state):
-            with pytest.raises(Failure, match=r"state\.sqlite is in use by another process"):
-                async with coordinator(study_folder, state):
-                    pass
-            with pytest.raises(LedgerError, match="is in use by another process"):
-                Ledger(ledger_of(state), read_ledger(ledger_of(state))[0], create=False)
-
-    asyncio.run(scenario())
+async def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None:
+    async with coordinator(study_folder, state):
+        with pytest.raises(Failure, match=r"state\.sqlite is in use by another process"):
+            async with coordinator(study_folder, state):
+                pass
+        with pytest.raises(LedgerError, match="is in use by another process"):
+            Ledger(ledger_of(state), read_ledger(ledger_of(state))[0], create=False)
 
 
-def test_other_participants_under_the_same_positions(study_folder: Path, state: Path, tmp_path: Path) -> None:
+async def test_other_participants_under_the_same_positions(study_folder: Path, state: Path, tmp_path: Path) -> None:
     """By position one person's charges would be split over two, and too much spent: everybody has a number for good."""
     folder = tmp_path / "study"
     shutil.copytree(study_folder, folder)
@@ -401,20 +384,20 @@ def test_other_participants_under_the_same_positions(study_folder: Path, state: 
     roster = verify_roster((folder / "roster.json").read_bytes(), key.public_key().public_bytes_raw())
     renamed = tuple(replace(entry, host="elsewhere") for entry in roster.entries)  # the same people
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, renamed), key))
-    restore(folder, state)
+    await restore(folder, state)
     newcomer = RosterEntry(Ed25519PrivateKey.generate().public_key().public_bytes_raw(), roster.entries[0].host)
     entries = tuple(sorted([newcomer, *roster.entries[1:]], key=lambda entry: entry.identity))
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, entries), key))
     with pytest.raises(StorageError, match="another version 2 of the roster was in use before"):
-        restore(folder, state)
+        await restore(folder, state)
     numbers = members_of(state)
     assert numbers == {entry.identity: position for position, entry in enumerate(roster.entries)}
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 3, entries), key))
-    restore(folder, state)
+    await restore(folder, state)
     assert members_of(state) == numbers | {newcomer.identity: len(roster)}
     (folder / "roster.json").write_bytes(sign_roster(roster, key))
     with pytest.raises(StorageError, match="the roster is version 1, but version 3 was in use before"):
-        restore(folder, state)
+        await restore(folder, state)
 
 
 def members_of(state: Path) -> dict[bytes, int]:

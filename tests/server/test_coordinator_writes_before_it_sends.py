@@ -4,7 +4,6 @@ a disk that takes nothing more.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 from pathlib import Path
@@ -27,7 +26,7 @@ def on_disk(state: Path, sql: str, number: tuple[int, int]) -> tuple[Any, ...] |
         connection.close()
 
 
-def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state.sqlite"
     seen: dict[str, int] = {}
     honest = server.sessions.Session.send
@@ -57,15 +56,11 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
         honest(session, data)
 
     monkeypatch.setattr(server.sessions.Session, "send", send)
-
-    async def scenario() -> None:
-        async with coordinator(study_folder, state) as where:
-            peers = [Peer(where, key) for key in identities(study_folder)]
-            async with playing(peers):
-                where.start()
-                assert (await where.finish()).rounds_completed == 2
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, state) as where:
+        peers = [Peer(where, key) for key in identities(study_folder)]
+        async with playing(peers):
+            where.start()
+            assert (await where.finish()).rounds_completed == 2
     assert seen == dict.fromkeys(("round_start", "survivor_sets", "unmasking_request", "round_end"), 2 * PARTICIPANTS)
 
 
@@ -78,34 +73,30 @@ def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.Monke
         ("welcome", "round_start", "state"),
     ],
 )
-def test_a_disk_that_takes_no_more(
+async def test_a_disk_that_takes_no_more(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str, never: str, file: str
 ) -> None:
     """The study stops with the file's name before it says anything that it couldn't write down."""
     state = tmp_path / "state.sqlite"
     sent: set[str] = set()
     honest = server.sessions.Session.send
+    async with coordinator(study_folder, state) as where:
+        store = where.journal._store if file == "state" else where.journal.ledger._store
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, state) as where:
-            store = where.journal._store if file == "state" else where.journal.ledger._store
+        def send(session: server.sessions.Session, data: bytes) -> None:
+            kind = pb.CoordinatorMessage.FromString(data).WhichOneof("message")
+            sent.add(kind)
+            if kind == full_at:
+                # As a full disk does: what there is can be read, every write fails.
+                store._connection.execute("PRAGMA query_only = 1")
+            honest(session, data)
 
-            def send(session: server.sessions.Session, data: bytes) -> None:
-                kind = pb.CoordinatorMessage.FromString(data).WhichOneof("message")
-                sent.add(kind)
-                if kind == full_at:
-                    # As a full disk does: what there is can be read, every write fails.
-                    store._connection.execute("PRAGMA query_only = 1")
-                honest(session, data)
-
-            monkeypatch.setattr(server.sessions.Session, "send", send)
-            peers = [Peer(where, key) for key in identities(study_folder)]
-            async with playing(peers):
-                where.start()
-                with pytest.raises(StorageError, match=rf"{file}\.sqlite"):
-                    await where.finish()
-            store._connection.execute("PRAGMA query_only = 0")
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(server.sessions.Session, "send", send)
+        peers = [Peer(where, key) for key in identities(study_folder)]
+        async with playing(peers):
+            where.start()
+            with pytest.raises(StorageError, match=rf"{file}\.sqlite"):
+                await where.finish()
+        store._connection.execute("PRAGMA query_only = 0")
     assert full_at in sent
     assert never not in sent

@@ -23,7 +23,6 @@ from tests.support.enrolment_port import (
     STUDY,
     Authority,
     FakeStudy,
-    Port,
     configuration,
     document,
     identity,
@@ -46,19 +45,11 @@ async def status(call: Any) -> tuple[str, str]:
     return error.value.code().name, error.value.details() or ""
 
 
-def run(folder: Path, scenario: Any, **options: Any) -> None:
-    async def whole() -> None:
-        async with port(folder, **options) as where:
-            await scenario(where)
-
-    asyncio.run(whole())
-
-
 # ---------------------------------------------------------------- joiners
 
 
-def test_a_request_is_told_accepted_once_its_roster_is_in_use(tmp_path: Path) -> None:
-    async def scenario(where: Port) -> None:
+async def test_a_request_is_told_accepted_once_its_roster_is_in_use(tmp_path: Path) -> None:
+    async with port(tmp_path) as where:
         data = request(where.authority.code(), identity("ann"))
         signed = read_request(data)
         assert (await where.enrol(data)).status == PENDING
@@ -76,32 +67,24 @@ def test_a_request_is_told_accepted_once_its_roster_is_in_use(tmp_path: Path) ->
         told = await where.enrol(data)
         assert (told.status, told.reason) == (REFUSED, "this identity was enrolled and has been revoked since")
 
-    run(tmp_path, scenario)
 
-
-def test_requests_and_answers_survive_a_restart(tmp_path: Path) -> None:
+async def test_requests_and_answers_survive_a_restart(tmp_path: Path) -> None:
     authority = Authority()
     waiting, answered = (request(authority.code(), identity(name)) for name in ("ann", "bob"))
-
-    async def before(where: Port) -> None:
+    async with port(tmp_path, authority=authority) as where:
         for data in (waiting, answered):
             await where.enrol(data)
         refusal = authority.answer(read_request(answered), accepted=False, reason="the code was used before")
         await where.publish(write_package(authority.roster(2), None, [refusal]))
-
-    async def after(where: Port) -> None:
+    async with port(tmp_path, authority=authority) as where:
         assert await where.pending() == [waiting]
         assert (await where.enrol(answered)).reason == "the code was used before"
         assert where.files.newest.version == 2
 
-    run(tmp_path, before, authority=authority)
-    run(tmp_path, after, authority=authority)
 
-
-def test_renewals_are_for_members_and_answered_at_once(tmp_path: Path) -> None:
+async def test_renewals_are_for_members_and_answered_at_once(tmp_path: Path) -> None:
     ann, bob = identity("ann"), identity("bob")
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         where.study.members = {ann.public}
         told = await where.enrol(request(None, bob))
         assert (told.status, told.reason) == (REFUSED, "this identity was revoked or never enrolled")
@@ -113,11 +96,9 @@ def test_renewals_are_for_members_and_answered_at_once(tmp_path: Path) -> None:
         await where.publish(write_package(where.authority.roster(1), None, [answer]))
         assert (await where.enrol(second)).status == ACCEPTED
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_no_request(tmp_path: Path) -> None:
-    async def scenario(where: Port) -> None:
+async def test_what_is_no_request(tmp_path: Path) -> None:
+    async with port(tmp_path) as where:
         code, ann = where.authority.code(), identity("ann")
         good = request(code, ann)
         cases = [
@@ -137,15 +118,12 @@ def test_what_is_no_request(tmp_path: Path) -> None:
         assert "one of the two clocks is wrong" in told
         assert await where.pending() == []
 
-    run(tmp_path, scenario)
 
-
-def test_what_waits_is_bounded_and_the_oldest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_is_bounded_and_the_oldest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue without bounds, or one that drops its oldest, fails here."""
     monkeypatch.setattr(server.enrolment_requests, "MOST_WAITING", 4)
     monkeypatch.setattr(server.enrolment_requests, "MOST_OF_ONE_ADDRESS", 3)
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         store, code = where.enrolment._requests, where.authority.code()
         sent = [request(code, identity(f"mallory {number}")) for number in range(3)]
         for data in sent:
@@ -161,13 +139,10 @@ def test_what_waits_is_bounded_and_the_oldest_stay(tmp_path: Path, monkeypatch: 
         await store.add(read_request(again), "192.0.2.1")
         assert await where.pending() == [*sent, again]
 
-    run(tmp_path, scenario)
 
-
-def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
+async def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
     """A call that is cut off while its request is written; memory and disk say the same, and it can be asked again."""
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))
         call = asyncio.create_task(store.add(read_request(data), "192.0.2.1"))
         await asyncio.sleep(0)
@@ -179,13 +154,12 @@ def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
         assert await where.pending() == [data]
         assert (await where.enrol(data)).status == PENDING
 
-    run(tmp_path, scenario)
 
-
-def test_the_same_request_again_waits_for_the_first_ones_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_same_request_again_waits_for_the_first_ones_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else it is told that its request waits, and a full disk then takes that back."""
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))
         full = asyncio.Event()
 
@@ -208,27 +182,21 @@ def test_the_same_request_again_waits_for_the_first_ones_write(tmp_path: Path, m
         assert not store.waits(read_request(data).id)
         assert not store._writes
 
-    run(tmp_path, scenario)
 
-
-def test_one_address_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_address_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.enrolment, "CALLS_PER_S", 1e-6)
     monkeypatch.setattr(server.enrolment, "CALLS_AT_ONCE", 3.0)
     assert CALLS_AT_ONCE > 60  # a clinic's participants behind one address
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         data = request(where.authority.code(), identity("ann"))
         for _ in range(3):
             await where.enrol(data)
         assert (await status(where.enrol(data)))[0] == "RESOURCE_EXHAUSTED"
 
-    run(tmp_path, scenario)
 
-
-def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of a full disk is put in the place of the writes: of SQLite's, and of those that replace files."""
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         ann, bob = (request(where.authority.code(), identity(name)) for name in ("ann", "bob"))
         await where.enrol(ann)
         package = write_package(where.authority.roster(2), None, [where.authority.answer(read_request(ann))])
@@ -254,14 +222,12 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
         assert await where.publish(package) == 2
         assert await where.pending() == []
 
-    run(tmp_path, scenario)
-
 
 # ---------------------------------------------------------------- the authority
 
 
-def test_nobody_else_sees_requests_or_publishes(tmp_path: Path) -> None:
-    async def scenario(where: Port) -> None:
+async def test_nobody_else_sees_requests_or_publishes(tmp_path: Path) -> None:
+    async with port(tmp_path) as where:
         mallory = Authority().signing
         package = write_package(where.authority.roster(2), None, [])
         assert (await status(where.pending(mallory)))[0] == "PERMISSION_DENIED"
@@ -275,8 +241,6 @@ def test_nobody_else_sees_requests_or_publishes(tmp_path: Path) -> None:
         )
         assert (await status(where.pending(nonce=bytes(32))))[0] == "UNAUTHENTICATED"
         assert (await status(where.pending(nonce=b"")))[0] == "UNAUTHENTICATED"
-
-    run(tmp_path, scenario)
 
 
 def test_challenges_are_short_lived_and_need_no_memory() -> None:
@@ -334,29 +298,24 @@ CROWD = tuple(RosterEntry(identity(f"m{n}").public, "one") for n in range(4))
         (lambda a: b"no package", "not a package"),
     ],
 )
-def test_packages_that_are_not_taken(tmp_path: Path, make: Any, expected: str) -> None:
-    async def scenario(where: Port) -> None:
+async def test_packages_that_are_not_taken(tmp_path: Path, make: Any, expected: str) -> None:
+    async with port(tmp_path) as where:
         before = (tmp_path / "roster.json").read_bytes()
         name, told = await status(where.publish(make(where.authority)))
         assert (name, expected in told) == ("INVALID_ARGUMENT", True), told
         assert (tmp_path / "roster.json").read_bytes() == before
         assert where.study.offered == []
 
-    run(tmp_path, scenario)
 
-
-def test_chunks_that_are_none_and_packages_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chunks_that_are_none_and_packages_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.enrolment, "LARGEST_PACKAGE", 4096)
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path) as where:
         for chunks in (iter([b"\x12\x01x"]), iter([frame(bytes(1024))] * 8)):
             assert (await status(where.publish(b"", chunks=chunks)))[0] == "INVALID_ARGUMENT"
 
-    run(tmp_path, scenario)
 
-
-def test_the_same_package_again_is_fine_and_an_older_one_is_not(tmp_path: Path) -> None:
-    async def scenario(where: Port) -> None:
+async def test_the_same_package_again_is_fine_and_an_older_one_is_not(tmp_path: Path) -> None:
+    async with port(tmp_path) as where:
         second, third = (write_package(where.authority.roster(v, [identity("ann").public]), None, []) for v in (2, 3))
         assert await where.publish(second) == 2
         assert await where.publish(second) == 2
@@ -364,25 +323,20 @@ def test_the_same_package_again_is_fine_and_an_older_one_is_not(tmp_path: Path) 
         assert "older than version 3" in (await status(where.publish(second)))[1]
         assert verify_roster((tmp_path / "roster.json").read_bytes(), where.authority.public).version == 3
 
-    run(tmp_path, scenario)
 
-
-def test_a_lottery_comes_with_its_seeds(tmp_path: Path) -> None:
+async def test_a_lottery_comes_with_its_seeds(tmp_path: Path) -> None:
     plan = {"clients": 7, "sampling": "lottery", "population": 8, "largest_roster": 12, "min_survivors": 6}
     study = FakeStudy(terms=document(**plan))
     entries = (RosterEntry(identity(f"m{number}").public, f"h{number}") for number in range(8))
     members = tuple(sorted(entries, key=lambda one: one.identity))
     draws = Draws.draw(STUDY, 2, 2, lambda n: bytes(n))
     wrong = Draws.draw(STUDY, 2, 2, lambda n: b"\x01" * n)
-
-    async def scenario(where: Port) -> None:
+    async with port(tmp_path, study=study) as where:
         roster = where.authority.roster(2, entries=members, lottery=draws.lottery)
         assert "lottery.json" in (await status(where.publish(write_package(roster, None, []))))[1]
         assert "lottery.json" in (await status(where.publish(write_package(roster, write_draws(wrong), []))))[1]
         assert await where.publish(write_package(roster, write_draws(draws), [])) == 2
         assert (tmp_path / "lottery.json").read_bytes() == write_draws(draws)
-
-    run(tmp_path, scenario, study=study)
 
 
 def test_a_card_of_somebody_else(tmp_path: Path) -> None:

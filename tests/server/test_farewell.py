@@ -39,120 +39,101 @@ async def heard(peer: Peer) -> str | None:
     return reason
 
 
-def test_a_study_that_is_over_and_served_again_tells_who_was_away(folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        state = tmp_path / "state.sqlite"
-        await played(folder, state, away=1)
-        async with coordinator(folder, state) as where:
-            where.start()
-            assert (await where.finish()).reason == ROUNDS_DONE
-            waiting = asyncio.create_task(where.study.farewell.wait())
-            *others, away = [Peer(where, identity) for identity in identities(folder)]
-            assert await heard(away) == ROUNDS_DONE
-            assert not waiting.done()  # the others may come as well: this process can't know whom the last one told
-            assert await heard(away) == ROUNDS_DONE  # and so may she, again
-            assert await asyncio.gather(*map(heard, others)) == [ROUNDS_DONE] * len(others)
-            async with asyncio.timeout(PATIENCE_S):
-                await waiting
-            assert not where.of("participant_connected")  # the study's events have ended
-
-    asyncio.run(scenario())
+async def test_a_study_that_is_over_and_served_again_tells_who_was_away(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state.sqlite"
+    await played(folder, state, away=1)
+    async with coordinator(folder, state) as where:
+        where.start()
+        assert (await where.finish()).reason == ROUNDS_DONE
+        waiting = asyncio.create_task(where.study.farewell.wait())
+        *others, away = [Peer(where, identity) for identity in identities(folder)]
+        assert await heard(away) == ROUNDS_DONE
+        assert not waiting.done()  # the others may come as well: this process can't know whom the last one told
+        assert await heard(away) == ROUNDS_DONE  # and so may she, again
+        assert await asyncio.gather(*map(heard, others)) == [ROUNDS_DONE] * len(others)
+        async with asyncio.timeout(PATIENCE_S):
+            await waiting
+        assert not where.of("participant_connected")  # the study's events have ended
 
 
-def test_who_never_comes_is_waited_for_only_so_long(folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        state = tmp_path / "state.sqlite"
-        await played(folder, state, away=0)
-        async with coordinator(folder, state, deadlines={"connect_s": 0.5}) as where:
-            where.start()
-            await where.finish()
-            began = asyncio.get_running_loop().time()
-            await where.study.farewell.wait()
-            assert asyncio.get_running_loop().time() - began >= 0.5
-
-    asyncio.run(scenario())
+async def test_who_never_comes_is_waited_for_only_so_long(folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state.sqlite"
+    await played(folder, state, away=0)
+    async with coordinator(folder, state, deadlines={"connect_s": 0.5}) as where:
+        where.start()
+        await where.finish()
+        began = asyncio.get_running_loop().time()
+        await where.study.farewell.wait()
+        assert asyncio.get_running_loop().time() - began >= 0.5
 
 
-def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(
-            folder, tmp_path / "state.sqlite", deadlines={"connect_s": 1.0, "resume_s": PATIENCE_S}
-        ) as where:
-            *peers, late = [Peer(where, identity) for identity in identities(folder)]
-            await asyncio.gather(*(peer.connect() for peer in (*peers, late)))
-            await late.close()
-            await where.wait_for("participant_lost")
-            late.session = late.channel = None
-            playing = asyncio.gather(*(peer.play() for peer in peers))
-            where.start()
-            assert (await where.finish()).reason == ROUNDS_DONE
-            waiting = asyncio.create_task(where.study.farewell.wait())
-            assert await playing == [ROUNDS_DONE] * len(peers)
-            await asyncio.gather(*(peer.close() for peer in peers))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            assert await heard(late) == ROUNDS_DONE
-            async with asyncio.timeout(PATIENCE_S):
-                await waiting
-
-    asyncio.run(scenario())
+async def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, tmp_path: Path) -> None:
+    async with coordinator(
+        folder, tmp_path / "state.sqlite", deadlines={"connect_s": 1.0, "resume_s": PATIENCE_S}
+    ) as where:
+        *peers, late = [Peer(where, identity) for identity in identities(folder)]
+        await asyncio.gather(*(peer.connect() for peer in (*peers, late)))
+        await late.close()
+        await where.wait_for("participant_lost")
+        late.session = late.channel = None
+        playing = asyncio.gather(*(peer.play() for peer in peers))
+        where.start()
+        assert (await where.finish()).reason == ROUNDS_DONE
+        waiting = asyncio.create_task(where.study.farewell.wait())
+        assert await playing == [ROUNDS_DONE] * len(peers)
+        await asyncio.gather(*(peer.close() for peer in peers))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert await heard(late) == ROUNDS_DONE
+        async with asyncio.timeout(PATIENCE_S):
+            await waiting
 
 
-def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path, tmp_path: Path) -> None:
+async def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path, tmp_path: Path) -> None:
     """Served again it tries its rounds again: nobody is waited for to be told otherwise."""
-
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"connect_s": 0.1}) as where:
-            where.start()
-            assert (await where.finish()).reason == ABORTED
-            where.study.farewell._deadlines = where.study.farewell._deadlines.model_copy(update={"connect_s": 3600.0})
-            async with asyncio.timeout(PATIENCE_S):
-                await where.study.farewell.wait()
-
-    asyncio.run(scenario())
+    async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"connect_s": 0.1}) as where:
+        where.start()
+        assert (await where.finish()).reason == ABORTED
+        where.study.farewell._deadlines = where.study.farewell._deadlines.model_copy(update={"connect_s": 3600.0})
+        async with asyncio.timeout(PATIENCE_S):
+            await where.study.farewell.wait()
 
 
-def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, tmp_path: Path) -> None:
+async def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, tmp_path: Path) -> None:
     """Its place in the telling may be over already, and nobody answers for the attempt any more."""
+    async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"resume_s": 3600.0}) as where:
+        peers = [Peer(where, identity) for identity in identities(folder)[:5]]
+        telling, told = asyncio.Event(), asyncio.Event()
 
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"resume_s": 3600.0}) as where:
-            peers = [Peer(where, identity) for identity in identities(folder)[:5]]
-            telling, told = asyncio.Event(), asyncio.Event()
+        async def held(_: object) -> None:
+            telling.set()
+            await told.wait()
 
-            async def held(_: object) -> None:
-                telling.set()
-                await told.wait()
-
-            where.study._exclusions.after = held  # type: ignore[method-assign]
-            for peer in peers[:3]:
-                peer.twists["share_keys"] = lambda peer, _: [
-                    pb.ParticipantMessage(
-                        refusal=pb.Refusal(
-                            round=peer.number[0], attempt=peer.number[1], code=pb.REFUSAL_CODE_LOCAL_FAILURE
-                        )
-                    )
-                ]
-            await asyncio.gather(*(peer.connect() for peer in peers))
-            playing = [asyncio.create_task(peer.play()) for peer in peers]
-            where.start()
-            async with asyncio.timeout(PATIENCE_S):
-                await telling.wait()
-            late = peers[4]
-            playing.pop().cancel()
-            assert late.channel is not None
-            late.session = await open_session(late.channel, late.identity, "seven")
-            resume = pb.Resume(round=late.number[0], attempt=late.number[1], received=2)
-            await late.session.send(pb.ParticipantMessage(ready=pb.Ready(resume=resume)))
-            async with asyncio.timeout(PATIENCE_S):
-                async for message in late.session.messages():
-                    if message.WhichOneof("message") == "round_end":
-                        break
-            assert (message.round_end.round, message.round_end.completed) == (1, False)
-            told.set()
-            for task in playing:
-                task.cancel()
-            await asyncio.gather(*playing, return_exceptions=True)
-            await asyncio.gather(*(peer.close() for peer in peers))
-
-    asyncio.run(scenario())
+        where.study._exclusions.after = held  # type: ignore[method-assign]
+        for peer in peers[:3]:
+            peer.twists["share_keys"] = lambda peer, _: [
+                pb.ParticipantMessage(
+                    refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=pb.REFUSAL_CODE_LOCAL_FAILURE)
+                )
+            ]
+        await asyncio.gather(*(peer.connect() for peer in peers))
+        playing = [asyncio.create_task(peer.play()) for peer in peers]
+        where.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await telling.wait()
+        late = peers[4]
+        playing.pop().cancel()
+        assert late.channel is not None
+        late.session = await open_session(late.channel, late.identity, "seven")
+        resume = pb.Resume(round=late.number[0], attempt=late.number[1], received=2)
+        await late.session.send(pb.ParticipantMessage(ready=pb.Ready(resume=resume)))
+        async with asyncio.timeout(PATIENCE_S):
+            async for message in late.session.messages():
+                if message.WhichOneof("message") == "round_end":
+                    break
+        assert (message.round_end.round, message.round_end.completed) == (1, False)
+        told.set()
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+        await asyncio.gather(*(peer.close() for peer in peers))

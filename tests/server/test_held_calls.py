@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import functools
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,6 @@ from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_
 
 DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
 ALONE = ("grpc.use_local_subchannel_pool", 1)
-
-
-def in_a_loop(scenario: Callable[..., Any]) -> Callable[..., None]:
-    """A test that is a coroutine function."""
-
-    @functools.wraps(scenario)
-    def test(**given: Any) -> None:
-        asyncio.run(scenario(**given))
-
-    return test
 
 
 @contextlib.asynccontextmanager
@@ -80,7 +69,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("method", ["Describe", "Enrol", "Challenge", "Pending"])
-@in_a_loop
 async def test_a_call_to_enrol_without_its_message_ends(tmp_path: Path, method: str) -> None:
     async with enrolment_port.port(tmp_path) as where:
         credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
@@ -90,7 +78,6 @@ async def test_a_call_to_enrol_without_its_message_ends(tmp_path: Path, method: 
             assert await where.nonce()
 
 
-@in_a_loop
 async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More calls than the port ever takes; without a bound for each address nobody else would be answered."""
     monkeypatch.setattr(enrolment, "MOST_CALLS", 100)
@@ -113,7 +100,6 @@ async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch
             assert await where.pending() == []
 
 
-@in_a_loop
 async def test_joiners_at_its_own_address_do_not_keep_out_the_authority(tmp_path: Path) -> None:
     async with enrolment_port.port(tmp_path) as where:
         credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
@@ -151,7 +137,6 @@ async def can_open(where: Coordinator, folder: Path) -> bool:
 
 @pytest.mark.parametrize("uri", [identity_uri(IdentityKey.generate(bytes).public), host_uri("host-99")])
 @pytest.mark.parametrize("method", ["Session", "Upload", "Download", "Nothing"])
-@in_a_loop
 async def test_a_certificate_of_nobody_on_the_roster_opens_no_call(
     folder: Path, tmp_path: Path, uri: str, method: str
 ) -> None:
@@ -165,7 +150,6 @@ async def test_a_certificate_of_nobody_on_the_roster_opens_no_call(
         assert await can_open(where, folder)
 
 
-@in_a_loop
 async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Path, tmp_path: Path) -> None:
     async with coordinator(folder, tmp_path / "state.sqlite") as where:
         many = where.study.most_calls() // 8 + 1
@@ -179,7 +163,6 @@ async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Pa
             assert await can_open(where, folder)
 
 
-@in_a_loop
 async def test_a_host_of_all_participants_has_the_calls_it_needs(folder: Path, tmp_path: Path) -> None:
     """Each with a session, an upload and a download at the same time."""
     async with coordinator(folder, tmp_path / "state.sqlite") as where:
@@ -211,7 +194,6 @@ class _Context:
         raise grpc.aio.AbortError(reason)
 
 
-@in_a_loop
 async def test_an_answer_that_nobody_takes_ends() -> None:
     async def documents(request: bytes, _: Any) -> AsyncIterator[bytes]:
         yield request
@@ -263,7 +245,6 @@ def may_open_only(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@in_a_loop
 async def test_strangers_connections_do_not_end_a_study(tmp_path: Path) -> None:
     """More TCP connections than the process may open files; without a bound the ledger can't be opened any more."""
     study = make_folder(tmp_path / "long", rounds=8)

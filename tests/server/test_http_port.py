@@ -11,7 +11,6 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,181 +24,160 @@ from tests.server.scraping import ask, listen, quietly, scrape
 from tests.support.study_in_process import coordinator
 
 
-def run(scenario: Callable[[], Any]) -> None:
-    asyncio.run(scenario())
-
-
-def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder: Path, tmp_path: Path) -> None:
+async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder: Path, tmp_path: Path) -> None:
     async def readiness(port: HttpPort) -> tuple[int, Any]:
         status, headers, body = await ask(port, "/readyz")
         assert headers["content-type"] == "application/json"
         return status, json.loads(body)
 
-    async def scenario() -> None:
-        port = HttpPort(quietly(study_folder), fresh_s=0.0)
-        handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-        await port.open()
-        assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
-        try:
+    port = HttpPort(quietly(study_folder), fresh_s=0.0)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    await port.open()
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    try:
+        status, body = await readiness(port)
+        assert (status, body["ready"], body["reason"]) == (503, False, "the coordinator is starting")
+        assert (await ask(port, "/healthz"))[0] == 200
+        shown, _ = await scrape(port)
+        assert (shown.get_one("sordino_ready"), shown.get_one("sordino_phase", phase="Starting")) == (0, 1)
+        # A counter of 0 before the journal is read would count a study's rounds again after each start.
+        assert "sordino_rounds_completed_total" not in shown.names()
+        async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"connect_s": 20.0}) as where:
+            listen(where, port)
+            port.restored(where.study, where.journal)
+            assert (await readiness(port))[0] == 503  # its session port isn't open yet
+            port.serving()
+            assert (await readiness(port))[0] == 200
+            where.start()
+            await where.wait_for("waiting_for_participants")
             status, body = await readiness(port)
-            assert (status, body["ready"], body["reason"]) == (503, False, "the coordinator is starting")
-            assert (await ask(port, "/healthz"))[0] == 200
+            assert status == 200
+            assert body == {
+                "ready": True,
+                "study": "seven",
+                "round": 1,
+                "attempt": 1,
+                "phase": "Connecting",
+                "connected": 0,
+                "needed": 5,
+                "waiting_for": "the round's participants: 0 of 7 are connected, 5 needed",
+            }
+            where.journal._store._connection.execute("PRAGMA query_only = 1")  # as a full disk: nothing is taken
+            async with asyncio.timeout(20):
+                while where.journal.failure is None:
+                    await asyncio.sleep(0.05)
+            status, body = await readiness(port)
+            assert (status, body["ready"]) == (503, False)
+            assert body["reason"] == "the journal can't be written"  # and nothing of where it lies
             shown, _ = await scrape(port)
-            assert (shown.get_one("sordino_ready"), shown.get_one("sordino_phase", phase="Starting")) == (0, 1)
-            # A counter of 0 before the journal is read would count a study's rounds again after each start.
-            assert "sordino_rounds_completed_total" not in shown.names()
-            async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"connect_s": 20.0}) as where:
-                listen(where, port)
-                port.restored(where.study, where.journal)
-                assert (await readiness(port))[0] == 503  # its session port isn't open yet
-                port.serving()
-                assert (await readiness(port))[0] == 200
-                where.start()
-                await where.wait_for("waiting_for_participants")
-                status, body = await readiness(port)
-                assert status == 200
-                assert body == {
-                    "ready": True,
-                    "study": "seven",
-                    "round": 1,
-                    "attempt": 1,
-                    "phase": "Connecting",
-                    "connected": 0,
-                    "needed": 5,
-                    "waiting_for": "the round's participants: 0 of 7 are connected, 5 needed",
-                }
-                where.journal._store._connection.execute("PRAGMA query_only = 1")  # as a full disk: nothing is taken
-                async with asyncio.timeout(20):
-                    while where.journal.failure is None:
-                        await asyncio.sleep(0.05)
-                status, body = await readiness(port)
-                assert (status, body["ready"]) == (503, False)
-                assert body["reason"] == "the journal can't be written"  # and nothing of where it lies
-                shown, _ = await scrape(port)
-                assert (shown.get_one("sordino_ready"), shown.get_one("sordino_storage_writable")) == (0, 0)
-                where.journal._store._connection.execute("PRAGMA query_only = 0")
-                async with asyncio.timeout(20):
-                    while where.journal.failure is not None:
-                        await asyncio.sleep(0.05)
-                assert (await readiness(port))[0] == 200
-                port.stopping()
-                status, body = await readiness(port)
-                assert (status, body["reason"]) == (503, "the coordinator is stopping")
-        finally:
-            await port.close()
-
-    run(scenario)
+            assert (shown.get_one("sordino_ready"), shown.get_one("sordino_storage_writable")) == (0, 0)
+            where.journal._store._connection.execute("PRAGMA query_only = 0")
+            async with asyncio.timeout(20):
+                while where.journal.failure is not None:
+                    await asyncio.sleep(0.05)
+            assert (await readiness(port))[0] == 200
+            port.stopping()
+            status, body = await readiness(port)
+            assert (status, body["reason"]) == (503, "the coordinator is stopping")
+    finally:
+        await port.close()
 
 
-def test_what_it_answers_and_what_not(study_folder: Path) -> None:
-    async def scenario() -> None:
-        port = HttpPort(quietly(study_folder))
-        await port.open()
-        try:
-            for path in ("/metrics", "/healthz", "/readyz"):
-                for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-                    assert (await ask(port, path, method))[0] == 405
-                status, headers, body = await ask(port, path, "HEAD", Origin="http://elsewhere.example")
-                assert status in (200, 503)
-                assert body == ""
-                assert not {name for name in headers if name.startswith("access-control") or name == "set-cookie"}
-                assert "server" not in headers
-            for path in ("/", "/metrics/", "/favicon.ico", "/docs", "/../etc/passwd"):
-                assert (await ask(port, path, Host="elsewhere.example"))[0] == 404
-        finally:
-            await port.close()
-
-    run(scenario)
+async def test_what_it_answers_and_what_not(study_folder: Path) -> None:
+    port = HttpPort(quietly(study_folder))
+    await port.open()
+    try:
+        for path in ("/metrics", "/healthz", "/readyz"):
+            for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+                assert (await ask(port, path, method))[0] == 405
+            status, headers, body = await ask(port, path, "HEAD", Origin="http://elsewhere.example")
+            assert status in (200, 503)
+            assert body == ""
+            assert not {name for name in headers if name.startswith("access-control") or name == "set-cookie"}
+            assert "server" not in headers
+        for path in ("/", "/metrics/", "/favicon.ico", "/docs", "/../etc/passwd"):
+            assert (await ask(port, path, Host="elsewhere.example"))[0] == 404
+    finally:
+        await port.close()
 
 
-def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence, headers that never end, and answers that nobody reads: each connection ends, and the port goes on."""
     monkeypatch.setattr(server.http_port, "CONNECTION_S", 0.6)
+    port = HttpPort(quietly(study_folder))
+    host, number = (await port.open()).rsplit(":", 1)
+    try:
+        opened = [await asyncio.open_connection(host, int(number)) for _ in range(MOST_CONNECTIONS)]
+        for _, writer in opened[::2]:
+            writer.write(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        one_more, _ = await asyncio.open_connection(host, int(number))
+        assert await ended(one_more)  # at once: the places are taken
+        began = time.monotonic()
+        assert all(await asyncio.gather(*(ended(reader) for reader, _ in opened)))
+        assert time.monotonic() - began < 5
+        assert (await ask(port, "/healthz"))[0] == 200
+        reader, writer = await asyncio.open_connection(host, int(number))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (3 * MOST_HEADER_BYTES))
+        assert b" 400 " in await reader.read(1000)
+        for _, one in opened:
+            one.close()
+    finally:
+        await port.close()
 
-    async def scenario() -> None:
-        port = HttpPort(quietly(study_folder))
-        host, number = (await port.open()).rsplit(":", 1)
-        try:
-            opened = [await asyncio.open_connection(host, int(number)) for _ in range(MOST_CONNECTIONS)]
-            for _, writer in opened[::2]:
-                writer.write(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
-            one_more, _ = await asyncio.open_connection(host, int(number))
-            assert await ended(one_more)  # at once: the places are taken
-            began = time.monotonic()
-            assert all(await asyncio.gather(*(ended(reader) for reader, _ in opened)))
-            assert time.monotonic() - began < 5
-            assert (await ask(port, "/healthz"))[0] == 200
+
+async def test_one_request_a_connection_however_many_are_sent(study_folder: Path) -> None:
+    port = HttpPort(quietly(study_folder))
+    host, number = (await port.open()).rsplit(":", 1)
+    request, answers = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", list[bytes]()
+    try:
+        for sent in (request, request + request[:9], request * 100):
             reader, writer = await asyncio.open_connection(host, int(number))
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (3 * MOST_HEADER_BYTES))
-            assert b" 400 " in await reader.read(1000)
-            for _, one in opened:
-                one.close()
-        finally:
-            await port.close()
-
-    run(scenario)
-
-
-def test_one_request_a_connection_however_many_are_sent(study_folder: Path) -> None:
-    async def scenario() -> None:
-        port = HttpPort(quietly(study_folder))
-        host, number = (await port.open()).rsplit(":", 1)
-        request, answers = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", list[bytes]()
-        try:
-            for sent in (request, request + request[:9], request * 100):
-                reader, writer = await asyncio.open_connection(host, int(number))
-                writer.write(sent)
-                with contextlib.suppress(ConnectionResetError):  # the rest was never read
-                    answers.append(await asyncio.wait_for(reader.read(), 5))
-                writer.close()
-            assert answers
-            for answer in answers:
-                assert answer.count(b"HTTP/1.1 200 ") == answer.lower().count(b"connection: close") == 1
-            reader, writer = await asyncio.open_connection(host, int(number))
-            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for _ in range(1000):  # a byte at a time
-                if not writer.is_closing() and not reader.at_eof() and reader.exception() is None:
-                    writer.write(b"G")
-                    await asyncio.sleep(0.002)
-            began = time.monotonic()
-            assert await ended(reader)
-            assert time.monotonic() - began < server.http_port.CONNECTION_S / 2
+            writer.write(sent)
+            with contextlib.suppress(ConnectionResetError):  # the rest was never read
+                answers.append(await asyncio.wait_for(reader.read(), 5))
             writer.close()
-        finally:
-            await port.close()
+        assert answers
+        for answer in answers:
+            assert answer.count(b"HTTP/1.1 200 ") == answer.lower().count(b"connection: close") == 1
+        reader, writer = await asyncio.open_connection(host, int(number))
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(1000):  # a byte at a time
+            if not writer.is_closing() and not reader.at_eof() and reader.exception() is None:
+                writer.write(b"G")
+                await asyncio.sleep(0.002)
+        began = time.monotonic()
+        assert await ended(reader)
+        assert time.monotonic() - began < server.http_port.CONNECTION_S / 2
+        writer.close()
+    finally:
+        await port.close()
 
-    run(scenario)
 
-
-def test_strangers_are_accepted_at_a_pace(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_are_accepted_at_a_pace(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes back at once waits in the kernel: the coordinator's loop is spared what is beyond the pace."""
     monkeypatch.setattr(server.http_port, "CONNECTIONS_A_SECOND", 20.0)
     monkeypatch.setattr(server.http_port, "BURST", 5)
+    port, answered = HttpPort(quietly(study_folder)), [0]
+    host, number = (await port.open()).rsplit(":", 1)
 
-    async def scenario() -> None:
-        port, answered = HttpPort(quietly(study_folder)), [0]
-        host, number = (await port.open()).rsplit(":", 1)
+    async def insist() -> None:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                reader, writer = await asyncio.open_connection(host, int(number))
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+                answered[0] += await reader.read() != b""
+                writer.close()
 
-        async def insist() -> None:
-            while True:
-                with contextlib.suppress(ConnectionError):
-                    reader, writer = await asyncio.open_connection(host, int(number))
-                    writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
-                    answered[0] += await reader.read() != b""
-                    writer.close()
-
-        strangers = [asyncio.create_task(insist()) for _ in range(8)]
-        began = time.monotonic()
-        await asyncio.sleep(0.6)
-        lasted = time.monotonic() - began
-        for one in strangers:
-            one.cancel()
-        await asyncio.gather(*strangers, return_exceptions=True)
-        assert 0 < answered[0] <= 5 + 20 * lasted + 1
-        assert (await ask(port, "/healthz"))[0] == 200
-        await port.close()
-
-    run(scenario)
+    strangers = [asyncio.create_task(insist()) for _ in range(8)]
+    began = time.monotonic()
+    await asyncio.sleep(0.6)
+    lasted = time.monotonic() - began
+    for one in strangers:
+        one.cancel()
+    await asyncio.gather(*strangers, return_exceptions=True)
+    assert 0 < answered[0] <= 5 + 20 * lasted + 1
+    assert (await ask(port, "/healthz"))[0] == 200
+    await port.close()
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
@@ -209,42 +187,36 @@ async def ended(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def test_it_closes_within_two_seconds_although_somebody_holds_a_connection(study_folder: Path) -> None:
-    async def scenario() -> None:
-        port = HttpPort(quietly(study_folder))
-        host, number = (await port.open()).rsplit(":", 1)
-        _, writer = await asyncio.open_connection(host, int(number))
-        writer.write(b"GET /metrics HTTP/1.1\r\n")
-        await asyncio.sleep(0.05)
-        began = time.monotonic()
+async def test_it_closes_within_two_seconds_although_somebody_holds_a_connection(study_folder: Path) -> None:
+    port = HttpPort(quietly(study_folder))
+    host, number = (await port.open()).rsplit(":", 1)
+    _, writer = await asyncio.open_connection(host, int(number))
+    writer.write(b"GET /metrics HTTP/1.1\r\n")
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    await port.close()
+    assert time.monotonic() - began < server.http_port.SHUTDOWN_S + 0.5
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(number))
+    writer.close()
+
+
+async def test_many_who_ask_at_once_share_one_rendering(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, rendered = HttpPort(quietly(study_folder), fresh_s=60.0), []
+    render = port.metrics.render
+
+    def counted() -> bytes:
+        rendered.append(1)
+        return render()
+
+    monkeypatch.setattr(port.metrics, "render", counted)
+    await port.open()
+    try:
+        answers = await asyncio.gather(*(ask(port, "/metrics") for _ in range(8)))
+        assert {status for status, _, _ in answers} == {200}
+        assert len(rendered) == 1
+    finally:
         await port.close()
-        assert time.monotonic() - began < server.http_port.SHUTDOWN_S + 0.5
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(host, int(number))
-        writer.close()
-
-    run(scenario)
-
-
-def test_many_who_ask_at_once_share_one_rendering(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        port, rendered = HttpPort(quietly(study_folder), fresh_s=60.0), []
-        render = port.metrics.render
-
-        def counted() -> bytes:
-            rendered.append(1)
-            return render()
-
-        monkeypatch.setattr(port.metrics, "render", counted)
-        await port.open()
-        try:
-            answers = await asyncio.gather(*(ask(port, "/metrics") for _ in range(8)))
-            assert {status for status, _, _ in answers} == {200}
-            assert len(rendered) == 1
-        finally:
-            await port.close()
-
-    run(scenario)
 
 
 def test_a_port_in_use_ends_the_start_with_a_sentence(study_folder: Path) -> None:
@@ -267,8 +239,8 @@ def says_where_it_cant_listen(study_folder: Path, address: str) -> None:
         asyncio.run(process._serve(configuration, None, None, HttpPort(configuration)))  # type: ignore[arg-type]
 
 
-def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         port = HttpPort(quietly(study_folder))
         host, number = (await port.open()).rsplit(":", 1)
         await ask(port, "/metrics")
@@ -283,7 +255,4 @@ def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCap
                 gone.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await ask(port, "/healthz"))[0] == 200
         await port.close()
-
-    with caplog.at_level(logging.WARNING):
-        run(scenario)
     assert [record.getMessage() for record in caplog.records] == []

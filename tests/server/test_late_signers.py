@@ -45,109 +45,94 @@ async def all_asked(peers: list[Waits]) -> None:
         await peer.asked.wait()
 
 
-def test_who_signs_late_is_asked_then(study_folder: Path, tmp_path: Path) -> None:
+async def test_who_signs_late_is_asked_then(study_folder: Path, tmp_path: Path) -> None:
     """The others hold their shares back until its are there."""
-
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            keys = identities(study_folder)
-            slow = Waits(where, keys[SLOW], reveals=asyncio.Event())
-            others = [Waits(where, key, reveals=slow.revealed) for at, key in enumerate(keys) if at != SLOW]
-            slow.signs = others[0].asked
-            async with playing([slow, *others]):
-                where.start()
-                await asyncio.wait_for(all_asked(others), PATIENCE_S)
-                assert slow.reveals is not None
-                slow.reveals.set()
-                assert (await where.finish()).rounds_completed == 2
-            first, second = where.of("round_completed")
-            assert (first["u3"], first["u4"], first["dropouts"]) == (PARTICIPANTS, PARTICIPANTS, 0)
-            assert slow.revealed.is_set()
-            [signed] = where.of("phase_ended", round=1, phase="ConsistencyCheck")
-            assert 5 <= signed["received"] < PARTICIPANTS
-            assert (second["u3"], second["dropouts"]) == (PARTICIPANTS, 0)
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys = identities(study_folder)
+        slow = Waits(where, keys[SLOW], reveals=asyncio.Event())
+        others = [Waits(where, key, reveals=slow.revealed) for at, key in enumerate(keys) if at != SLOW]
+        slow.signs = others[0].asked
+        async with playing([slow, *others]):
+            where.start()
+            await asyncio.wait_for(all_asked(others), PATIENCE_S)
+            assert slow.reveals is not None
+            slow.reveals.set()
+            assert (await where.finish()).rounds_completed == 2
+        first, second = where.of("round_completed")
+        assert (first["u3"], first["u4"], first["dropouts"]) == (PARTICIPANTS, PARTICIPANTS, 0)
+        assert slow.revealed.is_set()
+        [signed] = where.of("phase_ended", round=1, phase="ConsistencyCheck")
+        assert 5 <= signed["received"] < PARTICIPANTS
+        assert (second["u3"], second["dropouts"]) == (PARTICIPANTS, 0)
 
 
-def test_nobody_waits_for_who_never_signs(study_folder: Path, tmp_path: Path) -> None:
+async def test_nobody_waits_for_who_never_signs(study_folder: Path, tmp_path: Path) -> None:
     """It stays in the round, whose sum holds its input, and in the next one. The deadline is far away."""
-
-    async def scenario() -> None:
-        deadlines = {"consistency_check_s": 10 * PATIENCE_S, "unmasking_s": 10 * PATIENCE_S}
-        async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
-            keys = identities(study_folder)
-            silent = Peer(where, keys[SLOW], {"consistency": lambda peer, _: None})
-            async with playing([silent, *(Peer(where, key) for at, key in enumerate(keys) if at != SLOW)]):
-                where.start()
-                outcome = await asyncio.wait_for(where.finish(), PATIENCE_S)
-            assert outcome.rounds_completed == 2
-            first, second = where.of("round_completed")
-            assert (first["u3"], first["u4"]) == (PARTICIPANTS, PARTICIPANTS - 1)
-            assert second["u3"] == PARTICIPANTS
-            assert where.of("participant_dropped") == []
-            ends = [message.round_end for message in silent.seen if message.WhichOneof("message") == "round_end"]
-            assert (ends[0].round, ends[0].completed) == (1, True)
-
-    asyncio.run(scenario())
+    deadlines = {"consistency_check_s": 10 * PATIENCE_S, "unmasking_s": 10 * PATIENCE_S}
+    async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
+        keys = identities(study_folder)
+        silent = Peer(where, keys[SLOW], {"consistency": lambda peer, _: None})
+        async with playing([silent, *(Peer(where, key) for at, key in enumerate(keys) if at != SLOW)]):
+            where.start()
+            outcome = await asyncio.wait_for(where.finish(), PATIENCE_S)
+        assert outcome.rounds_completed == 2
+        first, second = where.of("round_completed")
+        assert (first["u3"], first["u4"]) == (PARTICIPANTS, PARTICIPANTS - 1)
+        assert second["u3"] == PARTICIPANTS
+        assert where.of("participant_dropped") == []
+        ends = [message.round_end for message in silent.seen if message.WhichOneof("message") == "round_end"]
+        assert (ends[0].round, ends[0].completed) == (1, True)
 
 
-def test_a_late_signature_that_is_forged_is_a_cheat(study_folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            keys, named = identities(study_folder), asyncio.Event()
+async def test_a_late_signature_that_is_forged_is_a_cheat(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys, named = identities(study_folder), asyncio.Event()
 
-            def forged(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-                return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
+        def forged(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+            return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
 
-            slow = Waits(where, keys[SLOW], {"consistency": forged})
-            others = [Waits(where, key, reveals=named) for at, key in enumerate(keys) if at != SLOW]
-            slow.signs = others[0].asked
-            async with playing([slow, *others]):
-                where.start()
-                await where.wait_for("participant_dropped")
-                await asyncio.wait_for(all_asked(others), PATIENCE_S)
-                named.set()
-                assert (await where.finish()).rounds_completed == 2
-            [drop] = where.of("participant_dropped")
-            assert (drop["participant"], drop["phase"]) == (SLOW, "Unmasking")
-            [cheat] = where.of("participant_excluded")
-            assert cheat["participant"] == SLOW
-            assert cheat["reason"] == "ConsistencyCheck: the signature doesn't cover these sets"
-            first, second = where.of("round_completed")
-            assert (first["u3"], first["u4"]) == (PARTICIPANTS, PARTICIPANTS - 1)
-            assert second["u1"] == PARTICIPANTS - 1
-
-    asyncio.run(scenario())
+        slow = Waits(where, keys[SLOW], {"consistency": forged})
+        others = [Waits(where, key, reveals=named) for at, key in enumerate(keys) if at != SLOW]
+        slow.signs = others[0].asked
+        async with playing([slow, *others]):
+            where.start()
+            await where.wait_for("participant_dropped")
+            await asyncio.wait_for(all_asked(others), PATIENCE_S)
+            named.set()
+            assert (await where.finish()).rounds_completed == 2
+        [drop] = where.of("participant_dropped")
+        assert (drop["participant"], drop["phase"]) == (SLOW, "Unmasking")
+        [cheat] = where.of("participant_excluded")
+        assert cheat["participant"] == SLOW
+        assert cheat["reason"] == "ConsistencyCheck: the signature doesn't cover these sets"
+        first, second = where.of("round_completed")
+        assert (first["u3"], first["u4"]) == (PARTICIPANTS, PARTICIPANTS - 1)
+        assert second["u1"] == PARTICIPANTS - 1
 
 
-def test_nobody_has_less_time_because_others_were_quick(study_folder: Path, tmp_path: Path) -> None:
+async def test_nobody_has_less_time_because_others_were_quick(study_folder: Path, tmp_path: Path) -> None:
     """Unmasking lasts at least until ConsistencyCheck's deadline, and its own from the last late signature on."""
-
-    async def scenario() -> None:
-        deadlines = {"consistency_check_s": PATIENCE_S, "unmasking_s": 1.5}
-        async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
-            keys, now = identities(study_folder), asyncio.Event()
-            slow = Waits(where, keys[SLOW], signs=asyncio.Event(), reveals=now)
-            others = [Waits(where, key, reveals=now) for at, key in enumerate(keys) if at != SLOW]
-            async with playing([slow, *others]):
-                where.start()
-                await asyncio.wait_for(others[0].asked.wait(), PATIENCE_S)
-                attempt: Any = where.study._attempt
-                await asyncio.sleep(2.0)
-                attempt._deadlines_s = {**attempt._deadlines_s, "Unmasking": 2 * PATIENCE_S}
-                before = attempt._deadline
-                assert slow.signs is not None
-                slow.signs.set()
-                signed_at = time.monotonic()
-                await asyncio.wait_for(all_asked([slow, *others]), PATIENCE_S)
-                await asyncio.sleep(0.5)
-                assert attempt._deadline >= signed_at + 2 * PATIENCE_S > before
-                now.set()
-                assert (await where.finish()).rounds_completed == 2
-            first, _ = where.of("round_completed")
-            assert (first["attempt"], first["u4"], first["dropouts"]) == (1, PARTICIPANTS, 0)
-            [phase] = where.of("phase_ended", round=1, phase="Unmasking")
-            assert phase["seconds"] > 1.5
-
-    asyncio.run(scenario())
+    deadlines = {"consistency_check_s": PATIENCE_S, "unmasking_s": 1.5}
+    async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
+        keys, now = identities(study_folder), asyncio.Event()
+        slow = Waits(where, keys[SLOW], signs=asyncio.Event(), reveals=now)
+        others = [Waits(where, key, reveals=now) for at, key in enumerate(keys) if at != SLOW]
+        async with playing([slow, *others]):
+            where.start()
+            await asyncio.wait_for(others[0].asked.wait(), PATIENCE_S)
+            attempt: Any = where.study._attempt
+            await asyncio.sleep(2.0)
+            attempt._deadlines_s = {**attempt._deadlines_s, "Unmasking": 2 * PATIENCE_S}
+            before = attempt._deadline
+            assert slow.signs is not None
+            slow.signs.set()
+            signed_at = time.monotonic()
+            await asyncio.wait_for(all_asked([slow, *others]), PATIENCE_S)
+            await asyncio.sleep(0.5)
+            assert attempt._deadline >= signed_at + 2 * PATIENCE_S > before
+            now.set()
+            assert (await where.finish()).rounds_completed == 2
+        first, _ = where.of("round_completed")
+        assert (first["attempt"], first["u4"], first["dropouts"]) == (1, PARTICIPANTS, 0)
+        [phase] = where.of("phase_ended", round=1, phase="Unmasking")
+        assert phase["seconds"] > 1.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,34 +61,31 @@ def check_figures(where: Coordinator, shown: Samples) -> None:
     assert dropped == {("sordino_dropouts_total", (("phase", PHASES[2]), ("reason", "policy"))): 1}
 
 
-def test_a_studys_figures(study_folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where, http_port(where) as port:
-            before, _ = await scrape(port)
-            assert before.get_one("sordino_rounds_completed_total") == 0
-            assert before.get_one("sordino_epsilon_spent", reader="coordinator") == 0
-            assert before.get_one("sordino_participants", state="roster") == PARTICIPANTS
-            assert before.get_one("sordino_model_accuracy_ratio") is None  # not 0: it wasn't evaluated
-            keys = identities(study_folder)
-            peers = [Peer(where, keys[2], {"masked_input": refuses})] + [Peer(where, key) for key in keys[:2]]
-            peers += [Peer(where, key) for key in keys[3:]]
-            async with playing(peers):
-                connected, _ = await scrape(port)
-                assert connected.get_one("sordino_participants", state="connected") == PARTICIPANTS
-                where.start()
-                await where.finish()
-            shown, text = await scrape(port)
-            check_figures(where, shown)
-            assert shown.get_one("sordino_sessions_opened_total") == PARTICIPANTS
-            # Every vector whole, in frames of a few bytes more, but for the one that wasn't sent.
-            vectors = (2 * PARTICIPANTS - 1) * where.of("round_completed")[0]["vector_bytes"]
-            assert vectors <= shown.get_one("sordino_received_vector_bytes_total") < 1.01 * vectors
-            spoken = sum(event["upload_bytes"] for event in where.of("round_completed")) * (PARTICIPANTS - 1)
-            assert shown.get_one("sordino_received_control_bytes_total") > (spoken - vectors) / 2
-            check_nobody_is_named(text, study_folder)
-        await again(study_folder, tmp_path / "state.sqlite", shown)
-
-    asyncio.run(scenario())
+async def test_a_studys_figures(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where, http_port(where) as port:
+        before, _ = await scrape(port)
+        assert before.get_one("sordino_rounds_completed_total") == 0
+        assert before.get_one("sordino_epsilon_spent", reader="coordinator") == 0
+        assert before.get_one("sordino_participants", state="roster") == PARTICIPANTS
+        assert before.get_one("sordino_model_accuracy_ratio") is None  # not 0: it wasn't evaluated
+        keys = identities(study_folder)
+        peers = [Peer(where, keys[2], {"masked_input": refuses})] + [Peer(where, key) for key in keys[:2]]
+        peers += [Peer(where, key) for key in keys[3:]]
+        async with playing(peers):
+            connected, _ = await scrape(port)
+            assert connected.get_one("sordino_participants", state="connected") == PARTICIPANTS
+            where.start()
+            await where.finish()
+        shown, text = await scrape(port)
+        check_figures(where, shown)
+        assert shown.get_one("sordino_sessions_opened_total") == PARTICIPANTS
+        # Every vector whole, in frames of a few bytes more, but for the one that wasn't sent.
+        vectors = (2 * PARTICIPANTS - 1) * where.of("round_completed")[0]["vector_bytes"]
+        assert vectors <= shown.get_one("sordino_received_vector_bytes_total") < 1.01 * vectors
+        spoken = sum(event["upload_bytes"] for event in where.of("round_completed")) * (PARTICIPANTS - 1)
+        assert shown.get_one("sordino_received_control_bytes_total") > (spoken - vectors) / 2
+        check_nobody_is_named(text, study_folder)
+    await again(study_folder, tmp_path / "state.sqlite", shown)
 
 
 async def again(folder: Path, state: Path, shown: Samples) -> None:

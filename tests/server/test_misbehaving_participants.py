@@ -301,7 +301,7 @@ def peers_of(where: Coordinator, case: Case) -> list[Peer]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_dropped_and_the_round_goes_on(
+async def test_dropped_and_the_round_goes_on(
     study_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -311,40 +311,37 @@ def test_dropped_and_the_round_goes_on(
     if case.name in ("stalled upload", "upload that never begins"):
         monkeypatch.setattr(server.attempt.attempt, "Uploads", lambda *given: Uploads(*given, stall_s=1.0))
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            peers = peers_of(where, case)
-            async with playing(peers):
-                where.start()
-                outcome = await where.finish()
-            assert outcome.rounds_completed == 2
-            first, second = where.of("round_completed")
-            [drop] = where.of("participant_dropped")
-            assert (drop["round"], drop["participant"], drop["phase"]) == (1, 0, case.phase)
-            assert case.reason in drop["reason"]
-            assert first["dropouts"] == 1
-            assert first["u3"] == PARTICIPANTS - (not case.in_sum)
-            left_out = next(end for end in peers[0].heard("round_end") if end.round == 1)
-            assert not left_out.completed
-            assert left_out.reason.startswith("left out")
-            # Nothing else is lost: the same session takes part in the next round, unless it is excluded.
-            excluded = where.of("participant_excluded")
-            assert len(excluded) == (case.name not in SPARED)
-            left = PARTICIPANTS - len(excluded)
-            assert (second["u1"], second["u3"], second["dropouts"]) == (left, left, 0)
-            for one in excluded:
-                assert one["participant"] == 0
-                phase, _, reason = one["reason"].partition(": ")
-                assert phase == case.phase
-                assert drop["reason"].removeprefix("upload failed: ") == reason
-                assert where.journal.excluded() == {0: one["reason"]}
-            if case.upload_told is not None:
-                error = peers[0].upload_error
-                assert error is not None
-                lost = case.cut_off and error.code() == grpc.StatusCode.INTERNAL
-                assert lost or case.upload_told in (error.details() or "")
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        peers = peers_of(where, case)
+        async with playing(peers):
+            where.start()
+            outcome = await where.finish()
+        assert outcome.rounds_completed == 2
+        first, second = where.of("round_completed")
+        [drop] = where.of("participant_dropped")
+        assert (drop["round"], drop["participant"], drop["phase"]) == (1, 0, case.phase)
+        assert case.reason in drop["reason"]
+        assert first["dropouts"] == 1
+        assert first["u3"] == PARTICIPANTS - (not case.in_sum)
+        left_out = next(end for end in peers[0].heard("round_end") if end.round == 1)
+        assert not left_out.completed
+        assert left_out.reason.startswith("left out")
+        # Nothing else is lost: the same session takes part in the next round, unless it is excluded.
+        excluded = where.of("participant_excluded")
+        assert len(excluded) == (case.name not in SPARED)
+        left = PARTICIPANTS - len(excluded)
+        assert (second["u1"], second["u3"], second["dropouts"]) == (left, left, 0)
+        for one in excluded:
+            assert one["participant"] == 0
+            phase, _, reason = one["reason"].partition(": ")
+            assert phase == case.phase
+            assert drop["reason"].removeprefix("upload failed: ") == reason
+            assert where.journal.excluded() == {0: one["reason"]}
+        if case.upload_told is not None:
+            error = peers[0].upload_error
+            assert error is not None
+            lost = case.cut_off and error.code() == grpc.StatusCode.INTERNAL
+            assert lost or case.upload_told in (error.details() or "")
     assert faults(caplog) == []
 
 
@@ -360,30 +357,26 @@ def false_commitment(peer: Peer, honest: pb.SealedShares) -> list[pb.Participant
     return [peer.wrap(share_keys=other)]
 
 
-def test_a_proved_cheat_is_not_invited_again(study_folder: Path, tmp_path: Path) -> None:
+async def test_a_proved_cheat_is_not_invited_again(study_folder: Path, tmp_path: Path) -> None:
     """The attempt can't be opened, and its own signature names who made it so; a restart doesn't forget."""
-
-    async def scenario() -> None:
-        state = tmp_path / "state.sqlite"
-        async with coordinator(study_folder, state) as where:
-            keys = identities(study_folder)
-            peers = [
-                Peer(where, keys[3], {"share_keys": false_commitment}),
-                *(Peer(where, k) for k in keys if k != keys[3]),
-            ]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            aborted = where.of("attempt_aborted")[0]
-            assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASK)
-            assert aborted["reason"] == "shares rebuild no secret"
-            [excluded] = where.of("participant_excluded")
-            assert (excluded["participant"], excluded["host"]) == (3, "host-01")
-            assert excluded["reason"] == "its shares rebuild another self-mask seed than it committed to"
-            # Its charge stays, so that the budget of two rounds may end with the first.
-            assert {round_["u1"] for round_ in where.of("round_completed")} == {PARTICIPANTS - 1}
-            assert len(peers[0].heard("round_start")) == 1
-        async with coordinator(study_folder, state) as where:
-            assert list(where.study._membership.excluded) == [3]
-
-    asyncio.run(scenario())
+    state = tmp_path / "state.sqlite"
+    async with coordinator(study_folder, state) as where:
+        keys = identities(study_folder)
+        peers = [
+            Peer(where, keys[3], {"share_keys": false_commitment}),
+            *(Peer(where, k) for k in keys if k != keys[3]),
+        ]
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        aborted = where.of("attempt_aborted")[0]
+        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASK)
+        assert aborted["reason"] == "shares rebuild no secret"
+        [excluded] = where.of("participant_excluded")
+        assert (excluded["participant"], excluded["host"]) == (3, "host-01")
+        assert excluded["reason"] == "its shares rebuild another self-mask seed than it committed to"
+        # Its charge stays, so that the budget of two rounds may end with the first.
+        assert {round_["u1"] for round_ in where.of("round_completed")} == {PARTICIPANTS - 1}
+        assert len(peers[0].heard("round_start")) == 1
+    async with coordinator(study_folder, state) as where:
+        assert list(where.study._membership.excluded) == [3]

@@ -32,7 +32,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, seen: dict[str
     monkeypatch.setattr(owner, name, watched)
 
 
-def test_one_thread_for_the_core_and_none_of_it_the_loop(
+async def test_one_thread_for_the_core_and_none_of_it_the_loop(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one that leaves in each of the first phases, so that the core is told of it."""
@@ -49,17 +49,14 @@ def test_one_thread_for_the_core_and_none_of_it_the_loop(
     def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
         return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            keys = identities(study_folder)
-            peers = [Peer(where, keys[0], {"advertise_keys": refuses}), Peer(where, keys[1], {"share_keys": refuses})]
-            peers += [Peer(where, key) for key in keys[2:]]
-            async with playing(peers):
-                where.start()
-                assert (await where.finish()).rounds_completed == 2
-            assert [event["u3"] for event in where.of("round_completed")] == [PARTICIPANTS - 2, PARTICIPANTS]
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        keys = identities(study_folder)
+        peers = [Peer(where, keys[0], {"advertise_keys": refuses}), Peer(where, keys[1], {"share_keys": refuses})]
+        peers += [Peer(where, key) for key in keys[2:]]
+        async with playing(peers):
+            where.start()
+            assert (await where.finish()).rounds_completed == 2
+        assert [event["u3"] for event in where.of("round_completed")] == [PARTICIPANTS - 2, PARTICIPANTS]
     assert seen.pop("check_proof") == {"sessions"}
     assert {"AdvertiseKeys.drop", "ShareKeys.drop", "MaskedInputCollection.check_offer", "cohort_keys"} < set(seen)
     assert {"neighbour_shares", *(f"{phase}.close" for phase in PHASES)} < set(seen)

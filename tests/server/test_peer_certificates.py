@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
 from collections.abc import AsyncIterator
@@ -60,7 +59,7 @@ async def outcome(where: Coordinator, key: bytes | None, chain: bytes | None, wh
         return "open"
 
 
-def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: Path) -> None:
+async def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: Path) -> None:
     """Without the comparison in the handshake, whoever has any certificate of the study passes, and this fails."""
     own, other = of_host(folder, "host-01")[0], of_host(folder, "host-02")[0]
     tls, stranger = tls_authority(folder), CertificateAuthority.make("seven", NOW)
@@ -86,22 +85,18 @@ def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: Path) 
         (issue(identity_uri(own.public), at=NOW - 3 * DAY), "UNAVAILABLE"),  # expired
         (issue(identity_uri(own.public), at=NOW + 3 * DAY), "UNAVAILABLE"),  # not yet valid
     ]
-
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "state.sqlite") as where:
-            for number, (chain, expected) in enumerate(cases):
-                assert await outcome(where, private_pem(key), chain, own) == expected, number
-            assert await outcome(where, None, None, own) == "UNAVAILABLE"
-            # With every host's certificate its own participants, and nobody else's.
-            for name in ("host-01", "host-02"):
-                home = folder / "hosts" / name / "tls"
-                pair = load_certificate(home / "client.pem", home / "client.key")
-                mine = {one.public for one in of_host(folder, name)}
-                for who in identities(folder):
-                    found = await outcome(where, pair.key, pair.chain, who)
-                    assert found == ("open" if who.public in mine else wrong)
-
-    asyncio.run(scenario())
+    async with coordinator(folder, tmp_path / "state.sqlite") as where:
+        for number, (chain, expected) in enumerate(cases):
+            assert await outcome(where, private_pem(key), chain, own) == expected, number
+        assert await outcome(where, None, None, own) == "UNAVAILABLE"
+        # With every host's certificate its own participants, and nobody else's.
+        for name in ("host-01", "host-02"):
+            home = folder / "hosts" / name / "tls"
+            pair = load_certificate(home / "client.pem", home / "client.key")
+            mine = {one.public for one in of_host(folder, name)}
+            for who in identities(folder):
+                found = await outcome(where, pair.key, pair.chain, who)
+                assert found == ("open" if who.public in mine else wrong)
 
 
 def test_a_connection_without_names_opens_nothing() -> None:

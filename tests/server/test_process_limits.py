@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import platform
@@ -55,7 +54,7 @@ def test_few_walks_and_no_holes() -> None:
         assert half - before < 0.6 * (full - before)
 
 
-def test_refused_calls_leave_nothing_behind(
+async def test_refused_calls_leave_nothing_behind(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers' cycles are collected within an attempt or a wait: the collector by itself would come much later."""
@@ -66,21 +65,18 @@ def test_refused_calls_leave_nothing_behind(
         if phase == "stop" and info["generation"] == 2:
             walks.append(info["collected"])
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            stranger = IdentityKey.generate(os.urandom)
-            gc.collect()
-            gc.disable()
-            gc.callbacks.append(note)
-            try:
-                for _ in range(25):
-                    with pytest.raises(grpc.aio.AioRpcError):
-                        await Peer(where, stranger).connect()
-            finally:
-                gc.callbacks.remove(note)
-                gc.enable()
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        stranger = IdentityKey.generate(os.urandom)
+        gc.collect()
+        gc.disable()
+        gc.callbacks.append(note)
+        try:
+            for _ in range(25):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await Peer(where, stranger).connect()
+        finally:
+            gc.callbacks.remove(note)
+            gc.enable()
     assert len(walks) == 2
     assert min(walks) > 10  # cycles of ten refused calls and more
 
@@ -89,16 +85,14 @@ def test_resident_memory() -> None:
     assert 5 < resident_mb() < 100_000
 
 
-def test_between_attempts_and_not_within(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_between_attempts_and_not_within(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     under_way: list[bool] = []
-
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)
-            peers = [Peer(where, key) for key in identities(study_folder)]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)
+        peers = [Peer(where, key) for key in identities(study_folder)]
+        async with playing(peers):
+            where.start()
+            await where.finish()
     assert under_way == [False, False]

@@ -164,35 +164,27 @@ async def rounds_with(where: Coordinator, folder: Path, acts: tuple[Any, ...]) -
     return first
 
 
-def test_back_on_another_session(tmp_path: Path) -> None:
+async def test_back_on_another_session(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", name="places", rounds=2)
-
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": KEPT_S}) as where:
-            peer = await rounds_with(where, folder, (rightly, lacking))
-            assert peer.first == b"compared"  # type: ignore[attr-defined]
-            assert [one.received for one in peer.heard("resumed")] == [1, 1]
-            assert [one["reason"] for one in where.of("participant_dropped")] == []
-            assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * 2
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": KEPT_S}) as where:
+        peer = await rounds_with(where, folder, (rightly, lacking))
+        assert peer.first == b"compared"  # type: ignore[attr-defined]
+        assert [one.received for one in peer.heard("resumed")] == [1, 1]
+        assert [one["reason"] for one in where.of("participant_dropped")] == []
+        assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * 2
 
 
-def test_lies_about_what_was_received(tmp_path: Path) -> None:
+async def test_lies_about_what_was_received(tmp_path: Path) -> None:
     """One in each round; the others go on, and in the next round the liar is there again."""
     folder = make_folder(tmp_path / "study", name="places", rounds=len(LIES))
-
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": KEPT_S}) as where:
-            await rounds_with(where, folder, tuple(LIES))
-            dropped = where.of("participant_dropped")
-            assert [(one["round"], one["participant"]) for one in dropped] == [(n, 0) for n in range(1, len(LIES) + 1)]
-            for one, reason in zip(dropped, LIES.values(), strict=True):
-                assert reason in one["reason"]
-            assert [one["u1"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(LIES)
-            assert where.of("participant_excluded") == []
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": KEPT_S}) as where:
+        await rounds_with(where, folder, tuple(LIES))
+        dropped = where.of("participant_dropped")
+        assert [(one["round"], one["participant"]) for one in dropped] == [(n, 0) for n in range(1, len(LIES) + 1)]
+        for one, reason in zip(dropped, LIES.values(), strict=True):
+            assert reason in one["reason"]
+        assert [one["u1"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(LIES)
+        assert where.of("participant_excluded") == []
 
 
 class Misses(Peer):
@@ -211,24 +203,21 @@ class Misses(Peer):
         return await super().play()
 
 
-def test_a_proof_is_told_to_who_comes_back_for_it(tmp_path: Path) -> None:
+async def test_a_proof_is_told_to_who_comes_back_for_it(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", name="places", rounds=1)
 
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
-            keys = identities(folder)
-            peers = [Misses(where, keys[0]), *(Slow(where, key) for key in keys[1:])]
-            async with playing(peers):
-                where.start()
-                await where.wait_for("survivors_frozen")
-                async with asyncio.timeout(PATIENCE_S):
-                    while not peers[0].heard("survivor_proof"):
-                        await asyncio.sleep(0.01)
-                Slow.go.set()
-                await where.finish()
-
     Slow.go = asyncio.Event()
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
+        keys = identities(folder)
+        peers = [Misses(where, keys[0]), *(Slow(where, key) for key in keys[1:])]
+        async with playing(peers):
+            where.start()
+            await where.wait_for("survivors_frozen")
+            async with asyncio.timeout(PATIENCE_S):
+                while not peers[0].heard("survivor_proof"):
+                    await asyncio.sleep(0.01)
+            Slow.go.set()
+            await where.finish()
 
 
 class Gone(Peer):
@@ -246,24 +235,20 @@ class Gone(Peer):
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_a_proof_is_told_after_another_round_and_at_the_end(tmp_path: Path, rounds: int) -> None:
+async def test_a_proof_is_told_after_another_round_and_at_the_end(tmp_path: Path, rounds: int) -> None:
     """Else whoever is cut off long enough, or at the end, has paid for a sum that she isn't in."""
     folder = make_folder(tmp_path / "study", name="places", rounds=rounds)
-
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
-            keys = identities(folder)
-            async with playing([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])]):
-                where.start()
-                await where.finish()
-            assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS - 1] * rounds
-            late = Peer(where, keys[0])
-            await late.connect()
-            assert await late.play() == "rounds done"
-            await late.close()
-            assert [proof.round for proof in late.heard("survivor_proof")] == [1]
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
+        keys = identities(folder)
+        async with playing([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])]):
+            where.start()
+            await where.finish()
+        assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS - 1] * rounds
+        late = Peer(where, keys[0])
+        await late.connect()
+        assert await late.play() == "rounds done"
+        await late.close()
+        assert [proof.round for proof in late.heard("survivor_proof")] == [1]
 
 
 def test_few_proofs_are_held() -> None:
@@ -296,63 +281,56 @@ def session_of(participant: int) -> Session:
     return Session(bytes(32), participant, "host", bytes(32))
 
 
-def test_a_place_is_kept_for_its_session_and_its_time() -> None:
-    async def scenario() -> None:
-        lost: list[tuple[int, str]] = []
-        first, stranger = session_of(1), session_of(1)
-        places = ReconnectionSlots({1: first}, 0.05, lambda who, why: lost.append((who, why)))
-        places.away(stranger, "of no place")
-        assert places.get(1) is first
-        assert not places.speaks(stranger)
-        places.away(first, "connection closed")
-        assert places.get(1) is None
-        assert not places.back(stranger)  # it hasn't asked
-        for _ in range(MOST_RETURNS):
-            again = session_of(1)
-            assert places.coming(again)
-            assert not places.speaks(again)  # not before its turn
-            assert places.back(again)
-            places.away(again, "connection closed")
-        assert not places.coming(session_of(1))
-        assert lost == []
-        await asyncio.sleep(0.2)
-        assert lost == [(1, "connection closed")]
-        places.close()
+async def test_a_place_is_kept_for_its_session_and_its_time() -> None:
+    lost: list[tuple[int, str]] = []
+    first, stranger = session_of(1), session_of(1)
+    places = ReconnectionSlots({1: first}, 0.05, lambda who, why: lost.append((who, why)))
+    places.away(stranger, "of no place")
+    assert places.get(1) is first
+    assert not places.speaks(stranger)
+    places.away(first, "connection closed")
+    assert places.get(1) is None
+    assert not places.back(stranger)  # it hasn't asked
+    for _ in range(MOST_RETURNS):
+        again = session_of(1)
+        assert places.coming(again)
+        assert not places.speaks(again)  # not before its turn
+        assert places.back(again)
+        places.away(again, "connection closed")
+    assert not places.coming(session_of(1))
+    assert lost == []
+    await asyncio.sleep(0.2)
+    assert lost == [(1, "connection closed")]
+    places.close()
 
-        at_once = ReconnectionSlots({1: first}, 0.0, lambda who, why: lost.append((who, why)))
-        at_once.away(first, "the naive way")
-        assert lost[1:] == [(1, "the naive way")]
-
-    asyncio.run(scenario())
+    at_once = ReconnectionSlots({1: first}, 0.0, lambda who, why: lost.append((who, why)))
+    at_once.away(first, "the naive way")
+    assert lost[1:] == [(1, "the naive way")]
 
 
-def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
+async def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
     """The end of its old stream is noticed while its turn is yet to come, and its place isn't up for it."""
-
-    async def scenario() -> None:
-        attempt: Any = object.__new__(Attempt)  # without the study around it
-        attempt._inbox, attempt._over, attempt._alive = Inbox(1000), False, {1}
-        old, new, never = session_of(1), session_of(1), asyncio.Event()
-        attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
-        attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
-        made.offer(1, bytes(32), bytes(64))
-        first = asyncio.create_task(attempt.upload(old, chunks(b"a" * 500, never.wait)))
-        await asyncio.sleep(0.01)
-        attempt.away(old, "replaced by a newer connection", keep=True)
-        assert attempt.returned(new, pb.Resume(round=1, attempt=1, received=3))
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        _, back = await attempt._inbox.get()
-        assert places.back(back.session)
-        assert made.again(1) == 500
-        second = asyncio.create_task(attempt.upload(new, chunks(b"a" * 400, never.wait)))
-        await asyncio.sleep(0.2)
-        assert attempt._inbox._queue.empty()  # nobody was told that it is lost
-        second.cancel()  # this one does break
-        await asyncio.gather(second, return_exceptions=True)
-        assert (await attempt._inbox.get())[1].reason == "upload failed: connection closed"
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    attempt: Any = object.__new__(Attempt)  # without the study around it
+    attempt._inbox, attempt._over, attempt._alive = Inbox(1000), False, {1}
+    old, new, never = session_of(1), session_of(1), asyncio.Event()
+    attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
+    attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
+    made.offer(1, bytes(32), bytes(64))
+    first = asyncio.create_task(attempt.upload(old, chunks(b"a" * 500, never.wait)))
+    await asyncio.sleep(0.01)
+    attempt.away(old, "replaced by a newer connection", keep=True)
+    assert attempt.returned(new, pb.Resume(round=1, attempt=1, received=3))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    _, back = await attempt._inbox.get()
+    assert places.back(back.session)
+    assert made.again(1) == 500
+    second = asyncio.create_task(attempt.upload(new, chunks(b"a" * 400, never.wait)))
+    await asyncio.sleep(0.2)
+    assert attempt._inbox._queue.empty()  # nobody was told that it is lost
+    second.cancel()  # this one does break
+    await asyncio.gather(second, return_exceptions=True)
+    assert (await attempt._inbox.get())[1].reason == "upload failed: connection closed"
 
 
 class Unread:
@@ -372,84 +350,79 @@ class Unread:
 
 
 @pytest.mark.parametrize("half_closes", [False, True])
-def test_a_peer_that_reads_nothing_has_few_messages_held(half_closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_reads_nothing_has_few_messages_held(
+    half_closes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """gRPC keeps what was handed to it until the connection ends; so the call stays, and the place counts it."""
+    roster = Roster("ward", 1, (RosterEntry(bytes(32), "host"),))
+    lost: list[str] = []
+    study: Any = SimpleNamespace(sessions=Sessions("ward", roster, lambda one, why: places.away(one, why)))
+    places = ReconnectionSlots({}, KEPT_S, lambda who, why: lost.append(why))
 
-    async def scenario() -> None:
-        roster = Roster("ward", 1, (RosterEntry(bytes(32), "host"),))
-        lost: list[str] = []
-        study: Any = SimpleNamespace(sessions=Sessions("ward", roster, lambda one, why: places.away(one, why)))
-        places = ReconnectionSlots({}, KEPT_S, lambda who, why: lost.append(why))
+    async def handshake(*_: Any) -> Session:
+        return study.sessions.open(bytes(32))
 
-        async def handshake(*_: Any) -> Session:
-            return study.sessions.open(bytes(32))
+    async def requests() -> AsyncIterator[bytes]:
+        yield b""
 
-        async def requests() -> AsyncIterator[bytes]:
-            yield b""
-
-        monkeypatch.setattr(service, "_handshake", handshake)
-        calls = []
-        for count in range(1, MOST_UNREAD + 3):
-            context = Unread()
-            calls.append((context, asyncio.create_task(service._session(study, requests(), context))))  # type: ignore[arg-type]
+    monkeypatch.setattr(service, "_handshake", handshake)
+    calls = []
+    for count in range(1, MOST_UNREAD + 3):
+        context = Unread()
+        calls.append((context, asyncio.create_task(service._session(study, requests(), context))))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        session = study.sessions.get(0)
+        taken = places.coming(session)
+        assert taken == (count <= MOST_UNREAD + 1)
+        if not taken:
+            break
+        places.back(session)
+        for _ in range(10):
+            session.send(bytes(100))
+        await asyncio.sleep(0.01)
+        if half_closes:
+            context.said_all.set()
             await asyncio.sleep(0.01)
-            session = study.sessions.get(0)
-            taken = places.coming(session)
-            assert taken == (count <= MOST_UNREAD + 1)
-            if not taken:
-                break
-            places.back(session)
-            for _ in range(10):
-                session.send(bytes(100))
-            await asyncio.sleep(0.01)
-            if half_closes:
-                context.said_all.set()
-                await asyncio.sleep(0.01)
-                assert study.sessions.get(0) is None
-                assert session.outbox.qsize() == 1  # that it ends
-        assert [one.written for one, _ in calls] == [1] * (MOST_UNREAD + 1) + [0]
-        assert [task.done() for _, task in calls] == [False] * len(calls)
-        for context, task in calls[:-1]:
-            context.ends.set()
-            await task
-        again = session_of(0)
-        assert places.coming(again)  # its connections have ended: nothing is held
-        calls[-1][1].cancel()
-        await asyncio.gather(calls[-1][1], return_exceptions=True)
-        places.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+            assert study.sessions.get(0) is None
+            assert session.outbox.qsize() == 1  # that it ends
+    assert [one.written for one, _ in calls] == [1] * (MOST_UNREAD + 1) + [0]
+    assert [task.done() for _, task in calls] == [False] * len(calls)
+    for context, task in calls[:-1]:
+        context.ends.set()
+        await task
+    again = session_of(0)
+    assert places.coming(again)  # its connections have ended: nothing is held
+    calls[-1][1].cancel()
+    await asyncio.gather(calls[-1][1], return_exceptions=True)
+    places.close()
 
 
-def test_nothing_that_was_sent_is_kept() -> None:
+async def test_nothing_that_was_sent_is_kept() -> None:
     """Own messages of 100 KiB for 200 participants: what is held is what they are made of."""
     size, people = 100 * 1024, 200
 
     async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
-    async def scenario() -> None:
-        heard: dict[int, list[bytes]] = {}
-        sessions: Any = SimpleNamespace(
-            get=lambda who: SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
-        )
-        outgoing = Outgoing(sessions, set(range(people)), at_once)
-        contents = {who: who for who in range(people)}
-        tracemalloc.start()
-        await outgoing.each(contents, lambda who: who.to_bytes(4, "big") + bytes(size))
-        held, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < 20 * size
-        assert held < size
-        assert await outgoing.again(7)
-        assert heard[7][0] == heard[7][1]
-        outgoing.answered(7)
-        assert not await outgoing.again(7)  # it has shown that it has it
-        for who in contents:
-            outgoing.answered(who)
-        assert not outgoing._owed
-
-    asyncio.run(scenario())
+    heard: dict[int, list[bytes]] = {}
+    sessions: Any = SimpleNamespace(
+        get=lambda who: SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
+    )
+    outgoing = Outgoing(sessions, set(range(people)), at_once)
+    contents = {who: who for who in range(people)}
+    tracemalloc.start()
+    await outgoing.each(contents, lambda who: who.to_bytes(4, "big") + bytes(size))
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * size
+    assert held < size
+    assert await outgoing.again(7)
+    assert heard[7][0] == heard[7][1]
+    outgoing.answered(7)
+    assert not await outgoing.again(7)  # it has shown that it has it
+    for who in contents:
+        outgoing.answered(who)
+    assert not outgoing._owed
 
 
 # ---------------------------------------------------------------- uploads that break off
@@ -471,30 +444,26 @@ async def chunks(data: bytes, then: Callable[[], Awaitable[Any]] | None = None) 
         await then()
 
 
-def test_an_upload_goes_on_where_it_broke_off() -> None:
+async def test_an_upload_goes_on_where_it_broke_off() -> None:
     vector = bytes(range(250)) * 4
-
-    async def scenario() -> None:
-        made, granted = uploads()
-        with pytest.raises(BrokenUpload):
-            await made.stage(0, chunks(vector[:300]))
-        assert made.broken(0)
-        assert made.again(0) == 300
-        assert not made.broken(0)
-        # A stream of the connection before, which this end still takes for alive, is overtaken and adds nothing.
-        old = asyncio.create_task(made.stage(0, chunks(vector[300:500], asyncio.Event().wait)))
-        await asyncio.sleep(0.01)
-        assert made.again(0) == 500
-        _, staged = await made.stage(0, chunks(vector[500:]))
-        assert staged == vector
-        with pytest.raises(UnexpectedUpload):
-            await old
-        assert not made.broken(0)
-        assert made.complete(0)
-        assert made.again(0) is None
-        assert granted == [0]
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    made, granted = uploads()
+    with pytest.raises(BrokenUpload):
+        await made.stage(0, chunks(vector[:300]))
+    assert made.broken(0)
+    assert made.again(0) == 300
+    assert not made.broken(0)
+    # A stream of the connection before, which this end still takes for alive, is overtaken and adds nothing.
+    old = asyncio.create_task(made.stage(0, chunks(vector[300:500], asyncio.Event().wait)))
+    await asyncio.sleep(0.01)
+    assert made.again(0) == 500
+    _, staged = await made.stage(0, chunks(vector[500:]))
+    assert staged == vector
+    with pytest.raises(UnexpectedUpload):
+        await old
+    assert not made.broken(0)
+    assert made.complete(0)
+    assert made.again(0) is None
+    assert granted == [0]
 
 
 async def waiting(chunks: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
@@ -503,87 +472,72 @@ async def waiting(chunks: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("end", ["a chunk that was here already", "a call that gRPC cancels"])
-def test_a_stream_that_ends_before_it_is_hurried_leaves_nothing_behind(end: str) -> None:
+async def test_a_stream_that_ends_before_it_is_hurried_leaves_nothing_behind(end: str) -> None:
     """Else whoever comes back a second time, or leaves, would end the coordinator: its clock has stopped by then."""
-
-    async def scenario() -> None:
-        made, _ = uploads()
-        arriving = asyncio.Queue[bytes]()
-        old = asyncio.create_task(made.stage(0, waiting(arriving)))
+    made, _ = uploads()
+    arriving = asyncio.Queue[bytes]()
+    old = asyncio.create_task(made.stage(0, waiting(arriving)))
+    arriving.put_nowait(bytes(100))
+    await asyncio.sleep(0.01)
+    if end == "a call that gRPC cancels":
+        old.cancel()
+    else:
         arriving.put_nowait(bytes(100))
-        await asyncio.sleep(0.01)
-        if end == "a call that gRPC cancels":
-            old.cancel()
-        else:
-            arriving.put_nowait(bytes(100))
-        assert made.again(0) == 100
-        await asyncio.gather(old, return_exceptions=True)
-        assert made.again(0) == 100
-        made.forget(0)
-        made.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    assert made.again(0) == 100
+    await asyncio.gather(old, return_exceptions=True)
+    assert made.again(0) == 100
+    made.forget(0)
+    made.close()
 
 
-def test_who_left_is_read_no_further() -> None:
+async def test_who_left_is_read_no_further() -> None:
     """Its credit is another's by now, and credits are what bounds the memory for vectors."""
-
-    async def scenario() -> None:
-        made, granted = uploads()
-        made.offer(1, bytes(32), bytes(64))
-        arriving = asyncio.Queue[bytes]()
-        reading = asyncio.create_task(made.stage(0, waiting(arriving)))
-        arriving.put_nowait(bytes(100))
-        await asyncio.sleep(0.01)
-        arriving.put_nowait(bytes(100))  # it is here before the hurry
-        made.forget(0)
-        assert granted == [0, 1]
-        with pytest.raises(UploadRefused, match="left the attempt"):
-            await reading
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    made, granted = uploads()
+    made.offer(1, bytes(32), bytes(64))
+    arriving = asyncio.Queue[bytes]()
+    reading = asyncio.create_task(made.stage(0, waiting(arriving)))
+    arriving.put_nowait(bytes(100))
+    await asyncio.sleep(0.01)
+    arriving.put_nowait(bytes(100))  # it is here before the hurry
+    made.forget(0)
+    assert granted == [0, 1]
+    with pytest.raises(UploadRefused, match="left the attempt"):
+        await reading
 
 
-def test_an_upload_is_not_begun_for_ever() -> None:
-    async def scenario() -> None:
-        made, _ = uploads()
-        for _ in range(MOST_STREAMS):
-            with pytest.raises(BrokenUpload):
-                await made.stage(0, chunks(b"a"))
-            assert made.again(0) is not None
-        with pytest.raises(UploadRefused, match="begun more than"):
+async def test_an_upload_is_not_begun_for_ever() -> None:
+    made, _ = uploads()
+    for _ in range(MOST_STREAMS):
+        with pytest.raises(BrokenUpload):
             await made.stage(0, chunks(b"a"))
-        made.forget(0)
-        assert made._offers[0].staged == b""  # nothing is held without a credit
-
-    asyncio.run(scenario())
+        assert made.again(0) is not None
+    with pytest.raises(UploadRefused, match="begun more than"):
+        await made.stage(0, chunks(b"a"))
+    made.forget(0)
+    assert made._offers[0].staged == b""  # nothing is held without a credit
 
 
 # ---------------------------------------------------------------- pauses, and pings
 
 
-def test_a_pause_between_rounds(tmp_path: Path) -> None:
+async def test_a_pause_between_rounds(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", name="places", rounds=3)
-
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "s.sqlite", study={"pause_s": 0.3}) as where:
-            peers = [Peer(where, key) for key in identities(folder)]
-            async with playing(peers):
-                where.start()
-                ended = (await where.wait_for("round_completed", round=1))["at"]
-                assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
-                assert len(where.study.sessions) == PARTICIPANTS
-                where.study._cohort_wait.pause_s = KEPT_S
-                told = await where.wait_for("pausing", round=2)
-                assert told["left_s"] == KEPT_S
-                assert where.running is not None
-                where.running.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await where.running
-        assert where.of("participant_dropped") == []
-        assert where.of("pausing", round=3) == []
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with coordinator(folder, tmp_path / "s.sqlite", study={"pause_s": 0.3}) as where:
+        peers = [Peer(where, key) for key in identities(folder)]
+        async with playing(peers):
+            where.start()
+            ended = (await where.wait_for("round_completed", round=1))["at"]
+            assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
+            assert len(where.study.sessions) == PARTICIPANTS
+            where.study._cohort_wait.pause_s = KEPT_S
+            told = await where.wait_for("pausing", round=2)
+            assert told["left_s"] == KEPT_S
+            assert where.running is not None
+            where.running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await where.running
+    assert where.of("participant_dropped") == []
+    assert where.of("pausing", round=3) == []
 
 
 def test_both_ends_agree_on_pings() -> None:

@@ -18,7 +18,9 @@ from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, iden
 from wire import coordinator_pb2 as pb
 
 
-def test_survivors_the_sum_and_the_lag(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_survivors_the_sum_and_the_lag(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     completed: list[Completed] = []
     honest = server.attempt.attempt.Unmasking.close
 
@@ -31,72 +33,62 @@ def test_survivors_the_sum_and_the_lag(study_folder: Path, tmp_path: Path, monke
     def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
         return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            keys = identities(study_folder)
-            peers = [Peer(where, keys[2], {"masked_input": refuses})]
-            peers += [Peer(where, key) for key in keys if key != keys[2]]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            first, second = where.of("round_completed")
-            assert first["survivors"] == [0, 1, 3, 4, 5, 6]
-            assert second["survivors"] == list(range(PARTICIPANTS))
-            for event, one in zip((first, second), completed, strict=True):
-                assert one.total.dtype.str == "<u2"
-                assert event["sum_sha256"] == hashlib.sha256(one.total.tobytes()).hexdigest()
-                lag = event["loop_lag_ms"]
-                assert 0 <= lag["p50"] <= lag["p99"] <= lag["max"]
-                assert lag["max"] > 0
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        keys = identities(study_folder)
+        peers = [Peer(where, keys[2], {"masked_input": refuses})]
+        peers += [Peer(where, key) for key in keys if key != keys[2]]
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        first, second = where.of("round_completed")
+        assert first["survivors"] == [0, 1, 3, 4, 5, 6]
+        assert second["survivors"] == list(range(PARTICIPANTS))
+        for event, one in zip((first, second), completed, strict=True):
+            assert one.total.dtype.str == "<u2"
+            assert event["sum_sha256"] == hashlib.sha256(one.total.tobytes()).hexdigest()
+            lag = event["loop_lag_ms"]
+            assert 0 <= lag["p50"] <= lag["p99"] <= lag["max"]
+            assert lag["max"] > 0
 
 
 @pytest.mark.parametrize("phase", ["Connecting", "AdvertiseKeys"])
-def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_path: Path, phase: str) -> None:
+async def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_path: Path, phase: str) -> None:
     def nothing(_: Peer, __: Any) -> None:
         return None
 
-    async def scenario() -> None:
-        tables = {"coordinator": {"max_attempts": 1}, "deadlines": {"connect_s": 1.0, "advertise_keys_s": 0.5}}
-        if phase != "Connecting":
-            del tables["deadlines"]["connect_s"]
-        async with coordinator(study_folder, tmp_path / "state.sqlite", **tables) as where:
-            peers = [Peer(where, key, {"advertise_keys": nothing}) for key in identities(study_folder)]
-            async with playing([] if phase == "Connecting" else peers):
-                where.start()
-                await where.finish()
-            [event] = where.of("attempt_aborted", phase=phase)
-            assert event["loop_lag_ms"]["max"] > 0
-
-    asyncio.run(scenario())
+    tables = {"coordinator": {"max_attempts": 1}, "deadlines": {"connect_s": 1.0, "advertise_keys_s": 0.5}}
+    if phase != "Connecting":
+        del tables["deadlines"]["connect_s"]
+    async with coordinator(study_folder, tmp_path / "state.sqlite", **tables) as where:
+        peers = [Peer(where, key, {"advertise_keys": nothing}) for key in identities(study_folder)]
+        async with playing([] if phase == "Connecting" else peers):
+            where.start()
+            await where.finish()
+        [event] = where.of("attempt_aborted", phase=phase)
+        assert event["loop_lag_ms"]["max"] > 0
 
 
-def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
+async def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = server.trained_model.write_model
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        peers = [Peer(where, key) for key in identities(study_folder)]
+        loop, left = asyncio.get_running_loop(), []
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            peers = [Peer(where, key) for key in identities(study_folder)]
-            loop, left = asyncio.get_running_loop(), []
+        def slowly(*arguments: Any) -> Any:
+            if not left:
+                left.append(asyncio.run_coroutine_threadsafe(peers[4].close(), loop))
+                left[0].result(timeout=10)
+                deadline = time.monotonic() + 10
+                while not where.of("participant_lost") and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            return written(*arguments)
 
-            def slowly(*arguments: Any) -> Any:
-                if not left:
-                    left.append(asyncio.run_coroutine_threadsafe(peers[4].close(), loop))
-                    left[0].result(timeout=10)
-                    deadline = time.monotonic() + 10
-                    while not where.of("participant_lost") and time.monotonic() < deadline:
-                        time.sleep(0.01)
-                return written(*arguments)
-
-            monkeypatch.setattr(server.trained_model, "write_model", slowly)
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            assert [event["participant"] for event in where.of("participant_lost")][:1] == [4]
-            assert where.of("attempt_started")[0]["cohort"] == PARTICIPANTS - 1
-            assert where.of("participant_dropped") == []
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(server.trained_model, "write_model", slowly)
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        assert [event["participant"] for event in where.of("participant_lost")][:1] == [4]
+        assert where.of("attempt_started")[0]["cohort"] == PARTICIPANTS - 1
+        assert where.of("participant_dropped") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,9 @@ TWISTS: dict[int, dict[str, Any]] = {
 }
 
 
-def test_sums_are_right_whoever_leaves(ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sums_are_right_whoever_leaves(
+    ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     totals: list[Completed] = []
     honest = server.attempt.attempt.Unmasking.close
 
@@ -91,32 +92,28 @@ def test_sums_are_right_whoever_leaves(ring_folder: Path, tmp_path: Path, monkey
         return totals[-1]
 
     monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
-
-    async def scenario() -> None:
-        async with coordinator(ring_folder, tmp_path / "state.sqlite", connections=2 * MEMBERS) as where:
-            keys = identities(ring_folder)
-            peers = [Noted(where, key, TWISTS.get(position, {})) for position, key in enumerate(keys)]
-            async with playing(list(peers)):
-                where.start()
-                outcome = await where.finish()
-            assert outcome.rounds_completed == 2
-            first, second = where.of("round_completed")
-            assert (first["u1"], first["u2"], first["u3"]) == (MEMBERS - 1, MEMBERS - 2, MEMBERS - 3)
-            # In both rounds 67 advertised and three more may leave: degree 10, threshold 7.
-            assert {len(peer.neighbours) for peer in peers if 2 in peer.vectors} == {10}
-            [cheat] = where.of("participant_excluded")
-            assert cheat["participant"] == 51
-            assert cheat["reason"] == "ConsistencyCheck: the signature doesn't cover these sets"
-            assert (second["u1"], second["u3"], second["dropouts"]) == (MEMBERS - 1, MEMBERS - 1, 0)
-            bits = where.study._plan.bits
-            for round_, completed in enumerate(totals, 1):
-                masked = [peers[who].vectors[round_].astype(np.uint64) for who in sorted(completed.u3)]
-                assert (completed.total == np.sum(masked, axis=0) % (1 << bits)).all()
-            assert totals[0].u3 == frozenset(range(MEMBERS)) - {5, 17, 30}
-            planned = where.of("study_started")[0]["plan"]
-            assert (planned["graph"], planned["adversary"]) == ("harary", "malicious")
-
-    asyncio.run(scenario())
+    async with coordinator(ring_folder, tmp_path / "state.sqlite", connections=2 * MEMBERS) as where:
+        keys = identities(ring_folder)
+        peers = [Noted(where, key, TWISTS.get(position, {})) for position, key in enumerate(keys)]
+        async with playing(list(peers)):
+            where.start()
+            outcome = await where.finish()
+        assert outcome.rounds_completed == 2
+        first, second = where.of("round_completed")
+        assert (first["u1"], first["u2"], first["u3"]) == (MEMBERS - 1, MEMBERS - 2, MEMBERS - 3)
+        # In both rounds 67 advertised and three more may leave: degree 10, threshold 7.
+        assert {len(peer.neighbours) for peer in peers if 2 in peer.vectors} == {10}
+        [cheat] = where.of("participant_excluded")
+        assert cheat["participant"] == 51
+        assert cheat["reason"] == "ConsistencyCheck: the signature doesn't cover these sets"
+        assert (second["u1"], second["u3"], second["dropouts"]) == (MEMBERS - 1, MEMBERS - 1, 0)
+        bits = where.study._plan.bits
+        for round_, completed in enumerate(totals, 1):
+            masked = [peers[who].vectors[round_].astype(np.uint64) for who in sorted(completed.u3)]
+            assert (completed.total == np.sum(masked, axis=0) % (1 << bits)).all()
+        assert totals[0].u3 == frozenset(range(MEMBERS)) - {5, 17, 30}
+        planned = where.of("study_started")[0]["plan"]
+        assert (planned["graph"], planned["adversary"]) == ("harary", "malicious")
     chain, authority = Chain(), authority_of(ring_folder).public_key().public_bytes_raw()
     for round_ in (1, 2):
         verified = verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority)

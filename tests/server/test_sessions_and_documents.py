@@ -109,38 +109,32 @@ def test_every_error_of_the_core_has_a_status() -> None:
         ({"nonce": b"short"}, "32 bytes"),
     ],
 )
-def test_open_refused(study_folder: Path, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            call = raw_session(channel)
-            message = pb.ParticipantMessage(open=opening(identities(study_folder)[0], **changes))
-            await call.write(message.SerializeToString())
-            code, details = await ending(call)
-            assert code == grpc.StatusCode.PERMISSION_DENIED
-            assert told in details
-            assert where.of("participant_connected") == []
-
-    asyncio.run(scenario())
+async def test_open_refused(study_folder: Path, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        call = raw_session(channel)
+        message = pb.ParticipantMessage(open=opening(identities(study_folder)[0], **changes))
+        await call.write(message.SerializeToString())
+        code, details = await ending(call)
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+        assert told in details
+        assert where.of("participant_connected") == []
 
 
 @pytest.mark.parametrize("who", ["a stranger", "a neighbour", "a replay"])
-def test_proof_refused(study_folder: Path, tmp_path: Path, who: str) -> None:
-    async def scenario() -> None:
-        mine, other = identities(study_folder)[:2]
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            call = raw_session(channel)
-            await call.write(pb.ParticipantMessage(open=opening(mine)).SerializeToString())
-            challenge = pb.CoordinatorMessage.FromString(await call.read()).challenge
-            signer = {"a stranger": IdentityKey.generate(os.urandom), "a neighbour": other, "a replay": mine}[who]
-            nonce = bytes(32) if who == "a replay" else challenge.nonce
-            signature = signer.sign(session_statement("seven", mine.public, bytes(32), nonce))
-            await call.write(pb.ParticipantMessage(proof=pb.Proof(signature=signature)).SerializeToString())
-            code, details = await ending(call)
-            assert code == grpc.StatusCode.PERMISSION_DENIED
-            assert "proof of identity" in details
-            assert where.study.sessions.get(0) is None
-
-    asyncio.run(scenario())
+async def test_proof_refused(study_folder: Path, tmp_path: Path, who: str) -> None:
+    mine, other = identities(study_folder)[:2]
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        call = raw_session(channel)
+        await call.write(pb.ParticipantMessage(open=opening(mine)).SerializeToString())
+        challenge = pb.CoordinatorMessage.FromString(await call.read()).challenge
+        signer = {"a stranger": IdentityKey.generate(os.urandom), "a neighbour": other, "a replay": mine}[who]
+        nonce = bytes(32) if who == "a replay" else challenge.nonce
+        signature = signer.sign(session_statement("seven", mine.public, bytes(32), nonce))
+        await call.write(pb.ParticipantMessage(proof=pb.Proof(signature=signature)).SerializeToString())
+        code, details = await ending(call)
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+        assert "proof of identity" in details
+        assert where.study.sessions.get(0) is None
 
 
 FIRST_BYTES = {
@@ -154,26 +148,23 @@ FIRST_BYTES = {
 
 
 @pytest.mark.parametrize("first", FIRST_BYTES)
-def test_a_session_that_begins_wrong(
+async def test_a_session_that_begins_wrong(
     study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str
 ) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            call = raw_session(channel)
-            content = FIRST_BYTES[first]
-            if content is None:
-                await call.done_writing()
-            else:
-                with contextlib.suppress(grpc.aio.AioRpcError):  # it may be refused before it is written
-                    await call.write(content)
-            code, _ = await ending(call)
-            assert code != grpc.StatusCode.OK
-            # The coordinator is as it was: an honest participant opens its session.
-            session = await open_session(channel, identities(study_folder)[0], "seven")
-            assert len(session.welcome.session_token) == 32
-            session.close()
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        call = raw_session(channel)
+        content = FIRST_BYTES[first]
+        if content is None:
+            await call.done_writing()
+        else:
+            with contextlib.suppress(grpc.aio.AioRpcError):  # it may be refused before it is written
+                await call.write(content)
+        code, _ = await ending(call)
+        assert code != grpc.StatusCode.OK
+        # The coordinator is as it was: an honest participant opens its session.
+        session = await open_session(channel, identities(study_folder)[0], "seven")
+        assert len(session.welcome.session_token) == 32
+        session.close()
     assert faults(caplog) == []
 
 
@@ -189,7 +180,7 @@ IN_SESSION = {
 
 @pytest.mark.parametrize("phase", ["AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck"])
 @pytest.mark.parametrize("content", IN_SESSION)
-def test_a_stream_that_turns_to_garbage_is_a_dropout(
+async def test_a_stream_that_turns_to_garbage_is_a_dropout(
     study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, phase: str, content: str
 ) -> None:
     """In every phase but the last, which may end without the culprit; the others answer that one when it is noticed."""
@@ -215,62 +206,55 @@ def test_a_stream_that_turns_to_garbage_is_a_dropout(
             await self.where.wait_for("participant_dropped")
             await super().on_unmasking_request(message)
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            keys = identities(study_folder)
-            peers = [Vandal(where, keys[0]), *(Waiting(where, key) for key in keys[1:])]
-            async with playing(peers):
-                where.start()
-                assert (await where.finish()).rounds_completed == 2
-            [drop] = where.of("participant_dropped")
-            assert (drop["round"], drop["participant"]) == (1, 0)
-            # Once enough have signed, shares are asked for.
-            assert drop["phase"] in ({phase, "Unmasking"} if phase == "ConsistencyCheck" else {phase})
-            [lost] = where.of("participant_lost", participant=0)
-            assert lost["reason"] == drop["reason"]
-            first, second = where.of("round_completed")
-            assert first["u3"] == PARTICIPANTS - (phase != "ConsistencyCheck")
-            assert second["u1"] == PARTICIPANTS - 1
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys = identities(study_folder)
+        peers = [Vandal(where, keys[0]), *(Waiting(where, key) for key in keys[1:])]
+        async with playing(peers):
+            where.start()
+            assert (await where.finish()).rounds_completed == 2
+        [drop] = where.of("participant_dropped")
+        assert (drop["round"], drop["participant"]) == (1, 0)
+        # Once enough have signed, shares are asked for.
+        assert drop["phase"] in ({phase, "Unmasking"} if phase == "ConsistencyCheck" else {phase})
+        [lost] = where.of("participant_lost", participant=0)
+        assert lost["reason"] == drop["reason"]
+        first, second = where.of("round_completed")
+        assert first["u3"] == PARTICIPANTS - (phase != "ConsistencyCheck")
+        assert second["u1"] == PARTICIPANTS - 1
     assert faults(caplog) == []
 
 
-def test_a_second_session_replaces_the_first(study_folder: Path, tmp_path: Path) -> None:
+async def test_a_second_session_replaces_the_first(study_folder: Path, tmp_path: Path) -> None:
     """In the middle of an attempt: the attempt is lost for the participant, the next one has it again."""
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys = identities(study_folder)
+        again = Peer(where, keys[0])
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            keys = identities(study_folder)
-            again = Peer(where, keys[0])
+        class Doubled(Peer):
+            async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
+                await again.connect()
+                tasks.append(asyncio.create_task(again.play()))
+                await super().on_cohort_keys(message)
 
-            class Doubled(Peer):
-                async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
-                    await again.connect()
-                    tasks.append(asyncio.create_task(again.play()))
-                    await super().on_cohort_keys(message)
-
-            tasks: list[asyncio.Task[Any]] = []
-            peers = [Doubled(where, keys[0]), *(Peer(where, key) for key in keys[1:])]
-            async with playing(peers) as first_tasks:
-                where.start()
-                await where.finish()
-                assert await asyncio.wait_for(first_tasks[0], 20) is None  # the older stream just ends
-                assert await asyncio.wait_for(tasks[0], 20) == "rounds done"
-                old = peers[0].session
-                assert old is not None
-                with pytest.raises(DocumentUnavailable, match="no open session has this token"):
-                    await old.download(old.welcome.study_sha256, 1 << 20)
-            await again.close()
-            [drop] = where.of("participant_dropped")
-            assert (drop["participant"], drop["phase"]) == (0, "ShareKeys")
-            assert "replaced" in drop["reason"]
-            assert [round_["u1"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-
-    asyncio.run(scenario())
+        tasks: list[asyncio.Task[Any]] = []
+        peers = [Doubled(where, keys[0]), *(Peer(where, key) for key in keys[1:])]
+        async with playing(peers) as first_tasks:
+            where.start()
+            await where.finish()
+            assert await asyncio.wait_for(first_tasks[0], 20) is None  # the older stream just ends
+            assert await asyncio.wait_for(tasks[0], 20) == "rounds done"
+            old = peers[0].session
+            assert old is not None
+            with pytest.raises(DocumentUnavailable, match="no open session has this token"):
+                await old.download(old.welcome.study_sha256, 1 << 20)
+        await again.close()
+        [drop] = where.of("participant_dropped")
+        assert (drop["participant"], drop["phase"]) == (0, "ShareKeys")
+        assert "replaced" in drop["reason"]
+        assert [round_["u1"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
 
 
-def test_messages_of_other_attempts_are_not_read(study_folder: Path, tmp_path: Path) -> None:
+async def test_messages_of_other_attempts_are_not_read(study_folder: Path, tmp_path: Path) -> None:
     def stray(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
         kind = {pb.Advertisement: "advertise_keys", pb.ConsistencySignature: "consistency"}[type(honest)]
         strays = [
@@ -282,81 +266,68 @@ def test_messages_of_other_attempts_are_not_read(study_folder: Path, tmp_path: P
         refusals = [pb.ParticipantMessage(refusal=pb.Refusal(round=2, attempt=1))]
         return [*strays, *refusals, peer.wrap(**{kind: honest})]
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            keys = identities(study_folder)
-            twists = {"advertise_keys": stray, "consistency": stray}
-            peers = [Peer(where, keys[0], twists), *(Peer(where, key) for key in keys[1:])]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            assert where.of("participant_dropped") == []
-            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys = identities(study_folder)
+        twists = {"advertise_keys": stray, "consistency": stray}
+        peers = [Peer(where, keys[0], twists), *(Peer(where, key) for key in keys[1:])]
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        assert where.of("participant_dropped") == []
+        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
 
 
-def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Path) -> None:
+async def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Path) -> None:
     """Messages outside any attempt, and heartbeats whose answers are never read, pile up nowhere."""
-
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            session = await open_session(channel, identities(study_folder)[0], "seven")
-            kinds = [
-                pb.ParticipantMessage(heartbeat=pb.Heartbeat()),
-                pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)),
-                pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1)),
-                pb.ParticipantMessage(ready=pb.Ready()),
-            ]
-            for _ in range(MOST_STRAYS // 2):
-                for message in kinds:
-                    await session.send(message)
-            inside = where.study.sessions.get(0)
-            assert inside is not None
-            async with asyncio.timeout(20):
-                while not inside.ready:
-                    await asyncio.sleep(0.01)
-            assert inside.outbox.qsize() <= 2
-            session.close()
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        session = await open_session(channel, identities(study_folder)[0], "seven")
+        kinds = [
+            pb.ParticipantMessage(heartbeat=pb.Heartbeat()),
+            pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)),
+            pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1)),
+            pb.ParticipantMessage(ready=pb.Ready()),
+        ]
+        for _ in range(MOST_STRAYS // 2):
+            for message in kinds:
+                await session.send(message)
+        inside = where.study.sessions.get(0)
+        assert inside is not None
+        async with asyncio.timeout(20):
+            while not inside.ready:
+                await asyncio.sleep(0.01)
+        assert inside.outbox.qsize() <= 2
+        session.close()
 
 
-def test_a_flood_without_end_ends_its_session(study_folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            session = await open_session(channel, identities(study_folder)[0], "seven")
-            inside = where.study.sessions.get(0)
-            assert inside is not None
-            with contextlib.suppress(Exception):  # whatever gRPC says to a stream that is over
-                for _ in range(2 * MOST_STRAYS):
-                    await session.send(pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)))
-            async with asyncio.timeout(20):
-                await inside.over.wait()
-            assert inside.strays == MOST_STRAYS + 1
-
-    asyncio.run(scenario())
+async def test_a_flood_without_end_ends_its_session(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        session = await open_session(channel, identities(study_folder)[0], "seven")
+        inside = where.study.sessions.get(0)
+        assert inside is not None
+        with contextlib.suppress(Exception):  # whatever gRPC says to a stream that is over
+            for _ in range(2 * MOST_STRAYS):
+                await session.send(pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)))
+        async with asyncio.timeout(20):
+            await inside.over.wait()
+        assert inside.strays == MOST_STRAYS + 1
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_a_message_larger_than_an_attempt_is_not_parsed(study_folder: Path, tmp_path: Path, size: int) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            largest = where.study.sessions.most_message_bytes
-            assert largest == 256 * 7 + 1024  # six neighbours
-            session = await open_session(channel, identities(study_folder)[0], "seven")
-            inside = where.study.sessions.get(0)
-            assert inside is not None
-            heartbeat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
-            await session.send(heartbeat.FromString(heartbeat.SerializeToString() + unknown_field(largest - 2 + size)))
-            await session.send(pb.ParticipantMessage(ready=pb.Ready()))
-            async with asyncio.timeout(20):
-                while not (inside.ready or inside.closed):
-                    await asyncio.sleep(0.01)
-            assert (inside.ready, inside.closed) == (size == 0, size == 1)
-            session.close()
-
-    asyncio.run(scenario())
+async def test_a_message_larger_than_an_attempt_is_not_parsed(study_folder: Path, tmp_path: Path, size: int) -> None:
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        largest = where.study.sessions.most_message_bytes
+        assert largest == 256 * 7 + 1024  # six neighbours
+        session = await open_session(channel, identities(study_folder)[0], "seven")
+        inside = where.study.sessions.get(0)
+        assert inside is not None
+        heartbeat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
+        await session.send(heartbeat.FromString(heartbeat.SerializeToString() + unknown_field(largest - 2 + size)))
+        await session.send(pb.ParticipantMessage(ready=pb.Ready()))
+        async with asyncio.timeout(20):
+            while not (inside.ready or inside.closed):
+                await asyncio.sleep(0.01)
+        assert (inside.ready, inside.closed) == (size == 0, size == 1)
+        session.close()
 
 
 def test_whoever_reads_nothing_ends_and_whoever_comes_too_often_waits() -> None:
@@ -376,43 +347,37 @@ def test_whoever_reads_nothing_ends_and_whoever_comes_too_often_waits() -> None:
 
 
 @pytest.mark.parametrize("token", [None, b"", bytes(32), b"x" * 5000])
-def test_documents_and_uploads_need_a_token(study_folder: Path, tmp_path: Path, token: bytes | None) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-            session = await open_session(channel, identities(study_folder)[0], "seven")
-            metadata = () if token is None else ((TOKEN_METADATA, token),)
-            request = pb.DocumentRequest(sha256=session.welcome.study_sha256)
-            download = channel.unary_stream(
-                SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString
-            )(request, metadata=metadata)
-            assert (await ending(download))[0] == grpc.StatusCode.UNAUTHENTICATED
-            code, tries = LOST[0], 0
-            while code in LOST and tries < 4:
-                tries += 1
-                code = await channel.stream_unary(SERVICE + "Upload")(frames(b"vector"), metadata=metadata).code()
-            assert code == grpc.StatusCode.UNAUTHENTICATED
-            session.close()
-
-    asyncio.run(scenario())
+async def test_documents_and_uploads_need_a_token(study_folder: Path, tmp_path: Path, token: bytes | None) -> None:
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        session = await open_session(channel, identities(study_folder)[0], "seven")
+        metadata = () if token is None else ((TOKEN_METADATA, token),)
+        request = pb.DocumentRequest(sha256=session.welcome.study_sha256)
+        download = channel.unary_stream(SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString)(
+            request, metadata=metadata
+        )
+        assert (await ending(download))[0] == grpc.StatusCode.UNAUTHENTICATED
+        code, tries = LOST[0], 0
+        while code in LOST and tries < 4:
+            tries += 1
+            code = await channel.stream_unary(SERVICE + "Upload")(frames(b"vector"), metadata=metadata).code()
+        assert code == grpc.StatusCode.UNAUTHENTICATED
+        session.close()
 
 
-def test_documents(study_folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            peer = Peer(where, identities(study_folder)[0])
-            await peer.connect()
-            assert peer.session is not None
-            study_bytes = await peer.download(peer.session.welcome.study_sha256)
-            assert hashlib.sha256(study_bytes).digest() == peer.session.welcome.study_sha256
-            for unknown in (b"", bytes(32), b"x" * 1000, hashlib.sha256(b"the key").digest()):
-                with pytest.raises(DocumentUnavailable, match="no document of this study has this digest"):
-                    await peer.download(unknown)
-            await peer.close()
-
-    asyncio.run(scenario())
+async def test_documents(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        peer = Peer(where, identities(study_folder)[0])
+        await peer.connect()
+        assert peer.session is not None
+        study_bytes = await peer.download(peer.session.welcome.study_sha256)
+        assert hashlib.sha256(study_bytes).digest() == peer.session.welcome.study_sha256
+        for unknown in (b"", bytes(32), b"x" * 1000, hashlib.sha256(b"the key").digest()):
+            with pytest.raises(DocumentUnavailable, match="no document of this study has this digest"):
+                await peer.download(unknown)
+        await peer.close()
 
 
-def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_folder: Path, tmp_path: Path) -> None:
+async def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_folder: Path, tmp_path: Path) -> None:
     """Before any round, before the offer, after the receipt, and with the token of another participant."""
     told: list[tuple[str, str]] = []
 
@@ -445,23 +410,19 @@ def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_folder:
             await super().on_neighbour_shares(message)
 
     peers: list[Peer] = []
-
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            keys = identities(study_folder)
-            peers[:] = [Eager(where, keys[0]), Thief(where, keys[1]), *(Slow(where, key) for key in keys[2:])]
-            async with playing(peers):
-                await attempt("before any round", peers[0], bytes(1024))
-                where.start()
-                await where.finish()
-            assert where.of("participant_dropped") == []
-            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys = identities(study_folder)
+        peers[:] = [Eager(where, keys[0]), Thief(where, keys[1]), *(Slow(where, key) for key in keys[2:])]
+        async with playing(peers):
+            await attempt("before any round", peers[0], bytes(1024))
+            where.start()
+            await where.finish()
+        assert where.of("participant_dropped") == []
+        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
     assert {name for name, _ in told} == {"before any round", "before the offer", "twice", "as another"}
 
 
-def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> None:
+async def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> None:
     """Two credits, seven uploads: a third participant is told to send when one of the first two is done."""
     at_once: list[int] = []
     sending: set[int] = set()
@@ -479,22 +440,17 @@ def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> Non
 
         await peer.upload(chunks())
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 2}) as where:
-            peers = [
-                Peer(where, key, uploader=watched, misbehaves=frozenset({1, 2})) for key in identities(study_folder)
-            ]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 2}) as where:
+        peers = [Peer(where, key, uploader=watched, misbehaves=frozenset({1, 2})) for key in identities(study_folder)]
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
     assert max(at_once) == 2
     assert len(at_once) == 2 * PARTICIPANTS
 
 
-def test_a_dropped_upload_is_let_go_of_at_once(study_folder: Path, tmp_path: Path) -> None:
+async def test_a_dropped_upload_is_let_go_of_at_once(study_folder: Path, tmp_path: Path) -> None:
     """One credit, and its holder stops in the middle and leaves: the others go on, no half vector stays staged."""
     ended: list[str] = []
 
@@ -518,41 +474,32 @@ def test_a_dropped_upload_is_let_go_of_at_once(study_folder: Path, tmp_path: Pat
         except grpc.aio.AioRpcError as error:
             ended.append(error.details() or "")
 
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 1}) as where:
-            keys = identities(study_folder)
-            peers = [Peer(where, keys[0], uploader=half), *(Peer(where, key) for key in keys[1:])]
-            async with playing(peers):
-                where.start()
-                await where.finish()
-            [drop] = where.of("participant_dropped")
-            assert (drop["participant"], drop["reason"]) == (0, "failed on its own side")
-            assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS - 1, PARTICIPANTS]
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 1}) as where:
+        keys = identities(study_folder)
+        peers = [Peer(where, keys[0], uploader=half), *(Peer(where, key) for key in keys[1:])]
+        async with playing(peers):
+            where.start()
+            await where.finish()
+        [drop] = where.of("participant_dropped")
+        assert (drop["participant"], drop["reason"]) == (0, "failed on its own side")
+        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS - 1, PARTICIPANTS]
     assert len(ended) == 1
     assert "left the attempt" in ended[0] or "no upload" in ended[0]
 
 
-def test_chunks_of_a_large_document(study_folder: Path, tmp_path: Path) -> None:
+async def test_chunks_of_a_large_document(study_folder: Path, tmp_path: Path) -> None:
     """More than one chunk, none above 256 KiB."""
-
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-            large = os.urandom(600_000)
-            where.study._documents[hashlib.sha256(large).digest()] = large
-            peer = Peer(where, identities(study_folder)[0])
-            await peer.connect()
-            assert peer.session is not None
-            assert peer.channel is not None
-            call = peer.channel.unary_stream(
-                SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString
-            )(
-                pb.DocumentRequest(sha256=hashlib.sha256(large).digest()),
-                metadata=((TOKEN_METADATA, peer.session.welcome.session_token),),
-            )
-            sizes = [len(unframe(frame)) async for frame in call]
-            assert sizes == [262_144, 262_144, 600_000 - 2 * 262_144]
-            await peer.close()
-
-    asyncio.run(scenario())
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        large = os.urandom(600_000)
+        where.study._documents[hashlib.sha256(large).digest()] = large
+        peer = Peer(where, identities(study_folder)[0])
+        await peer.connect()
+        assert peer.session is not None
+        assert peer.channel is not None
+        call = peer.channel.unary_stream(SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString)(
+            pb.DocumentRequest(sha256=hashlib.sha256(large).digest()),
+            metadata=((TOKEN_METADATA, peer.session.welcome.session_token),),
+        )
+        sizes = [len(unframe(frame)) async for frame in call]
+        assert sizes == [262_144, 262_144, 600_000 - 2 * 262_144]
+        await peer.close()

@@ -29,56 +29,48 @@ def study_of(heard: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("message", [REFUSAL, pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1))])
-def test_nothing_it_says_counts(message: pb.ParticipantMessage) -> None:
+async def test_nothing_it_says_counts(message: pb.ParticipantMessage) -> None:
     """Its position may be that of somebody else by now, who would be dropped in its place."""
-
-    async def scenario() -> None:
-        heard: list[Any] = []
-        session = Session(b"i" * 32, 3, "host", b"t" * 32)
+    heard: list[Any] = []
+    session = Session(b"i" * 32, 3, "host", b"t" * 32)
+    service._receive(study_of(heard), session, message.SerializeToString())
+    assert heard[-1][1] == 3
+    session.close()
+    with pytest.raises(SessionRefused, match="the session is over"):
         service._receive(study_of(heard), session, message.SerializeToString())
-        assert heard[-1][1] == 3
-        session.close()
-        with pytest.raises(SessionRefused, match="the session is over"):
-            service._receive(study_of(heard), session, message.SerializeToString())
-        assert len(heard) == 1
-
-    asyncio.run(scenario())
+    assert len(heard) == 1
 
 
-def test_it_is_over_although_its_peer_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_over_although_its_peer_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its place is lost after a moment. The call stays, among those that its certificate may have open, until the
     connection ends: for so long gRPC holds the message that isn't read, whatever becomes of the call."""
     monkeypatch.setattr(service, "FAREWELL_S", 0.1)
+    session, heard = Session(b"i" * 32, 3, "host", b"t" * 32), list[Any]()
 
-    async def scenario() -> None:
-        session, heard = Session(b"i" * 32, 3, "host", b"t" * 32), list[Any]()
+    async def handshake(*_: Any) -> Session:
+        return session
 
-        async def handshake(*_: Any) -> Session:
-            return session
+    connection_ended = asyncio.Event()
 
-        connection_ended = asyncio.Event()
+    async def never(_: bytes) -> None:
+        await connection_ended.wait()
+        raise ConnectionError
 
-        async def never(_: bytes) -> None:
-            await connection_ended.wait()
-            raise ConnectionError
+    async def requests() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
 
-        async def requests() -> AsyncIterator[bytes]:
-            await asyncio.Event().wait()
-            yield b""
-
-        monkeypatch.setattr(service, "_handshake", handshake)
-        context: Any = SimpleNamespace(write=never, peer=lambda: "ipv4:127.0.0.1:1")
-        task = asyncio.create_task(service._session(study_of(heard), requests(), context))
-        await asyncio.sleep(0)
-        session.send(b"the last word")
-        await asyncio.sleep(0.01)
-        session.close()
-        async with asyncio.timeout(30):
-            while not heard:
-                await asyncio.sleep(0.01)
-            assert heard == [("lost", "connection closed")]
-            assert not task.done()
-            connection_ended.set()
-            await task
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(service, "_handshake", handshake)
+    context: Any = SimpleNamespace(write=never, peer=lambda: "ipv4:127.0.0.1:1")
+    task = asyncio.create_task(service._session(study_of(heard), requests(), context))
+    await asyncio.sleep(0)
+    session.send(b"the last word")
+    await asyncio.sleep(0.01)
+    session.close()
+    async with asyncio.timeout(30):
+        while not heard:
+            await asyncio.sleep(0.01)
+        assert heard == [("lost", "connection closed")]
+        assert not task.done()
+        connection_ended.set()
+        await task

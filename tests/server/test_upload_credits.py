@@ -39,65 +39,53 @@ async def dribbled(begins_with: int) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("begins_with", [1, 4096])
-def test_a_byte_now_and_then_gives_the_credit_back(begins_with: int) -> None:
-    async def scenario() -> list[int]:
-        bench = Bench(stall_s=0.5)
-        with pytest.raises(UploadRefused, match="at less than 16 KiB a second"):
-            await bench.upload(0, dribbled(begins_with))
-        return bench.granted
-
-    assert asyncio.run(scenario()) == [0, 1]
+async def test_a_byte_now_and_then_gives_the_credit_back(begins_with: int) -> None:
+    bench = Bench(stall_s=0.5)
+    with pytest.raises(UploadRefused, match="at less than 16 KiB a second"):
+        await bench.upload(0, dribbled(begins_with))
+    assert bench.granted == [0, 1]
 
 
 @pytest.mark.parametrize("sends", [b"", b"a"])
-def test_coming_back_again_and_again_gives_the_credit_back(sends: bytes) -> None:
+async def test_coming_back_again_and_again_gives_the_credit_back(sends: bytes) -> None:
     """Each time a new stream, with a byte or without one: one clock counts for them all."""
 
     async def broken() -> AsyncIterator[bytes]:
         if sends:
             yield frame(sends)
 
-    async def scenario() -> list[int]:
-        bench = Bench(stall_s=0.2)
-        bench.uploads.expired = lambda who, why: bench.uploads.forget(who)
-        async with asyncio.timeout(PATIENCE_S):
-            while bench.uploads.again(0) is not None:
-                if sends and bench.uploads._offers[0].streams < MOST_STREAMS:
-                    with pytest.raises(BrokenUpload):
-                        await bench.uploads.stage(0, broken())
-                await asyncio.sleep(0.1)
-        return bench.granted
-
-    assert asyncio.run(scenario()) == [0, 1]
+    bench = Bench(stall_s=0.2)
+    bench.uploads.expired = lambda who, why: bench.uploads.forget(who)
+    async with asyncio.timeout(PATIENCE_S):
+        while bench.uploads.again(0) is not None:
+            if sends and bench.uploads._offers[0].streams < MOST_STREAMS:
+                with pytest.raises(BrokenUpload):
+                    await bench.uploads.stage(0, broken())
+            await asyncio.sleep(0.1)
+    assert bench.granted == [0, 1]
 
 
-def test_a_credit_is_not_kept_for_as_long_as_a_place() -> None:
+async def test_a_credit_is_not_kept_for_as_long_as_a_place() -> None:
     """Its upload broke off, and it stays away."""
 
     async def broken() -> AsyncIterator[bytes]:
         yield frame(b"a")
 
-    async def scenario() -> list[int]:
-        bench = Bench(stall_s=0.1)
-        gone = asyncio.Event()
-        bench.uploads.expired = lambda who, why: (bench.uploads.forget(who), gone.set())
-        with pytest.raises(BrokenUpload):
-            await bench.uploads.stage(0, broken())
-        await asyncio.wait_for(gone.wait(), PATIENCE_S)
-        return bench.granted
-
-    assert asyncio.run(scenario()) == [0, 1]
+    bench = Bench(stall_s=0.1)
+    gone = asyncio.Event()
+    bench.uploads.expired = lambda who, why: (bench.uploads.forget(who), gone.set())
+    with pytest.raises(BrokenUpload):
+        await bench.uploads.stage(0, broken())
+    await asyncio.wait_for(gone.wait(), PATIENCE_S)
+    assert bench.granted == [0, 1]
 
 
-def test_a_vector_in_time_counts() -> None:
+async def test_a_vector_in_time_counts() -> None:
     async def whole() -> AsyncIterator[bytes]:
         for one in frames(bytes(SIZE)):
             yield one
 
-    async def scenario() -> list[int]:
-        bench = Bench(stall_s=PATIENCE_S)
-        await bench.upload(0, whole())
-        await bench.upload(1, whole())
-        return bench.granted
-
-    assert asyncio.run(scenario()) == [0, 1]
+    bench = Bench(stall_s=PATIENCE_S)
+    await bench.upload(0, whole())
+    await bench.upload(1, whole())
+    assert bench.granted == [0, 1]
