@@ -378,7 +378,7 @@ with_model(
     "model-that-policy-does-not-list",
     "Begins a round from a model that the participants' policy does not list.",
     "They refuse by their policy.",
-    Naive("client.policy", without=("model-digest",), shows="goes on"),
+    Naive("client.policy", without=("which {key} doesn't hold",), shows="goes on"),
     outcome="refused by policy",
     policy={"model_digests": ("ab" * 32,)},
 )
