@@ -107,23 +107,20 @@ def test_two_rosters_of_one_version(study_folder: Path, played: Play) -> None:
     assert not story.sent
 
 
-def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            stranger = Ed25519PrivateKey.generate()
-            roster = roster_of(study_folder)
-            for data, told in (
-                (sign_roster(Roster(roster.study, 2, roster.entries), stranger), "not signed by"),
-                (without(study_folder, 1, 0), "isn't later than version 1"),
-                (sign_roster(Roster("eight", 2, roster.entries), authority_of(study_folder)), "another study"),
-            ):
-                with pytest.raises(InvalidRoster, match=told):
-                    where.study.offer_roster(data, None)
-            where.study.offer_roster(without(study_folder, 3, 0), None)
-            with pytest.raises(InvalidRoster, match="isn't later than version 3"):
-                where.study.offer_roster(without(study_folder, 2, 0), None)
-
-    asyncio.run(scenario())
+async def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        stranger = Ed25519PrivateKey.generate()
+        roster = roster_of(study_folder)
+        for data, told in (
+            (sign_roster(Roster(roster.study, 2, roster.entries), stranger), "not signed by"),
+            (without(study_folder, 1, 0), "isn't later than version 1"),
+            (sign_roster(Roster("eight", 2, roster.entries), authority_of(study_folder)), "another study"),
+        ):
+            with pytest.raises(InvalidRoster, match=told):
+                where.study.offer_roster(data, None)
+        where.study.offer_roster(without(study_folder, 3, 0), None)
+        with pytest.raises(InvalidRoster, match="isn't later than version 3"):
+            where.study.offer_roster(without(study_folder, 2, 0), None)
 
 
 # ---------------------------------------------------------------- drawn cohorts

@@ -19,7 +19,7 @@ from tests.support.study_in_process import coordinator
 DAY_S = 86_400.0
 
 
-def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock of the test's: waits pass at once, and nobody answers until they come to a day."""
     waits: list[float] = []
     is_connected, rest = client.participant_host.is_connected, Participant.rest
@@ -39,7 +39,7 @@ def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Participant, "rest", at_once)
     journal = tmp_path / "journal.sqlite"
 
-    async def scenario() -> None:
+    with capture_logs() as logs:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
             where.start()
             settings = settings_of(study_folder, journal, where.address, coordinator={"give_up_s": 0.0})
@@ -48,9 +48,6 @@ def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.
                 while not where.study.sessions.ready():
                     assert not task.done()
                     await asyncio.sleep(0.01)
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
     longest = RETRY_S[1]
     assert DAY_S <= sum(waits) < DAY_S + longest
     assert max(waits) <= longest

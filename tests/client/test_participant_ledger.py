@@ -72,23 +72,18 @@ def test_each_charge_at_h_min_and_then_what_the_sum_cost(finished: Path, study_f
     assert all(study.renyi(who) >= 2 * account.cost_of_round(PARTICIPANTS) for who in study.spent)
 
 
-def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
+async def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
     """Another study, another coordinator, another journal; the same ledger."""
     shutil.copytree(finished.parent, tmp_path / "first")
     ledger = ledger_of(tmp_path / "first" / "journal.sqlite")
     before = read_ledger(ledger)[1].rows
     folder = make_folder(tmp_path / "eight", name="eight", rounds=1)
 
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "second" / "state.sqlite") as where:
-            where.start()
-            settings = settings_of(
-                folder, tmp_path / "second" / "journal.sqlite", where.address, host={"ledger": ledger}
-            )
-            async with host(settings) as task:
-                assert await task == 0
-
-    asyncio.run(scenario())
+    async with coordinator(folder, tmp_path / "second" / "state.sqlite") as where:
+        where.start()
+        settings = settings_of(folder, tmp_path / "second" / "journal.sqlite", where.address, host={"ledger": ledger})
+        async with host(settings) as task:
+            assert await task == 0
     _, head, totals = read_ledger(ledger)
     assert head.rows > before
     assert {study.first.study for study in totals.studies.values()} == {"seven", "eight"}

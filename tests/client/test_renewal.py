@@ -97,27 +97,24 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_third_before_it_ends(home: Home) -> None:
+async def test_a_third_before_it_ends(home: Home) -> None:
     """Two days before its last third nothing happens; in it the new one is there, and used from the next session on."""
     home.issued(days_ago=58)
     old = load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
 
-    async def scenario() -> None:
-        early = asyncio.create_task(home.renewal().run())
-        await asyncio.sleep(0.1)
-        assert home.requests() == []
-        early.cancel()
-        home.issued(days_ago=61)
-        renewal = home.renewal()
-        task = asyncio.create_task(renewal.run())
-        await until(home.requests)
-        await asyncio.to_thread(home.answer)
-        await until(lambda: home.renewed)
-        await asyncio.sleep(0.1)
-        assert len(home.renewed) == 1
-        task.cancel()
-
-    asyncio.run(scenario())
+    early = asyncio.create_task(home.renewal().run())
+    await asyncio.sleep(0.1)
+    assert home.requests() == []
+    early.cancel()
+    home.issued(days_ago=61)
+    renewal = home.renewal()
+    task = asyncio.create_task(renewal.run())
+    await until(home.requests)
+    await asyncio.to_thread(home.answer)
+    await until(lambda: home.renewed)
+    await asyncio.sleep(0.1)
+    assert len(home.renewed) == 1
+    task.cancel()
     [new] = home.renewed
     assert new == load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
     assert new.path.name == RENEWED_FILE
@@ -161,14 +158,14 @@ def test_nothing_is_sent_before_it_is_kept(home: Home, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answer", ["refused", "another identity", "another key", "another authority"])
-def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
+async def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
     """The old certificate stays in use, and the process goes on."""
     home.issued(days_ago=80)
     before = load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
     authority = home.where.authority
     mine = f"urn:sordino:identity:{home.identity.public.hex()}"
 
-    async def scenario() -> None:
+    with capture_logs() as logs:
         task = asyncio.create_task(home.renewal().run())
         await until(home.requests)
         if answer == "refused":
@@ -182,33 +179,26 @@ def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
         await until(lambda: any("isn't renewed" in one["event"] for one in logs))
         assert not task.done()
         task.cancel()
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
     assert home.renewed == []
     assert load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key") == before
 
 
-def test_an_answer_signed_by_somebody_else(home: Home) -> None:
+async def test_an_answer_signed_by_somebody_else(home: Home) -> None:
     home.issued(days_ago=80)
+    task = asyncio.create_task(home.renewal().renew())
+    await until(home.requests)
+    [data] = home.requests()
+    forged = Authority().answer(read_request(data))
 
-    async def scenario() -> None:
-        task = asyncio.create_task(home.renewal().renew())
-        await until(home.requests)
-        [data] = home.requests()
-        forged = Authority().answer(read_request(data))
+    async def told(_: bytes) -> bytes:
+        return forged
 
-        async def told(_: bytes) -> bytes:
-            return forged
-
-        requests = home.where.enrolment._requests
-        home.where.enrolment._told = lambda *_: pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=forged)
-        requests.answer = told
-        requests._waiting.clear()
-        with pytest.raises(EnrolmentRefused, match="isn't signed by the study's authority"):
-            await task
-
-    asyncio.run(scenario())
+    requests = home.where.enrolment._requests
+    home.where.enrolment._told = lambda *_: pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=forged)
+    requests.answer = told
+    requests._waiting.clear()
+    with pytest.raises(EnrolmentRefused, match="isn't signed by the study's authority"):
+        await task
     assert home.renewed == []
 
 
@@ -256,33 +246,27 @@ def test_a_certificate_that_is_not_valid_yet(home: Home) -> None:
     assert "the clock may be wrong" in told
 
 
-def test_an_expired_certificate_is_renewed_first(home: Home) -> None:
+async def test_an_expired_certificate_is_renewed_first(home: Home) -> None:
     """Nobody is connected to before the new one is there; then it is the one that is shown."""
     home.issued(days_ago=100)
 
-    async def scenario() -> None:
-        host = ParticipantHost(home.settings(address=f"localhost:{free_port()}"), None, None)  # type: ignore[arg-type]
-        task = asyncio.create_task(host.stay())
-        await until(home.requests)
-        assert host._channels is None
-        await asyncio.to_thread(home.answer)
-        await until(lambda: host._channels is not None)
-        assert host._certificate.path.name == RENEWED_FILE
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(scenario())
+    host = ParticipantHost(home.settings(address=f"localhost:{free_port()}"), None, None)  # type: ignore[arg-type]
+    task = asyncio.create_task(host.stay())
+    await until(home.requests)
+    assert host._channels is None
+    await asyncio.to_thread(home.answer)
+    await until(lambda: host._channels is not None)
+    assert host._certificate.path.name == RENEWED_FILE
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_next_session_uses_the_new_one(home: Home) -> None:
-    async def scenario() -> None:
-        settings = home.settings()
-        certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
-        channels = Channels("localhost:1", (home.path / "ca.pem").read_bytes(), certificate)
-        first = channels.current()
-        assert channels.current() is first
-        channels.renew(certificate)
-        assert channels.current() is not first
-        await channels.close()
-
-    asyncio.run(scenario())
+async def test_the_next_session_uses_the_new_one(home: Home) -> None:
+    settings = home.settings()
+    certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
+    channels = Channels("localhost:1", (home.path / "ca.pem").read_bytes(), certificate)
+    first = channels.current()
+    assert channels.current() is first
+    channels.renew(certificate)
+    assert channels.current() is not first
+    await channels.close()

@@ -26,7 +26,7 @@ from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
 from tests.support.host_in_process import Play, Story, host, record, settings_of
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.transport import frame
 
@@ -182,57 +182,48 @@ def check(where: Coordinator, breaks: Breaks) -> None:
         assert np.array_equal(sum(inputs) & np.uint64(mask), completed.total.astype(np.uint64))
 
 
-def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was on the way is lost, up and down, in each phase and within the uploads."""
 
     monkeypatch.setattr(client.participant_host, "STEADY_S", 0.0)  # rounds are so short that it looks like a bad link
 
-    async def scenario() -> None:
-        at = dict(enumerate(MOMENTS, 1))
-        async with breaking(folder, tmp_path, monkeypatch, at, resume_s=20.0) as (where, breaks):
-            await where.finish()
-        assert where.of("participant_dropped") == []
-        assert where.of("attempt_aborted") == []
-        assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(MOMENTS)
-        assert breaks.done == set(at)
-        check(where, breaks)
-        assert any(len(said) > 1 for said in breaks.sent.values())  # else nothing was lost, and nothing was tested
-        resumed = defaultdict(set)
-        for event in where.of("participant_resumed"):
-            resumed[event["round"]].add(event["participant"])
-        few = {"unmasking": 0, "unmasking_request": 1}  # the round ends as soon as enough have answered
-        assert all(len(resumed[round_]) >= few.get(moment, 5) for round_, moment in at.items()), dict(resumed)
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    at = dict(enumerate(MOMENTS, 1))
+    async with breaking(folder, tmp_path, monkeypatch, at, resume_s=20.0) as (where, breaks):
+        await where.finish()
+    assert where.of("participant_dropped") == []
+    assert where.of("attempt_aborted") == []
+    assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(MOMENTS)
+    assert breaks.done == set(at)
+    check(where, breaks)
+    assert any(len(said) > 1 for said in breaks.sent.values())  # else nothing was lost, and nothing was tested
+    resumed = defaultdict(set)
+    for event in where.of("participant_resumed"):
+        resumed[event["round"]].add(event["participant"])
+    few = {"unmasking": 0, "unmasking_request": 1}  # the round ends as soon as enough have answered
+    assert all(len(resumed[round_]) >= few.get(moment, 5) for round_, moment in at.items()), dict(resumed)
 
 
-def test_without_a_place_they_all_drop_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_place_they_all_drop_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The naive coordinator: with resume_s = 0 the same break ends the attempt."""
-
-    async def scenario() -> None:
-        async with breaking(folder, tmp_path, monkeypatch, {1: "share_keys"}, resume_s=0.0) as (where, breaks):
-            await where.wait_for("attempt_aborted", round=1)
-            await where.wait_for("round_completed", round=1)  # the next attempt has all of them again
-        dropped = where.of("participant_dropped", round=1, attempt=1)
-        assert {one["reason"] for one in dropped} == {"connection closed"}
-        assert len(dropped) > 2
-        assert where.of("participant_resumed") == []
-        check(where, breaks)
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with breaking(folder, tmp_path, monkeypatch, {1: "share_keys"}, resume_s=0.0) as (where, breaks):
+        await where.wait_for("attempt_aborted", round=1)
+        await where.wait_for("round_completed", round=1)  # the next attempt has all of them again
+    dropped = where.of("participant_dropped", round=1, attempt=1)
+    assert {one["reason"] for one in dropped} == {"connection closed"}
+    assert len(dropped) > 2
+    assert where.of("participant_resumed") == []
+    check(where, breaks)
 
 
-def test_whoever_is_stopped_is_not_waited_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_is_stopped_is_not_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGTERM cancels the host: it says so, and nobody keeps its place for an hour."""
-
-    async def scenario() -> None:
-        async with breaking(folder, tmp_path, monkeypatch, {}, resume_s=3600.0) as (where, breaks):
-            await where.wait_for("phase_started", round=1, phase="MaskedInputCollection")
-            breaks.host.cancel()
-            await where.wait_for("attempt_aborted", round=1)
-        assert {one["reason"] for one in where.of("participant_dropped")} == {"stopped on purpose"}
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with breaking(folder, tmp_path, monkeypatch, {}, resume_s=3600.0) as (where, breaks):
+        await where.wait_for("phase_started", round=1, phase="MaskedInputCollection")
+        breaks.host.cancel()
+        await where.wait_for("attempt_aborted", round=1)
+    assert {one["reason"] for one in where.of("participant_dropped")} == {"stopped on purpose"}
 
 
 # ---------------------------------------------------------------- a coordinator that lies about what it has
@@ -269,43 +260,33 @@ async def broken_line() -> tuple[ResumableSession, FakeSession]:
 
 
 @pytest.mark.parametrize(("received", "again"), [(0, None), (1, ["share_keys"]), (2, []), (3, None), (2**32 - 1, None)])
-def test_it_says_again_what_is_lacking_and_no_more(received: int, again: list[str] | None) -> None:
-    async def scenario() -> None:
-        line, session = await broken_line()
-        taken = not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
-        assert taken == (again is not None)  # else the participant refuses to go on
-        assert session.sent == [said(kind) for kind in again or ()]
-        if taken:  # once
-            assert await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
-            assert len(session.sent) == len(again or ())
-
-    asyncio.run(scenario())
+async def test_it_says_again_what_is_lacking_and_no_more(received: int, again: list[str] | None) -> None:
+    line, session = await broken_line()
+    taken = not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
+    assert taken == (again is not None)  # else the participant refuses to go on
+    assert session.sent == [said(kind) for kind in again or ()]
+    if taken:  # once
+        assert await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
+        assert len(session.sent) == len(again or ())
 
 
 @pytest.mark.parametrize("number", [(1, 1), (2, 1), (1, 3)])
-def test_another_attempt_is_not_resumed(number: tuple[int, int]) -> None:
-    async def scenario() -> None:
-        line, session = await broken_line()
-        assert await line.heard("resumed", pb.Resumed(round=number[0], attempt=number[1], received=1))
-        await line.send(said("share_keys"))
-        assert session.sent == []
-
-    asyncio.run(scenario())
+async def test_another_attempt_is_not_resumed(number: tuple[int, int]) -> None:
+    line, session = await broken_line()
+    assert await line.heard("resumed", pb.Resumed(round=number[0], attempt=number[1], received=1))
+    await line.send(said("share_keys"))
+    assert session.sent == []
 
 
-def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
+async def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
     """What is said before the coordinator has answered counts for nothing there."""
-
-    async def scenario() -> None:
-        line, session = await broken_line()
-        refusal = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=2, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
-        await line.send(refusal)
-        assert session.sent == []
-        assert not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=1))
-        assert session.sent == [refusal]
-        assert line.number is None
-
-    asyncio.run(scenario())
+    line, session = await broken_line()
+    refusal = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=2, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
+    await line.send(refusal)
+    assert session.sent == []
+    assert not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=1))
+    assert session.sent == [refusal]
+    assert line.number is None
 
 
 def test_nobody_asked(played: Play) -> None:
@@ -336,34 +317,30 @@ def lonely() -> Any:
     return made
 
 
-def test_what_there_was_no_room_for_has_not_been_heard() -> None:
+async def test_what_there_was_no_room_for_has_not_been_heard() -> None:
     """Its session ends while a message waits behind others: it says that it lacks it, and has it said again."""
+    participant = lonely()
+    told = [
+        pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
+        pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=1, attempt=2)),
+        pb.CoordinatorMessage(cohort_keys=pb.CohortKeys(round=1, attempt=2)),
+    ]
 
-    async def scenario() -> None:
-        participant = lonely()
-        told = [
-            pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
-            pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=1, attempt=2)),
-            pb.CoordinatorMessage(cohort_keys=pb.CohortKeys(round=1, attempt=2)),
-        ]
+    async def messages() -> AsyncIterator[pb.CoordinatorMessage]:
+        for message in told:
+            yield message
 
-        async def messages() -> AsyncIterator[pb.CoordinatorMessage]:
-            for message in told:
-                yield message
-
-        session: Any = SimpleNamespace(messages=messages)
-        listening = asyncio.create_task(participant._listen(session))
-        await asyncio.sleep(0.01)
-        assert participant._inbox.full()
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-        ready = participant._session.attach(FakeSession())
-        assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
-
-    asyncio.run(scenario())
+    session: Any = SimpleNamespace(messages=messages)
+    listening = asyncio.create_task(participant._listen(session))
+    await asyncio.sleep(0.01)
+    assert participant._inbox.full()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    ready = participant._session.attach(FakeSession())
+    assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
 
 
-def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator has ended by then, and answers no heartbeat: that is not what the session ended with."""
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
@@ -382,18 +359,15 @@ def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.M
     async def training(*_: Any) -> Any:
         await asyncio.sleep(0.5)
 
-    async def scenario() -> None:
-        participant = lonely()
-        participant._guarded = training
-        call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
-        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
-        assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"
-        await participant.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    participant = lonely()
+    participant._guarded = training
+    call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
+    session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+    assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"
+    await participant.close()
 
 
-def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """During a long training more is said than there is room for; the coordinator lives."""
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
@@ -404,18 +378,15 @@ def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.Monk
 
     async def write(_: pb.ParticipantMessage) -> None: ...
 
-    async def scenario() -> None:
-        call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
-        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
-        beating = asyncio.create_task(session.beat())
-        assert not (await asyncio.wait({beating}, timeout=0.5))[0]
-        beating.cancel()
-        session.close()
-
-    asyncio.run(scenario())
+    call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
+    session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+    beating = asyncio.create_task(session.beat())
+    assert not (await asyncio.wait({beating}, timeout=0.5))[0]
+    beating.cancel()
+    session.close()
 
 
-def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.2)
 
@@ -437,15 +408,12 @@ def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         def cancel(self) -> None:
             pass
 
-    async def scenario() -> None:
-        call = Call()
-        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
-        with pytest.raises(TimeoutError):
-            await session.beat()
-        assert call.heartbeats == 4
-        session.close()
-
-    asyncio.run(scenario())
+    call = Call()
+    session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError):
+        await session.beat()
+    assert call.heartbeats == 4
+    session.close()
 
 
 def test_a_thousand_do_not_return_together() -> None:
