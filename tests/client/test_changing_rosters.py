@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import json
@@ -211,14 +210,10 @@ def test_a_cohort_of_the_coordinators_choice(drawn_folder: Path, played: Play, t
     assert any(wanted in reason for reason in story.reasons())
 
 
-def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_path: Path) -> None:
+async def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_path: Path) -> None:
     kept = (drawn_folder / "lottery.json").read_bytes()
     document = json.loads(kept)
     changed = {**document, "seeds": [document["seeds"][1], *document["seeds"][1:]]}
-
-    async def scenario() -> None:
-        async with coordinator(drawn_folder, tmp_path / "state.sqlite", **LOTTERY):
-            pass
 
     try:
         for content, told in (
@@ -230,7 +225,8 @@ def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_pat
             if content is not None:
                 (drawn_folder / "lottery.json").write_bytes(content)
             with pytest.raises(InvalidRoster, match=told):
-                asyncio.run(scenario())
+                async with coordinator(drawn_folder, tmp_path / "state.sqlite", **LOTTERY):
+                    pass
     finally:
         (drawn_folder / "lottery.json").write_bytes(kept)
 

@@ -40,7 +40,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield channel, name
 
 
-def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
+async def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
     channel, name = systemd
     notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "40000", "WATCHDOG_PID": str(os.getpid())})
 
@@ -55,7 +55,7 @@ def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
                     heard.append(channel.recv(4096).decode())
         return 7
 
-    assert asyncio.run(notifier.around(work())) == 7
+    assert await notifier.around(work()) == 7
     notifier.status("two\nlines" + "x" * 2 * LONGEST_STATUS)
     while not heard[-1].startswith("STATUS"):
         heard.append(channel.recv(4096).decode())
@@ -65,7 +65,7 @@ def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
     assert len(heard[-1]) == len("STATUS=") + LONGEST_STATUS
 
 
-def test_a_loop_that_hangs_gives_no_sign(systemd: tuple[socket.socket, str]) -> None:
+async def test_a_loop_that_hangs_gives_no_sign(systemd: tuple[socket.socket, str]) -> None:
     """The naive way, a thread that tells systemd that all is well, would tell it of a process that hangs, too."""
     channel, name = systemd
     notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000"})
@@ -82,7 +82,7 @@ def test_a_loop_that_hangs_gives_no_sign(systemd: tuple[socket.socket, str]) -> 
         with pytest.raises(BlockingIOError):
             channel.recv(4096)
 
-    asyncio.run(notifier.around(work()))
+    await notifier.around(work())
 
 
 def test_where_nobody_listens() -> None:
