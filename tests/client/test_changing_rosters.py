@@ -85,7 +85,7 @@ def shown(roster: bytes) -> Lie:
 
 
 def test_a_round_with_a_roster_that_goes_back(study_folder: Path, played: Play) -> None:
-    """After version 3 the coordinator shows version 2, on which somebody revoked is back."""
+    """After version 3 the coordinator shows version 2, which lists a revoked participant again."""
     third, second = without(study_folder, 3, 0), without(study_folder, 2)
 
     def starts(_: int, start: pb.RoundStart) -> Iterator[pb.CoordinatorMessage]:
@@ -99,7 +99,7 @@ def test_a_round_with_a_roster_that_goes_back(study_folder: Path, played: Play) 
 
 
 def test_two_rosters_of_one_version(study_folder: Path, played: Play) -> None:
-    """What an authority whose folder was put back to an older copy would sign."""
+    """As an authority whose folder was restored from an older copy would sign them."""
     other = without(study_folder, 1, 6)
     story = played(shown(other), prepare=partial(publish, other))
     assert any("another version 1 of the roster" in reason for reason in story.reasons())
@@ -166,14 +166,14 @@ def test_each_round_has_the_cohort_that_the_authority_drew(drawn_folder: Path, p
     cohorts = [winners(roster, one, draws.ticket(one), COHORT) for one in range(1, ROUNDS + 1)]
     assert [frozenset(one["survivors"]) for one in completed] == cohorts
     assert len(set(cohorts)) > 1
-    # Whoever wasn't drawn heard nothing of the round and was charged nothing.
+    # Those that weren't drawn got no message of the round and no charge.
     identities = {entry.identity.hex(): at for at, entry in enumerate(roster.entries)}
     for number, cohort in enumerate(cohorts, 1):
         charged = {identities[row.identity or ""] for row in story.rows() if row.round == number and row.kind == CHARGE}
         assert charged == cohort
 
 
-def test_a_loser_in_the_cohort_ends_the_attempt_for_everybody(drawn_folder: Path, played: Play) -> None:
+def test_a_loser_in_the_cohort_ends_the_attempt(drawn_folder: Path, played: Play) -> None:
     """The coordinator invites nine and one of them did not win: its own client and all others refuse."""
 
     def lie(where: Coordinator, me: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
@@ -281,8 +281,8 @@ def test_a_charge_stays_without_a_quorums_word(study_folder: Path, played: Play,
     assert kinds_of(study_folder, story, 3) == [CHARGE]
 
 
-def test_whoever_answered_cannot_take_her_charge_back(study_folder: Path, played: Play) -> None:
-    """The proof for the one who was left out is shown to all others as well."""
+def test_after_an_answer_no_charge_is_withdrawn(study_folder: Path, played: Play) -> None:
+    """The proof for the excluded participant is shown to all others as well."""
     proofs: list[pb.CoordinatorMessage] = []
 
     def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
@@ -300,9 +300,9 @@ def test_whoever_answered_cannot_take_her_charge_back(study_folder: Path, played
 
 
 def test_a_version_that_only_another_participant_of_the_host_has_seen(study_folder: Path, played: Play) -> None:
-    """In the first attempt one of seven is shown version 3; in the second nobody goes on with version 1.
+    """In the first attempt one of seven is shown version 3; in the second none accepts version 1.
 
-    A client that compares with the roster of its own session only would let the other six do so.
+    A client that compares only with the roster of its session would let the other six accept it.
     """
     third = without(study_folder, 3)
 
@@ -320,7 +320,7 @@ def test_a_version_that_only_another_participant_of_the_host_has_seen(study_fold
     assert any("shows roster version 1, but version 3 was seen" in reason for reason in story.reasons())
 
 
-def test_a_round_beyond_the_plan_locks_nobody_out(played: Play) -> None:
+def test_a_round_beyond_the_plan_locks_no_participant_out(played: Play) -> None:
     """Round numbers only grow: a participant that joined round 2^62 could never join the next one."""
 
     def starts(_: int, start: pb.RoundStart) -> Iterator[pb.CoordinatorMessage]:

@@ -184,7 +184,7 @@ async def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
     assert home.certificate() == before
 
 
-async def test_an_answer_signed_by_somebody_else(home: Home) -> None:
+async def test_an_answer_with_a_foreign_signature(home: Home) -> None:
     home.issued(days_ago=80)
     task = asyncio.create_task(home.renewal().renew())
     await until(home.requests)
@@ -248,7 +248,7 @@ def test_a_certificate_that_is_not_valid_yet(home: Home) -> None:
 
 
 async def test_an_expired_certificate_is_renewed_first(home: Home) -> None:
-    """Nobody is connected to before the new one is there; then it is the one that is shown."""
+    """The host connects only with the new certificate."""
     home.issued(days_ago=100)
 
     host = ParticipantHost(home.settings(address=f"localhost:{free_port()}"), None, None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Connections that break in the middle of an attempt: nobody drops out, nothing is said twice, the sum is right."""
+"""Connections that break within an attempt: no participant drops out, nothing is sent twice, the sum is right."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Breaks:
     counts: dict[Any, int] = field(default_factory=lambda: defaultdict(int))
 
     def reach(self, round_: int, moment: str) -> None:
-        """Some participant has come so far; at the third one everything breaks."""
+        """Count participants that reach a moment; at the third one all connections break."""
         self.counts[round_, moment] += 1
         if self.at.get(round_) == moment and self.counts[round_, moment] == 3 and round_ not in self.done:
             self.done.add(round_)
@@ -170,7 +170,7 @@ async def breaking(
 
 
 def check(where: Coordinator, breaks: Breaks) -> None:
-    """Nothing was counted twice, nothing that was said again differs, and the sums are those of the vectors."""
+    """Nothing was counted twice, repeated messages are identical, and the sums are those of the vectors."""
     taken = [(who, one.round, one.attempt, one.WhichOneof("message")) for who, one in breaks.story.messages]
     assert len(taken) == len(set(taken))
     assert all(len(set(said)) == 1 for said in breaks.sent.values())
@@ -183,8 +183,7 @@ def check(where: Coordinator, breaks: Breaks) -> None:
 
 
 async def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was on the way is lost, up and down, in each phase and within the uploads."""
-
+    """All messages under way are lost, in both directions, in each phase and within the uploads."""
     monkeypatch.setattr(client.participant_host, "STEADY_S", 0.0)  # rounds are so short that it looks like a bad link
 
     at = dict(enumerate(MOMENTS, 1))
@@ -215,10 +214,8 @@ async def test_without_a_place_they_all_drop_out(folder: Path, tmp_path: Path, m
     check(where, breaks)
 
 
-async def test_whoever_is_stopped_is_not_waited_for(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SIGTERM cancels the host: it says so, and nobody keeps its place for an hour."""
+async def test_a_stopped_host_is_not_waited_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM cancels the host: it announces that, and its slot isn't kept for an hour."""
     async with breaking(folder, tmp_path, monkeypatch, {}, resume_s=3600.0) as (where, breaks):
         await where.wait_for("phase_started", round=1, phase="MaskedInputCollection")
         breaks.host.cancel()
@@ -253,7 +250,7 @@ async def broken_line() -> tuple[ResumableSession, FakeSession]:
     await line.heard("cohort_keys", pb.CohortKeys(round=1, attempt=2))
     await line.heard("upload_credit", pb.UploadCredit(round=1, attempt=2))  # not counted
     line.detach(first)  # type: ignore[arg-type]
-    await line.send(said("share_keys"))  # made while nobody is there
+    await line.send(said("share_keys"))  # made without a session
     assert [one.phase.WhichOneof("message") for one in first.sent] == ["advertise_keys"]
     assert line.attach(second) == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=2))  # type: ignore[arg-type]
     return line, second
@@ -279,7 +276,7 @@ async def test_another_attempt_is_not_resumed(number: tuple[int, int]) -> None:
 
 
 async def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
-    """What is said before the coordinator has answered counts for nothing there."""
+    """The coordinator ignores a refusal before its answer."""
     line, session = await broken_line()
     refusal = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=2, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
     await line.send(refusal)
@@ -289,8 +286,8 @@ async def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
     assert line.number is None
 
 
-def test_nobody_asked(played: Play) -> None:
-    """Participants 3 and 4 are told that they have resumed; they refuse, and say nothing twice."""
+def test_an_unrequested_resumption(played: Play) -> None:
+    """Participants 3 and 4 get an answer to no request: they refuse, and send nothing twice."""
 
     def lie(who: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
         keys = message.cohort_keys
@@ -318,7 +315,7 @@ def lonely() -> Any:
 
 
 async def test_what_there_was_no_room_for_has_not_been_heard() -> None:
-    """Its session ends while a message waits behind others: it says that it lacks it, and has it said again."""
+    """A session ends while a message waits behind others: the participant requests it again."""
     participant = lonely()
     told = [
         pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
@@ -341,7 +338,7 @@ async def test_what_there_was_no_room_for_has_not_been_heard() -> None:
 
 
 async def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator has ended by then, and answers no heartbeat: that is not what the session ended with."""
+    """The coordinator has ended by then and answers no heartbeat, but the session ended with StudyEnd."""
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
     told: list[Any] = [
@@ -368,7 +365,7 @@ async def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: py
 
 
 async def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During a long training more is said than there is room for; the coordinator lives."""
+    """During a long training the queue of messages is full; the coordinator is alive."""
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
 
@@ -417,7 +414,7 @@ async def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_thousand_do_not_return_together() -> None:
-    """From the first attempt on: at no time more than a small share of them at once."""
+    """From the first retry on, only a small share returns at any time."""
     for failures, longest in ((1, 0.2), (2, 0.5), (3, 1.0), (9, 10.0), (60, 10.0)):
         waits = sorted(client.participant_host._backoff_s(failures) for _ in range(1000))
         assert 0.2 * longest < waits[0]

@@ -1,4 +1,4 @@
-"""A participant who joins by code at a real port for enrolment."""
+"""A participant that joins by code at a real enrolment port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 
 
 class Joining:
-    """A port, and a participant who joins at it."""
+    """A port, and a participant that joins there."""
 
     def __init__(self, where: Any, beside: Any, authority: Authority, work: Path) -> None:
         self.where, self.beside, self.authority, self.work = where, beside, authority, work
@@ -38,7 +38,7 @@ class Joining:
         return join_by_code(self.options(**changes), self.said.append)
 
     def refused(self, **changes: Any) -> str:
-        """Why; nothing was left and nothing was asked for."""
+        """The reason; joining left no file and sent no request."""
         before, waiting = sorted(self.work.rglob("*")), self.requests()
         with pytest.raises((Failure, EnrolmentRefused, EnrolmentUnavailable, KeyFileError)) as error:
             self.join(**changes)

@@ -28,7 +28,7 @@ from wire.enrolment import read_request
 
 
 def interrupt(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> bytes:
-    """Ctrl-C while it waits; the request that waits then."""
+    """Press Ctrl-C while joining waits; returns the waiting request."""
 
     async def ctrl_c(_: float) -> None:
         raise KeyboardInterrupt
@@ -63,7 +63,7 @@ def test_the_same_command_goes_on_with_the_same_identity(unsigned: Joining, monk
 
 
 def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is passed over in silence: it says what the folder says, or it is refused, or a policy is taken up."""
+    """Each option agrees with the folder or is refused; a policy is replaced."""
     first = interrupt(unsigned, monkeypatch, name="laptop", part=3)
     before = {path: path.read_bytes() for path in unsigned.home.rglob("*") if path.is_file()}
     file = unsigned.work / "mine.toml"
@@ -124,7 +124,7 @@ def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch:
 
 
 def test_what_is_shown_is_what_comes(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name and part are the code's: the same when it is only looked at and when she agrees."""
+    """Name and part derive from the code: the same before and after agreement."""
 
     def shown() -> list[str]:
         said = [line for line in unsigned.said if "part " in line or "participant-" in line]
@@ -239,7 +239,7 @@ def test_a_refusal_of_the_authority(unsigned: Joining, monkeypatch: pytest.Monke
     assert not (unsigned.home / "tls" / "client.pem").exists()
 
 
-def test_a_certificate_for_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_of_another_identity(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even signed by the authority: of another identity, for another key, or of another TLS authority."""
     interrupt(unsigned, monkeypatch)
     other = f"urn:sordino:identity:{identity('bob').public.hex()}"
