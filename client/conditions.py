@@ -112,10 +112,9 @@ class Machine:
         return busy - own, busy + idle + waiting
 
     def free_memory_mb(self) -> float | None:
-        """Memory that programs could have without swapping if this process and those it began had none.
+        """Megabytes (10^6) that programs could have without swapping if this process and its descendants had none.
 
-        Returns:
-            In megabytes (10^6 bytes); None where it can't be read.
+        None where it can't be read.
         """
         available = _kilobytes(self._read(self._root / "proc/meminfo")).get("MemAvailable")
         if available is None:
@@ -236,14 +235,9 @@ class Gate:
         return waited
 
     async def within(self, work: Coroutine[Any, Any, T], under_way: Callable[[], bool]) -> T:
-        """Work for as long as the conditions hold, and after that until nothing is under way.
+        """Work for as long as the conditions hold, and after that until no attempt is under way.
 
-        Args:
-            under_way: whether an attempt is.
-
-        Raises:
-            NotNow: the work was ended because a condition doesn't hold any more; where `is_overdue` the attempt is for
-                the caller to give up.
+        Raises NotNow if a condition ended the work; where `is_overdue`, the caller must give up the attempt.
         """
         if self._why_not is None:
             return await work

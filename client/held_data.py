@@ -25,10 +25,8 @@ log = structlog.get_logger()
 def check_forms(settings: HostSettings, held: Sequence[tuple[Dataset, str]], task: Task) -> None:
     """Check the form of each participant's own file against the task, before anything is sent: see `check_form`.
 
-    Values that can't be used are reported in the participant's own log and change nothing.
-
-    Raises:
-        DatasetError: a file lacks a column that is read, or its examples are of another shape.
+    Unusable values are reported only in the log. Raises DatasetError if a file lacks a required column, or its examples
+    have another shape.
     """
     if settings.data.dataset != OWN:
         return
@@ -40,13 +38,10 @@ def check_forms(settings: HostSettings, held: Sequence[tuple[Dataset, str]], tas
 
 
 def held_data(settings: HostSettings) -> list[tuple[Dataset, str]]:
-    """The examples of each participant, and the name by which its ledger knows them.
+    """The examples of each participant, with their name in the ledger; of a set, only these rows are loaded.
 
-    Of a set that is cut only the rows of these participants are loaded.
-
-    Raises:
-        DatasetError, ValueError: the set, its cut or a file can't be used.
-        runtime.key_files.KeyFileError: the key of a participant whose file holds no rows can't be read.
+    Raises DatasetError or ValueError if the set, its cut or a file can't be used, and `runtime.key_files.KeyFileError`
+    for the key of a participant whose file has no rows.
     """
     if settings.data.dataset == OWN:
         return _own(settings)
@@ -97,13 +92,10 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
 
 
 def data_name(data: Data, part: int) -> str:
-    """SHA-256 of the data set, how it is cut, and the participant's part; 64 hexadecimal digits.
+    """SHA-256 of the data set, its cut, and the participant's part; 64 hexadecimal digits. DatasetError: unknown set.
 
     Equal for equal examples, as far as settings show. The parts of one cut are disjoint; examples that another cut has
     in common with them get another name there. ``iid`` ignores alpha, so the name does.
-
-    Raises:
-        DatasetError: an unknown data set.
     """
     concrete = resolve_dataset(data.dataset)
     alpha = float(data.alpha) if data.partition == "dirichlet" else None
@@ -114,12 +106,7 @@ def data_name(data: Data, part: int) -> str:
 
 
 def user_data_name(identity: str, user: int) -> str:
-    """Of all examples of one user, whatever other users take part.
-
-    Args:
-        identity: of the set (``learning.datasets.dataset_identity``).
-        user: its number in the set.
-    """
+    """Of all examples of one user, by number, of a set (``learning.datasets.dataset_identity``), in every cut."""
     return _digest([identity, "user", user])
 
 

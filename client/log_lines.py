@@ -66,8 +66,7 @@ class _Attempt:
 class RoundLines:
     """Collects the results of a process's participants; logs one line when an attempt is over for all that began it.
 
-    Args:
-        spent: what to add about the budget, by name.
+    ``spent`` returns what to add about the budget, by name.
     """
 
     def __init__(self, spent: Callable[[], dict[str, Any]]) -> None:
@@ -76,7 +75,7 @@ class RoundLines:
         self._log = structlog.get_logger()
 
     def begun(self, number: tuple[int, int], who: bytes) -> None:
-        """She takes part in an attempt: (round, attempt)."""
+        """A participant begins an attempt (round, attempt)."""
         for earlier in [one for one in self._attempts if one < number]:
             self.over(earlier, who, "the coordinator reported no end")
         self._attempts.setdefault(number, _Attempt()).begun.add(who)
@@ -119,11 +118,7 @@ _PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical":
 
 
 def use_service_lines(service: Notifier, environment: Mapping[str, str] | None = None) -> None:
-    """Add both to the log as `runtime.logs.configure_logs` has set it up.
-
-    Args:
-        environment: with JOURNAL_STREAM, where standard error is the journal; by default the process's own.
-    """
+    """Add both to the log of `runtime.logs.configure_logs`; with JOURNAL_STREAM, standard error is the journal."""
     processors = list(structlog.get_config()["processors"])
     renderer = processors[-1]
     in_journal = "JOURNAL_STREAM" in (os.environ if environment is None else environment)

@@ -64,14 +64,11 @@ def join(
     *,
     behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST,
 ) -> int:
-    """Take part in a study until it ends.
+    """Take part in a study until it ends; returns 0, also after SIGTERM, or 130 after Ctrl-C.
 
     Args:
         service: reports to a supervisor that the process is ready, is alive and ends.
         behaviours: as `ParticipantHost`.
-
-    Returns:
-        0 if the study ended or SIGTERM stopped the process, 130 after Ctrl-C.
 
     Raises:
         Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.

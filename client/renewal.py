@@ -116,11 +116,7 @@ class Renewal:
         self._renewed(self.certificate)
 
     def _prepare(self) -> tuple[bytes, bytes]:
-        """The key (PEM) and its request: those that are kept, else new ones, which are kept before this returns.
-
-        Raises:
-            CertificateError: they can't be written.
-        """
+        """The key (PEM) and its request: those that are kept, else new ones, kept first; raises CertificateError."""
         if (kept := self._kept()) is not None:
             return kept
         private = new_key()

@@ -79,9 +79,7 @@ class StudyAcceptance:
     async def accept(self, session: Session) -> StudyTerms:
         """Fetch, verify and accept the study document and the roster that a session begins with.
 
-        Raises:
-            Failure: the study or the roster can't be used, or the policy refuses it.
-            client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
+        Raises Failure if one can't be used or the policy refuses it, and as `client.connection.Session.download`.
         """
         # Not the whole welcome: it holds the session's token, and a report with all locals would show it.
         study_sha256, roster_sha256 = session.welcome.study_sha256, session.welcome.roster_sha256
@@ -110,11 +108,8 @@ class StudyAcceptance:
     async def accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
         """The terms with the roster of a round, which may be later than the session's first one.
 
-        Raises:
-            InvalidRoster: it is older than an accepted one, or doesn't fit this study and its plan.
-            PolicyRefusal: it breaks the policy.
-            runtime.durable.StorageError: it can't be written to the journal.
-            client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
+        Raises as `client.connection.Session.download`, and InvalidRoster (older than an accepted one, or unfit for this
+        study and plan), PolicyRefusal, or `runtime.durable.StorageError` from the journal.
         """
         async with self._accepting:
             terms = self.terms

@@ -38,17 +38,14 @@ def describe_study(
     held: Dataset | None = None,
     width: int,
 ) -> list[str]:
-    """Lines for the terminal.
+    """Lines for the terminal. Raises `learning.options.OptionError` for an impossible statistic (`check_task`).
 
     Args:
         fingerprint: of the authority, as it is shown.
-        host: the name that this process will ask for.
+        host: the name that this process will request.
         host_chosen, part_chosen: by an option.
-        ledger: of earlier studies over this data, where one was named.
-        held: examples of the participant's own file: their form is shown beside what the study asks for.
-
-    Raises:
-        learning.options.OptionError: the study's statistic is impossible; see `client.joining.checks.check_task`.
+        ledger: of earlier studies over this data, if one was named.
+        held: examples of the participant's own file: their form is shown beside the required one.
     """
     plan, document = seen.document.plan, seen.document
     drawn = plan.sampling != "none"
