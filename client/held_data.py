@@ -1,4 +1,4 @@
-"""The data of a process's participants: parts of a data set, or their own files; and the names in their ledger."""
+"""The data of a process's participants, parts of a set or their own files, and its names in the ledger."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
             raise DatasetError('host.toml: with dataset = "own" each participant names a file, data = "FILE"')
         examples = read_held(entry.data, statistics=settings.study.task in STATISTICS)
         if says_nothing(examples):
-            # Its own name: no example is in two such files, so their costs don't add up. Under one name they would, and
-            # participants without data alone would refuse once all charges together reach the budget.
+            # A name of its own: no example is in two such files, so their costs don't add up. Under a shared name they
+            # would, and only participants without data would refuse once the sum of charges reaches the budget.
             name = _digest(["own", "no rows", load_identity(entry.key).public.hex()])
         else:
             name = _digest(["own", content_sha256(examples)])
         if name in names:
-            # Two people may have the same few values. A host that refused then would reveal that, without noise and
-            # without a charge (decision 0004). Only the owner of the host can know whose file it is.
+            # Two people may have the same few values. A host that refused would reveal that, without noise and without
+            # a charge (decision 0004). Only the host's owner can know whose file it is.
             log.warning(
                 "this file has the same content as another participant's here: if both belong to one person, remove "
                 "one of the participants, because their costs add up for that person and the ledger can't know it",

@@ -1,7 +1,6 @@
-"""The client's log: plain sentences on a terminal, JSON elsewhere, one line for each attempt, and a service's status.
+"""The client's log: plain sentences on a terminal, JSON elsewhere, one line per attempt, and a service's status.
 
-Where systemd reads standard error, it takes the level from the front of a line (sd-daemon(3)); the line itself stays
-JSON.
+Where systemd reads standard error, each line of JSON begins with its level (sd-daemon(3)).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def join_line(logger: object, name: str, message: MutableMapping[str, Any]) -> s
     text = {"round over": _round, "study accepted": _study}.get(event, _other)(message)
     level = str(message.get("level", "info"))
     line = text if level in ("info", "debug") else f"{level}: {text}"
-    # Some of it comes from the coordinator: nothing in it may begin a line or control a terminal.
+    # Some text comes from the coordinator: it must not begin a line or control a terminal.
     return f"{message.get('timestamp', '')}  " + "".join(one if one.isprintable() else " " for one in line)
 
 
@@ -81,13 +80,13 @@ class RoundLines:
         self._attempts.setdefault(number, _Attempt()).begun.add(who)
 
     def in_sum(self, number: tuple[int, int], who: bytes, survivors: int) -> None:
-        """The sum of this many participants, this one among them, is being opened."""
+        """A sum of this many participants, including this one, is being opened."""
         if (attempt := self._attempts.get(number)) is not None:
             attempt.summed.add(who)
             attempt.survivors = survivors
 
     def over(self, number: tuple[int, int], who: bytes, reason: str = "") -> None:
-        """The attempt is over for a participant; the reason, where no sum holds it."""
+        """The attempt is over for a participant; the reason matters if no sum holds its input."""
         attempt = self._attempts.get(number)
         if attempt is None or who not in attempt.begun:
             return

@@ -101,7 +101,7 @@ class StudyAcceptance:
                 raise InputFailure(f"refused by this host's policy: {error}") from error
             except ValueError as error:  # InvalidRoster and InvalidStudy among them
                 raise InputFailure(f"{self._settings.coordinator.address}: {error}") from error
-            self._log_accepted(document, study_sha256, roster)
+            _log_accepted(document, study_sha256, roster)
             self.terms = StudyTerms(document, roster, study_sha256, roster_sha256)
             return self.terms
 
@@ -163,25 +163,25 @@ class StudyAcceptance:
         limit = min(self._settings.policy.max_epsilon, self.terms.document.plan.budget_coordinator)
         return {"epsilon": round(most, 3), "max_epsilon": limit}
 
-    @staticmethod
-    def _log_accepted(document: StudyDocument, study_sha256: bytes, roster: Roster) -> None:
-        plan = document.plan
-        log.info(
-            "study accepted",
-            study=document.study,
-            roster_version=roster.version,
-            participants=len(roster),
-            mechanism=plan.mechanism,
-            trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
-            adversary=plan.adversary,
-            epsilon=plan.budget_coordinator,  # which policy.max_epsilon limits
-            delta=plan.delta,
-            adjacency=plan.adjacency.partition(":")[0],
-            rounds=plan.rounds,
-            A=plan.colluders,
-            h_min=plan.h_min,
-            **digests(document, study_sha256),  # what a policy may pin
-        )
+
+def _log_accepted(document: StudyDocument, study_sha256: bytes, roster: Roster) -> None:
+    plan = document.plan
+    log.info(
+        "study accepted",
+        study=document.study,
+        roster_version=roster.version,
+        participants=len(roster),
+        mechanism=plan.mechanism,
+        trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
+        adversary=plan.adversary,
+        epsilon=plan.budget_coordinator,  # which policy.max_epsilon limits
+        delta=plan.delta,
+        adjacency=plan.adjacency.partition(":")[0],
+        rounds=plan.rounds,
+        A=plan.colluders,
+        h_min=plan.h_min,
+        **digests(document, study_sha256),  # what a policy may pin
+    )
 
 
 _changing = threading.Lock()  # participants compute in several threads

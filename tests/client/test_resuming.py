@@ -21,6 +21,7 @@ import client.connection
 import client.participant_host
 import server.sessions
 from client.behaviour import Behaviour, Encoding, Words
+from client.log_lines import RoundLines
 from client.participant import Participant
 from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
@@ -308,7 +309,14 @@ def lonely() -> Any:
     nothing: Any = None
     identity = IdentityKey.generate(os.urandom)
     made: Any = Participant(
-        identity, policy=nothing, training=nothing, data_name="", journal=nothing, study=nothing, executor=nothing
+        identity,
+        policy=nothing,
+        training=nothing,
+        data_name="",
+        journal=nothing,
+        study=nothing,
+        executor=nothing,
+        lines=RoundLines(dict),
     )
     made._inbox = asyncio.Queue(2)
     return made
