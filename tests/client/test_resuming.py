@@ -304,6 +304,21 @@ def test_an_unrequested_resumption(played: Play) -> None:
     assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
 
 
+def beat_often(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
+    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", answer_s)
+
+
+async def no_write(_: pb.ParticipantMessage) -> None:
+    """Lose a message."""
+
+
+def session_of(read: Callable[[], Awaitable[Any]], write: Any = no_write) -> client.connection.Session:
+    """A session whose stream is these two functions."""
+    call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
+    return client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+
+
 def lonely() -> Any:
     """A participant that nothing but the test talks to, with room for two messages."""
     nothing: Any = None
@@ -347,8 +362,7 @@ async def test_what_there_was_no_room_for_has_not_been_heard() -> None:
 
 async def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator has ended by then and answers no heartbeat, but the session ended with StudyEnd."""
-    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
+    beat_often(monkeypatch, 0.05)
     told: list[Any] = [
         pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=1)),
         pb.CoordinatorMessage(study_end=pb.StudyEnd(reason="rounds done")),
@@ -359,32 +373,25 @@ async def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: py
         await asyncio.sleep(0)
         return told.pop(0)
 
-    async def write(_: pb.ParticipantMessage) -> None: ...
-
     async def training(*_: Any) -> Any:
         await asyncio.sleep(0.5)
 
     participant = lonely()
     participant._guarded = training
-    call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
-    session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+    session = session_of(read)
     assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"
     await participant.close()
 
 
 async def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """During a long training the queue of messages is full; the coordinator is alive."""
-    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
+    beat_often(monkeypatch, 0.05)
 
     async def read() -> Any:
         await asyncio.sleep(0)
         return pb.CoordinatorMessage(round_end=pb.RoundEnd(round=1, attempt=1))
 
-    async def write(_: pb.ParticipantMessage) -> None: ...
-
-    call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
-    session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+    session = session_of(read)
     beating = asyncio.create_task(session.beat())
     assert not (await asyncio.wait({beating}, timeout=0.5))[0]
     beating.cancel()
@@ -392,32 +399,20 @@ async def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytes
 
 
 async def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.2)
+    """It answers only the first three heartbeats."""
+    beat_often(monkeypatch, 0.2)
+    answers, heartbeats = asyncio.Queue[Any](), list[pb.ParticipantMessage]()
 
-    class Call:
-        """Answers the first heartbeats."""
+    async def write(message: pb.ParticipantMessage) -> None:
+        assert message.WhichOneof("message") == "heartbeat"
+        heartbeats.append(message)
+        if len(heartbeats) < 4:
+            answers.put_nowait(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
 
-        def __init__(self) -> None:
-            self.answers, self.heartbeats = asyncio.Queue[Any](), 0
-
-        async def write(self, message: pb.ParticipantMessage) -> None:
-            assert message.WhichOneof("message") == "heartbeat"
-            self.heartbeats += 1
-            if self.heartbeats < 4:
-                self.answers.put_nowait(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
-
-        async def read(self) -> Any:
-            return await self.answers.get()
-
-        def cancel(self) -> None:
-            pass
-
-    call = Call()
-    session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+    session = session_of(answers.get, write)
     with pytest.raises(TimeoutError):
         await session.beat()
-    assert call.heartbeats == 4
+    assert len(heartbeats) == 4
     session.close()
 
 

@@ -205,22 +205,25 @@ def test_a_service_takes_its_place_at_the_desk_and_goes_on(
     assert containers.codes() == 1
 
 
+def take_one(homes: Path) -> str:
+    """The name of a home that this process takes, or begins."""
+    return take_home(homes, address=None, authority=lambda key: True, desk=None, begin=True, say=print)[0].name
+
+
 def test_no_home_is_shared(tmp_path: Path, held: list[int]) -> None:
     """Ten processes begin at the same moment in an empty folder."""
-    taken, barrier = list[Path](), threading.Barrier(10)
+    taken, barrier = list[str](), threading.Barrier(10)
 
     def begin_one() -> None:
         barrier.wait()
-        taken.append(
-            take_home(tmp_path / "homes", address=None, authority=lambda key: True, desk=None, begin=True, say=print)[0]
-        )
+        taken.append(take_one(tmp_path / "homes"))
 
     threads = [threading.Thread(target=begin_one) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(path.name for path in taken) == [f"home-{number:02}" for number in range(1, 11)]
+    assert sorted(taken) == [f"home-{number:02}" for number in range(1, 11)]
 
 
 def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held: list[int]) -> None:
@@ -230,20 +233,16 @@ def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held:
         "os.execv(sys.executable, [sys.executable, '-S', '-c', 'print(1, flush=True); import time; time.sleep(60)'])"
     )
 
-    def next_one() -> str:
-        options: dict[str, Any] = {"address": None, "authority": bool, "desk": None, "begin": True, "say": print}
-        return take_home(tmp_path / "homes", **options)[0].name
-
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "homes")], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
-        assert next_one() == "home-02"
+        assert take_one(tmp_path / "homes") == "home-02"
     finally:
         process.kill()
         process.wait()
         process.stdout.close()  # type: ignore[union-attr]
-    assert next_one() == "home-01"
+    assert take_one(tmp_path / "homes") == "home-01"
 
 
 # ---------------------------------------------------------------- the part of the data

@@ -34,8 +34,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
-from wire.authority_statements import verify_card, write_package
-from wire.enrolment import read_request
+from wire.authority_statements import verify_card
 from wire.join_code import JoinCode
 from wire.records.ledger import head_file
 from wire.records.ledger_rows import make_entry
@@ -262,12 +261,7 @@ def test_another_name_than_requested(unsigned: Joining) -> None:
     def sign() -> None:
         while not unsigned.requests():
             time.sleep(0.02)
-        [data] = unsigned.requests()
-        signed = read_request(data)
-        answer = unsigned.authority.answer(signed, host="laptop-2")
-        roster = unsigned.authority.roster(2, [signed.request.identity])
-        unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
-        unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
+        unsigned.publish_answer(host="laptop-2")
 
     thread = threading.Thread(target=sign)
     thread.start()
@@ -321,14 +315,10 @@ def test_a_copied_card_of_the_right_authority(unsigned: Joining, tmp_path: Path,
     """A copy of the public card doesn't help: the server can't show a certificate of that authority."""
     (tmp_path / "mallory").mkdir()
     (tmp_path / "mallory" / "card.json").write_bytes(authority.card())
-    mallory = replace_tls(authority)
+    mallory = replace(authority, tls=Authority().tls)
     with port_in_thread(tmp_path / "mallory", mallory, signs=False) as (where, _):
         told = unsigned.refused(address=where.address)
     assert "isn't signed by the study's authority" in told
-
-
-def replace_tls(authority: Authority) -> Authority:
-    return replace(authority, tls=Authority().tls)
 
 
 def test_a_policy_that_refuses_the_study(unsigned: Joining) -> None:

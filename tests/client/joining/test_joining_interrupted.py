@@ -21,7 +21,7 @@ from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, identity
-from wire.authority_statements import verify_answer, write_package
+from wire.authority_statements import verify_answer
 from wire.enrolment import read_request
 
 # ---------------------------------------------------------------- interrupted
@@ -221,18 +221,9 @@ def test_two_processes_make_one_folder(unsigned: Joining, monkeypatch: pytest.Mo
 # ---------------------------------------------------------------- answers
 
 
-def publish_answer(unsigned: Joining, **changes: Any) -> None:
-    [data] = unsigned.requests()
-    signed = read_request(data)
-    answer = unsigned.authority.answer(signed, **changes)
-    roster = unsigned.authority.roster(2, [signed.request.identity])
-    unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
-    unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
-
-
 def test_a_refusal_of_the_authority(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(unsigned, monkeypatch)
-    publish_answer(unsigned, accepted=False, reason="the join code was used by another participant")
+    unsigned.publish_answer(accepted=False, reason="the join code was used by another participant")
     for _ in range(2):
         with pytest.raises(Failure, match="not joined: the join code was used by another participant"):
             finish_joining(unsigned.home, unsigned.said.append)
@@ -251,11 +242,10 @@ def test_a_certificate_of_another_identity(unsigned: Joining, monkeypatch: pytes
     }
     for number, (expected, chain) in enumerate(chains.items()):
         if number == 0:
-            publish_answer(unsigned, uri=other)
+            unsigned.publish_answer(uri=other)
         else:
-            answered = {"certificate": chain}
             data = (unsigned.home / "join" / "request.json").read_bytes()
-            answer = unsigned.authority.answer(read_request(data), **answered)
+            answer = unsigned.authority.answer(read_request(data), certificate=chain)
             parsed = verify_answer(answer, unsigned.authority.public)
             unsigned.beside(unsigned.where.enrolment._requests.answered([(parsed, answer)]))
         with pytest.raises(Failure, match=f"{expected}.*isn't kept"):
