@@ -1,10 +1,9 @@
 """Whether this device may take part now: on mains power, while it is idle, with enough free memory.
 
-``[conditions]`` of host.toml turns each condition on; docs/edge.md says what is read for it. Nothing here looks at
-data. The load and the memory of this process and of its descendants are subtracted: neither the time that a task
-spends on a participant's data nor the memory that it needs decides whether the participant takes part. While a
-condition doesn't hold the process is disconnected. It leaves between attempts only, because finishing an attempt costs
-less than making the other participants wait for a dropout.
+``[conditions]`` of host.toml enables each condition; docs/edge.md says how it is measured. Nothing here looks at data:
+the load and the memory of this process and its descendants are subtracted, so neither the time nor the memory that a
+task needs for a participant's data decides whether it takes part. While a condition doesn't hold, the process is
+disconnected. It leaves only between attempts: finishing one costs less than a dropout costs the others.
 """
 
 from __future__ import annotations
@@ -24,24 +23,23 @@ from client.settings import Conditions
 log = structlog.get_logger()
 
 POLL_S: Final = 30.0
-LONGEST_FINISH_S: Final = 3600.0  # the longest that a coordinator which never ends an attempt can keep a participant
+LONGEST_FINISH_S: Final = 3600.0  # how long a coordinator that never ends an attempt can keep a participant
 _WINDOW: Final = 3  # samples of the processors' time: idle means over the last two polls
 
 T = TypeVar("T")
 
 
 class NotNow(Exception):
-    """The conditions for taking part don't hold any more, and no attempt was under way."""
+    """The conditions no longer hold, and no attempt was under way."""
 
 
 class Machine:
-    """What Linux reports about the device. All files are read below ``root``; tests pass another one."""
+    """What Linux reports about the device, in files below ``root``.
+
+    The load and memory of the process ``own``, by default this one, are subtracted.
+    """
 
     def __init__(self, root: Path = Path("/"), *, own: int | None = None) -> None:
-        """
-        Args:
-            own: number of the process whose load and memory are subtracted; by default this one.
-        """
         self._root = root
         self._own = os.getpid() if own is None else own
         self._samples: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
@@ -79,7 +77,7 @@ class Machine:
                 batteries.append(self._read(supply / "status"))
             elif self._read(supply / "online") not in ("", "0"):
                 return True
-        # Some devices report only the battery. "Unknown" and "Discharging" may both be a battery that is in use.
+        # Some devices report only the battery. Both "Unknown" and "Discharging" may be a battery in use.
         return all(status in ("Charging", "Full", "Not charging") for status in batteries)
 
     # ------------------------------------------------------------ processors and memory
@@ -87,12 +85,12 @@ class Machine:
     def used_by_others(self) -> float | None:
         """Share of all processors that other programs used since the sample before last; None at the first one.
 
-        Not the load average: training would count there, here or in processes that this one began, such as those that
-        load data for it, and would end its own taking part.
+        Not the load average, which includes training, here or in child processes that load its data: training would
+        stop itself.
         """
         sample = self._processor_time()
         if sample is None:
-            return 0.0  # another system than Linux, or nothing to read: nothing stands in the way
+            return 0.0  # not Linux, or unreadable: no condition fails
         self._samples.append(sample)
         (others, total), (others_now, total_now) = self._samples[0], self._samples[-1]
         if total_now <= total:
@@ -100,11 +98,11 @@ class Machine:
         return max(0.0, (others_now - others) / (total_now - total))
 
     def _processor_time(self) -> tuple[int, int] | None:
-        """Clock ticks since the start: of all other processes, and of all processors with their idle time."""
+        """Clock ticks since boot: of all other processes, and of all processors including idle time."""
         try:
             fields = [int(one) for one in self._read(self._root / "proc/stat").splitlines()[0].split()[1:9]]
             user, nice, system, idle, waiting, irq, softirq, _ = fields
-            # Each with what it has waited for: the time of a process that has ended is its parent's from then on.
+            # Including waited-for children: the time of an ended process is added to its parent's.
             own = sum(sum(map(int, one[11:15])) for one in self._own_processes().values())
         except (IndexError, ValueError):
             return None
@@ -112,10 +110,9 @@ class Machine:
         return busy - own, busy + idle + waiting
 
     def free_memory_mb(self) -> float | None:
-        """Memory that programs could have without swapping if this process and those it began had none.
+        """Megabytes (10^6) that programs could have without swapping if this process and its descendants had none.
 
-        Returns:
-            In megabytes (10^6 bytes); None where it can't be read.
+        None where it can't be read.
         """
         available = _kilobytes(self._read(self._root / "proc/meminfo")).get("MemAvailable")
         if available is None:
@@ -123,9 +120,9 @@ class Machine:
         return (available + sum(map(self._memory_kb, self._own_processes()))) * 1024 / 1e6
 
     def _memory_kb(self, process: int) -> int:
-        """What would be free without a process; pages of files are free in MemAvailable already."""
+        """Memory that would be free without a process; pages of files count as free in MemAvailable already."""
         place = self._root / "proc" / str(process)
-        # A share of each page that it has with others, so that the pages of a fork aren't counted twice.
+        # Shared pages count in part, so that the pages of a fork aren't counted twice.
         shares = _kilobytes(self._read(place / "smaps_rollup"))
         if "Pss_Anon" in shares:
             return shares["Pss_Anon"] + shares.get("Pss_Shmem", 0)
@@ -133,7 +130,7 @@ class Machine:
         return whole.get("RssAnon", 0) + whole.get("RssShmem", 0)
 
     def _own_processes(self) -> dict[int, list[str]]:
-        """Of this process, of those it began, of those they began: fields of /proc/N/stat from the state on."""
+        """Fields of /proc/N/stat, from the state on, of this process and all its descendants."""
         fields = {
             int(place.name): self._read(place / "stat").rpartition(")")[2].split()
             for place in self._entries("proc")
@@ -185,8 +182,8 @@ class Gate:
     ) -> None:
         """
         Args:
-            why_not: what stands in the way now, by name. None: nothing ever does.
-            sleep, clock: wait, and read the clock, in seconds; tests pass others.
+            why_not: the conditions that don't hold now, by name; None: there are no conditions.
+            sleep, clock: in seconds; tests pass others.
         """
         self._why_not, self._poll_s, self._sleep, self._clock = why_not, poll_s, sleep, clock
         self._shut_at = 0.0
@@ -196,11 +193,11 @@ class Gate:
             self._open.set()
 
     async def run(self) -> None:
-        """Look again and again, for as long as the process runs."""
+        """Poll the conditions for as long as the process runs."""
         while self._why_not is not None:
             try:
                 found = await self._why_not()
-            except Exception as error:  # what can't be asked isn't met, and this task must live
+            except Exception as error:  # counts as a condition that doesn't hold; this task must not end
                 found = {"conditions": f"the conditions can't be looked at: {type(error).__name__}"}
             self._take(found)
             await self._sleep(self._poll_s)
@@ -226,7 +223,7 @@ class Gate:
         return self._open.is_set()
 
     def is_overdue(self) -> bool:
-        """Whether the time has run out in which an attempt may still end, however many sessions it took of that."""
+        """Whether the time for finishing an attempt is over, over all its sessions."""
         return self._shut.is_set() and self._clock() - self._shut_at >= LONGEST_FINISH_S
 
     async def opened(self) -> bool:
@@ -236,14 +233,9 @@ class Gate:
         return waited
 
     async def within(self, work: Coroutine[Any, Any, T], under_way: Callable[[], bool]) -> T:
-        """Work for as long as the conditions hold, and after that until nothing is under way.
+        """Work for as long as the conditions hold, and after that until no attempt is under way.
 
-        Args:
-            under_way: whether an attempt is.
-
-        Raises:
-            NotNow: the work was ended because a condition doesn't hold any more; where `is_overdue` the attempt is for
-                the caller to give up.
+        Raises NotNow if a condition ended the work; where `is_overdue`, the caller must give up the attempt.
         """
         if self._why_not is None:
             return await work

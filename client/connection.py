@@ -127,11 +127,7 @@ class Session:
         return self._ended.is_set()
 
     async def beat(self) -> None:
-        """Send heartbeats, and check that the coordinator answers.
-
-        Raises:
-            TimeoutError: it is silent, although the connection seems intact.
-        """
+        """Send heartbeats; raises TimeoutError if the coordinator is silent although the connection seems intact."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             if self._ended.is_set():  # `messages` raises the reason, perhaps only after a long training
@@ -189,9 +185,8 @@ class Session:
     async def download(self, sha256: bytes, largest: int) -> bytes:
         """Fetch a document by its digest.
 
-        Raises:
-            DocumentMismatch: more than ``largest`` bytes, or bytes with another digest.
-            DocumentUnavailable: it isn't there, or the session or the connection has ended.
+        Raises DocumentMismatch (more than ``largest`` bytes, or another digest) or DocumentUnavailable (it isn't there,
+        or the session or the connection has ended).
         """
         call: Any = self._channel.unary_stream(
             SERVICE + "Download",
@@ -227,9 +222,8 @@ class Session:
 async def open_session(channel: grpc.aio.Channel, identity: IdentityKey, study: str) -> Session:
     """Open the control stream and prove the identity.
 
-    Raises:
-        grpc.aio.AioRpcError: not reachable, or refused (PERMISSION_DENIED with the reason).
-        TimeoutError: connected, but the other side stays silent.
+    Raises `grpc.aio.AioRpcError` if it is unreachable or refused (PERMISSION_DENIED with the reason), TimeoutError if
+    the other side stays silent.
     """
     for _ in range(HANDSHAKES - 1):
         try:

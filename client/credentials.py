@@ -69,9 +69,7 @@ def shown(seconds: float) -> str:
 def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
     """The pair in a host's folder, or the renewed one beside it if that is valid for longer.
 
-    Raises:
-        CertificateError: neither can be used: missing, no certificate, or a key that isn't the certificate's.
-        runtime.key_files.KeyFileError: a key file is missing or open to others.
+    Raises CertificateError or `runtime.key_files.KeyFileError` if neither can be used.
     """
     found: list[ClientCertificate] = []
     errors: list[Exception] = []
@@ -87,14 +85,9 @@ def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
 
 
 def store_renewed(certificate: Path, chain: bytes, key: bytes) -> None:
-    """Keep a renewed certificate, which `load_certificate` then finds; durable when this returns.
+    """Keep a renewed pair beside ``certificate``, the file that host.toml names; durable when this returns.
 
-    Args:
-        certificate: the file that host.toml names.
-
-    Raises:
-        OSError: the folder can't be written; the previous pair stays in use.
-        CertificateError: chain and key aren't a pair.
+    Raises OSError if the folder can't be written (the previous pair stays in use), CertificateError if it isn't a pair.
     """
     _pair(chain, key, certificate)
     replace_durably(certificate.with_name(RENEWED_FILE), key + chain)
@@ -149,11 +142,7 @@ def _public(key: object) -> bytes:
 
 
 def load_identity(path: Path) -> IdentityKey:
-    """Read an identity key.
-
-    Raises:
-        KeyFileError: refused by `runtime.key_files`, or not an unencrypted Ed25519 private key in PEM.
-    """
+    """Read an identity key; raises KeyFileError unless it is a private, unencrypted Ed25519 key in PEM."""
     try:
         private = load_pem_private_key(read_key_file(path), password=None)
     except KeyFileError:

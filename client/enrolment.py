@@ -70,23 +70,15 @@ class Look:
 
 
 async def reach(address: str) -> None:
-    """Check that a TLS server listens there; only the handshake is sent.
-
-    Raises:
-        EnrolmentUnavailable, NobodyListens, EnrolmentRefused: as `look`.
-    """
+    """Check that a TLS server listens there; only the handshake is sent. Raises as `look`."""
     await asyncio.to_thread(_fetch_certificate, address)
 
 
 async def look(address: str, fingerprint: bytes) -> Look:
-    """Fetch a study's card and document, and check them against the authority's fingerprint (16 bytes).
-
-    Args:
-        address: HOST:PORT for enrolment.
+    """Fetch a study's card and document at HOST:PORT, and check them against the authority's fingerprint (16 bytes).
 
     Raises:
-        EnrolmentUnavailable: there is no answer.
-        NobodyListens: the port is closed.
+        EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed.
         EnrolmentRefused: another authority, an invalid card or document, or a wrong clock.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
@@ -133,10 +125,7 @@ def clock_sentence(difference_s: float) -> str:
 
 
 async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
-    """Send a request, or ask for its answer: the same bytes are the same request.
-
-    Args:
-        channel: of `enrolment_channel`.
+    """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `enrolment_channel`.
 
     Raises:
         EnrolmentUnavailable: not reachable, or too busy now.
@@ -163,16 +152,12 @@ async def enrolment_channel(address: str, ca: bytes) -> AsyncIterator[grpc.aio.C
 def check_answer(
     data: bytes, *, authority_public: bytes, request_id: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
 ) -> Answer:
-    """Read an answer, and check that its certificate is the requested one.
+    """Read an answer, and check that its certificate is the requested one; raises EnrolmentRefused.
 
     Args:
         request_id: SHA-256 of the request's bytes.
-        ca: the study's certificate authority, PEM.
-        key: the private key of the request, PEM.
+        ca, key: the study's certificate authority, and the private key of the request, PEM.
         names: URIs; the certificate must name exactly one of them, and nothing else.
-
-    Raises:
-        EnrolmentRefused: it isn't, or the authority didn't sign the answer.
     """
     try:
         answer = verify_answer(data, authority_public, request_id)

@@ -1,4 +1,4 @@
-"""The data of a process's participants: parts of a data set, or their own files; and the names in their ledger."""
+"""The data of a process's participants, parts of a set or their own files, and its names in the ledger."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ log = structlog.get_logger()
 def check_forms(settings: HostSettings, held: Sequence[tuple[Dataset, str]], task: Task) -> None:
     """Check the form of each participant's own file against the task, before anything is sent: see `check_form`.
 
-    Values that can't be used are reported in the participant's own log and change nothing.
-
-    Raises:
-        DatasetError: a file lacks a column that is read, or its examples are of another shape.
+    Unusable values are reported only in the log. Raises DatasetError if a file lacks a required column, or its examples
+    have another shape.
     """
     if settings.data.dataset != OWN:
         return
@@ -40,13 +38,10 @@ def check_forms(settings: HostSettings, held: Sequence[tuple[Dataset, str]], tas
 
 
 def held_data(settings: HostSettings) -> list[tuple[Dataset, str]]:
-    """The examples of each participant, and the name by which its ledger knows them.
+    """The examples of each participant, with their name in the ledger; of a set, only these rows are loaded.
 
-    Of a set that is cut only the rows of these participants are loaded.
-
-    Raises:
-        DatasetError, ValueError: the set, its cut or a file can't be used.
-        runtime.key_files.KeyFileError: the key of a participant whose file holds no rows can't be read.
+    Raises DatasetError or ValueError if the set, its cut or a file can't be used, and `runtime.key_files.KeyFileError`
+    for the key of a participant whose file has no rows.
     """
     if settings.data.dataset == OWN:
         return _own(settings)
@@ -77,14 +72,14 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
             raise DatasetError('host.toml: with dataset = "own" each participant names a file, data = "FILE"')
         examples = read_held(entry.data, statistics=settings.study.task in STATISTICS)
         if says_nothing(examples):
-            # Its own name: no example is in two such files, so their costs don't add up. Under one name they would, and
-            # participants without data alone would refuse once all charges together reach the budget.
+            # A name of its own: no example is in two such files, so their costs don't add up. Under a shared name they
+            # would, and only participants without data would refuse once the sum of charges reaches the budget.
             name = _digest(["own", "no rows", load_identity(entry.key).public.hex()])
         else:
             name = _digest(["own", content_sha256(examples)])
         if name in names:
-            # Two people may have the same few values. A host that refused then would reveal that, without noise and
-            # without a charge (decision 0004). Only the owner of the host can know whose file it is.
+            # Two people may have the same few values. A host that refused would reveal that, without noise and without
+            # a charge (decision 0004). Only the host's owner can know whose file it is.
             log.warning(
                 "this file has the same content as another participant's here: if both belong to one person, remove "
                 "one of the participants, because their costs add up for that person and the ledger can't know it",
@@ -97,13 +92,10 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
 
 
 def data_name(data: Data, part: int) -> str:
-    """SHA-256 of the data set, how it is cut, and the participant's part; 64 hexadecimal digits.
+    """SHA-256 of the data set, its cut, and the participant's part; 64 hexadecimal digits. DatasetError: unknown set.
 
     Equal for equal examples, as far as settings show. The parts of one cut are disjoint; examples that another cut has
     in common with them get another name there. ``iid`` ignores alpha, so the name does.
-
-    Raises:
-        DatasetError: an unknown data set.
     """
     concrete = resolve_dataset(data.dataset)
     alpha = float(data.alpha) if data.partition == "dirichlet" else None
@@ -114,12 +106,7 @@ def data_name(data: Data, part: int) -> str:
 
 
 def user_data_name(identity: str, user: int) -> str:
-    """Of all examples of one user, whatever other users take part.
-
-    Args:
-        identity: of the set (``learning.datasets.dataset_identity``).
-        user: its number in the set.
-    """
+    """Of all examples of one user, by number, of a set (``learning.datasets.dataset_identity``), in every cut."""
     return _digest([identity, "user", user])
 
 

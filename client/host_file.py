@@ -234,12 +234,9 @@ def host_toml(
     participants: Sequence[Mapping[str, Any]],
     ledger: str = "ledger.sqlite",
 ) -> str:
-    """A host.toml with comments, which `load` reads.
+    """A host.toml with comments, which `load` reads; ``header`` has the lines of the comment at its top.
 
-    Args:
-        header: lines of the comment at its top.
-        name: of the host.
-        policy, data, participants: tables; a policy may also name its file.
+    ``name`` is the host's; policy, data and participants are tables; a policy may also name its file.
     """
     tables = {
         "host": {"name": name, "journal": "journal.sqlite", "ledger": ledger},
@@ -261,13 +258,9 @@ def host_toml(
 
 
 def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
-    """Read a host.toml, or the one in a folder, and make its paths absolute.
+    """Read a host.toml, or that of a folder, and make its paths absolute; ``policy`` replaces the one that it names.
 
-    Args:
-        policy: replaces the one that host.toml holds or names.
-
-    Raises:
-        runtime.settings_file.ConfigurationError: the file, a key in it, or a file that it names can't be used.
+    Raises `runtime.settings_file.ConfigurationError` if the file, a key, or a file that it names can't be used.
     """
     file = path / HOST_FILE if path.is_dir() else path
     configuration = read_settings(

@@ -76,11 +76,9 @@ class ClientJournal:
     async def accept_study(self, study: str, document_sha256: bytes, roster_version: int, roster_digest: bytes) -> None:
         """Pin a study's document, and note its newest roster version.
 
-        Charges are summed at the order that the document fixes, so a study must keep its document.
-
-        Raises:
-            ValueError: the document isn't the one accepted first, or the roster is older than one seen before, or
-                differs from one of the same version.
+        Charges are summed at the order that the document fixes, so a study must keep its document. Raises ValueError
+        unless it is the one accepted first, and for a roster that is older than one seen before or differs from one of
+        the same version.
         """
         rows = self._store.read("SELECT document, roster_version, roster FROM studies WHERE study = ?", (study,))
         if rows and bytes(rows[0][0]) != document_sha256:
@@ -128,11 +126,9 @@ class ClientJournal:
     async def charge(self, entry: LedgerEntry) -> Row:
         """Write a ledger row: the unamplified cost at h_min, before the first byte of an upload.
 
-        Or its withdrawal (`EXCLUDED`), after a quorum has signed a u3 without this participant.
-
-        Raises:
-            wire.records.ledger_rows.InvalidRow: the attempt or a later one was charged before; or, for a withdrawal, it
-                isn't the last charge or its exact cost is known.
+        Or its withdrawal (`EXCLUDED`), after a quorum has signed a u3 without this participant. Raises
+        `wire.records.ledger_rows.InvalidRow` if the attempt or a later one was charged before; or, for a withdrawal, if
+        it isn't the last charge or its exact cost is known.
         """
         row = await asyncio.wrap_future(self.ledger.append(entry))
         self._note(row.head)  # nothing waits for it: an older note is still a row of the same chain

@@ -1,7 +1,6 @@
-"""The client's log: plain sentences on a terminal, JSON elsewhere, one line for each attempt, and a service's status.
+"""The client's log: plain sentences on a terminal, JSON elsewhere, one line per attempt, and a service's status.
 
-Where systemd reads standard error, it takes the level from the front of a line (sd-daemon(3)); the line itself stays
-JSON.
+Where systemd reads standard error, each line of JSON begins with its level (sd-daemon(3)).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def join_line(logger: object, name: str, message: MutableMapping[str, Any]) -> s
     text = {"round over": _round, "study accepted": _study}.get(event, _other)(message)
     level = str(message.get("level", "info"))
     line = text if level in ("info", "debug") else f"{level}: {text}"
-    # Some of it comes from the coordinator: nothing in it may begin a line or control a terminal.
+    # Some text comes from the coordinator: it must not begin a line or control a terminal.
     return f"{message.get('timestamp', '')}  " + "".join(one if one.isprintable() else " " for one in line)
 
 
@@ -66,8 +65,7 @@ class _Attempt:
 class RoundLines:
     """Collects the results of a process's participants; logs one line when an attempt is over for all that began it.
 
-    Args:
-        spent: what to add about the budget, by name.
+    ``spent`` returns what to add about the budget, by name.
     """
 
     def __init__(self, spent: Callable[[], dict[str, Any]]) -> None:
@@ -76,19 +74,19 @@ class RoundLines:
         self._log = structlog.get_logger()
 
     def begun(self, number: tuple[int, int], who: bytes) -> None:
-        """She takes part in an attempt: (round, attempt)."""
+        """A participant begins an attempt (round, attempt)."""
         for earlier in [one for one in self._attempts if one < number]:
             self.over(earlier, who, "the coordinator reported no end")
         self._attempts.setdefault(number, _Attempt()).begun.add(who)
 
     def in_sum(self, number: tuple[int, int], who: bytes, survivors: int) -> None:
-        """The sum of this many participants, this one among them, is being opened."""
+        """A sum of this many participants, including this one, is being opened."""
         if (attempt := self._attempts.get(number)) is not None:
             attempt.summed.add(who)
             attempt.survivors = survivors
 
     def over(self, number: tuple[int, int], who: bytes, reason: str = "") -> None:
-        """The attempt is over for a participant; the reason, where no sum holds it."""
+        """The attempt is over for a participant; the reason matters if no sum holds its input."""
         attempt = self._attempts.get(number)
         if attempt is None or who not in attempt.begun:
             return
@@ -119,11 +117,7 @@ _PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical":
 
 
 def use_service_lines(service: Notifier, environment: Mapping[str, str] | None = None) -> None:
-    """Add both to the log as `runtime.logs.configure_logs` has set it up.
-
-    Args:
-        environment: with JOURNAL_STREAM, where standard error is the journal; by default the process's own.
-    """
+    """Add both to the log of `runtime.logs.configure_logs`; with JOURNAL_STREAM, standard error is the journal."""
     processors = list(structlog.get_config()["processors"])
     renderer = processors[-1]
     in_journal = "JOURNAL_STREAM" in (os.environ if environment is None else environment)

@@ -92,7 +92,7 @@ class Participant:
         journal: ClientJournal,
         study: StudyAcceptance,
         executor: Executor,
-        lines: RoundLines | None = None,
+        lines: RoundLines,
         may_begin: Callable[[], bool] = lambda: True,
         behaviour: Behaviour = HONEST,
     ) -> None:
@@ -174,8 +174,7 @@ class Participant:
             await asyncio.gather(worker, return_exceptions=True)
         self._drop_attempt()
         self._inbox, self._session = asyncio.Queue(AHEAD), ResumableSession()
-        if self._lines is not None:
-            self._lines.gone(self.identity.public)
+        self._lines.gone(self.identity.public)
 
     async def _listen(self, session: Session) -> str | None:
         async for message in session.messages():
@@ -351,8 +350,7 @@ class Participant:
         for task in (model, update):
             task.add_done_callback(_retrieve)
         self._attempt = _Attempt(number, terms, message.model_sha256, phase, model, update)
-        if self._lines is not None:
-            self._lines.begun(number, self.identity.public)
+        self._lines.begun(number, self.identity.public)
         await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
 
     async def _model(self, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
@@ -414,8 +412,7 @@ class Participant:
             exact = self._entry(attempt.terms, attempt.number, kind=EXACT, survivors=survivors)
             self._charged = None  # from here on, the sum may hold this input
             await self._journal.answer(*self._key(attempt), answered.request_digest, exact)
-            if self._lines is not None:
-                self._lines.in_sum(attempt.number, self.identity.public, survivors)
+            self._lines.in_sum(attempt.number, self.identity.public, survivors)
         await self._say(attempt, "unmasking", codec.write_unmasking_reply(reply))
 
     async def _take_back(self, message: pb.SurvivorProof) -> None:
@@ -473,8 +470,7 @@ class Participant:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(function, *arguments, **more))
 
     def _over(self, number: Number, reason: str) -> None:
-        if self._lines is not None:
-            self._lines.over(number, self.identity.public, peer_text(reason))
+        self._lines.over(number, self.identity.public, peer_text(reason))
 
     def _drop_attempt(self) -> None:
         """Forget the attempt with its keys, shares and masks."""

@@ -44,7 +44,6 @@ from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop
 from runtime.text import peer_text
-from secagg.keys import IdentityKey
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
 from wire.certificates import CertificateError
@@ -64,14 +63,11 @@ def join(
     *,
     behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST,
 ) -> int:
-    """Take part in a study until it ends.
+    """Take part in a study until it ends; returns 0, also after SIGTERM, or 130 after Ctrl-C.
 
     Args:
         service: reports to a supervisor that the process is ready, is alive and ends.
         behaviours: as `ParticipantHost`.
-
-    Returns:
-        0 if the study ended or SIGTERM stopped the process, 130 after Ctrl-C.
 
     Raises:
         Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
@@ -155,7 +151,9 @@ class ParticipantHost:
             Participant(
                 identity,
                 policy=settings.policy,
-                training=LocalTraining(task, examples, trainer or executor, _log_of(identity)),
+                training=LocalTraining(
+                    task, examples, trainer or executor, log.bind(participant=identity.public.hex()[:8])
+                ),
                 data_name=name,
                 journal=journal,
                 study=self._study,
@@ -346,10 +344,6 @@ async def run_until_stopped(work: Coroutine[Any, Any, None]) -> int:
             raise
         log.info("stopped on request")
         return stopped[0]
-
-
-def _log_of(identity: IdentityKey) -> Any:
-    return structlog.get_logger().bind(participant=identity.public.hex()[:8])
 
 
 def _read_ca(path: Path) -> bytes:

@@ -39,12 +39,7 @@ REASONS: Final = (
 
 
 class PolicyRefusal(Exception):
-    """The study or a round breaks what the participant accepted.
-
-    Attributes:
-        reason: one of `REASONS`.
-        sentence: what was found, and what is allowed.
-    """
+    """The study or a round breaks what the participant accepted: ``reason``, one of `REASONS`, and a ``sentence``."""
 
     def __init__(self, reason: str, sentence: str) -> None:
         super().__init__(f"{reason}: {sentence}")
@@ -69,11 +64,7 @@ def digests(document: StudyDocument, study_sha256: bytes) -> dict[str, str]:
 
 
 def check_agreed(configuration: HostSettings, study_sha256: bytes) -> None:
-    """Compare the digest of a study document with the one that the host agreed to, where host.toml names it.
-
-    Raises:
-        PolicyRefusal: it is another study.
-    """
+    """Raise PolicyRefusal unless the study document is the agreed one, where host.toml names its digest."""
     agreed = configuration.study.sha256
     if agreed is not None and agreed != study_sha256.hex():
         raise PolicyRefusal(
@@ -88,12 +79,8 @@ def check_study(
 ) -> None:
     """Check a study against the host's settings and policy, once, before any round.
 
-    Args:
-        document: already checked from first principles (`StudyDocument.from_bytes`).
-        totals: of the participants' ledger, if there is one already.
-
-    Raises:
-        PolicyRefusal: the first condition that isn't met.
+    The document was checked from first principles (`StudyDocument.from_bytes`). ``totals`` are those of the
+    participants' ledger, if there is one already. Raises PolicyRefusal for the first condition that isn't met.
     """
     check_agreed(configuration, study_sha256)
     joined = configuration.study
@@ -217,11 +204,7 @@ def _check_company(policy: Policy, plan: Plan) -> None:
 
 
 def check_clips(policy: Policy, clips: Sequence[float]) -> None:
-    """Check a round's clips (one for each layer, L2 norms in data units).
-
-    Raises:
-        PolicyRefusal: together they allow a longer update than the policy does.
-    """
+    """Raise PolicyRefusal if a round's clips (one per layer, L2 norms in data units) allow too long an update."""
     norm = math.hypot(*clips)
     if policy.max_clip is not None and norm > policy.max_clip:
         raise PolicyRefusal("clip", f"updates are clipped to {norm:g}, max_clip allows {policy.max_clip:g}")
@@ -230,8 +213,7 @@ def check_clips(policy: Policy, clips: Sequence[float]) -> None:
 def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
     """A total over all studies holds for one kind of guarantee only: a study of another kind would not count in it.
 
-    Raises:
-        PolicyRefusal: the policy has such a total, and the ledger holds charges of another kind.
+    Raises PolicyRefusal if the policy has such a total and the ledger holds charges of another kind.
     """
     if policy.max_epsilon_total is None:
         return
@@ -247,11 +229,7 @@ def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
 
 
 def check_roster(configuration: HostSettings, document: StudyDocument, roster: Roster) -> None:
-    """Check the roster against the plan and the policy.
-
-    Raises:
-        PolicyRefusal: one host, and so one attacker, may control more participants than are assumed to collude.
-    """
+    """Raise PolicyRefusal if one host may control more participants than are assumed to collude."""
     largest = roster.largest_host()
     if largest > document.plan.colluders and not configuration.policy.one_machine:
         raise PolicyRefusal(
@@ -275,12 +253,11 @@ def check_round(
     number: tuple[int, int],
     model_sha256: bytes,
 ) -> None:
-    """Whether a participant may be charged for one more attempt now.
+    """Whether a participant may be charged for attempt ``number`` (round, attempt) now.
 
     Args:
         totals: of the participants' ledger, over all studies.
         data_name: of the participant's data; what all identities spent from it counts against the limits.
-        number: round and attempt.
         model_sha256: of the model that the round begins with.
 
     Raises:
@@ -310,8 +287,7 @@ def check_round(
 def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, data_name: str) -> None:
     """Whether a participant may be charged once more: in the study, by the study's plan, and over all studies.
 
-    Raises:
-        PolicyRefusal: with the coming charge, at h_min, a limit would be exceeded.
+    Raises PolicyRefusal if the coming charge, at h_min, would exceed a limit.
     """
     spent, coming = totals.spent(study_sha256, data_name), price(plan, plan.h_min)
     draws = plan.clients * plan.padded_dim

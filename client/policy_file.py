@@ -136,8 +136,7 @@ class _PolicyFile(Settings):
 def load_policy(path: Path) -> PolicyTable:
     """Read a policy file, or the ``policy.toml`` in a folder, with its only table ``[policy]``.
 
-    Raises:
-        ConfigurationError: the file or a key in it can't be used, or its limits contradict each other.
+    Raises ConfigurationError if the file or a key can't be used, or limits contradict each other.
     """
     file = path / POLICY_FILE if path.is_dir() else path
 
@@ -150,15 +149,9 @@ def load_policy(path: Path) -> PolicyTable:
 
 
 def policy_values(content: dict[str, Any], file: Path, policy: PolicyTable | None) -> dict[str, Any]:
-    """The content of host.toml with its policy: its own table, that of the file it names, or ``policy``.
+    """The content of host.toml (``file``) with its policy: its own table, that of the file it names, or ``policy``.
 
-    Args:
-        content: of host.toml, as TOML gives it.
-        file: host.toml; a policy file's path is relative to it.
-        policy: an option of the command, which replaces that of host.toml.
-
-    Raises:
-        ConfigurationError: host.toml both names a file and has limits, or the file can't be used.
+    Raises ConfigurationError if host.toml both names a file and has limits, or the file can't be used.
     """
     table = content.get("policy")
     if policy is None and isinstance(table, dict) and "file" in table:

@@ -20,12 +20,8 @@ def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:
 def epsilon_in_total(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes, data_name: str) -> float:
     """epsilon of all charges of the plan's kind of guarantee in this ledger, after one more charge at h_min.
 
-    Args:
-        study_sha256: of the coming study.
-        data_name: of its participant's data.
-
-    Returns:
-        Epsilon at ``delta``; infinite if a row has no bound at the order or above.
+    The charge is for the study ``study_sha256`` and the data ``data_name``. Infinite if a row has no bound at the order
+    or above.
     """
     together, order = _together(plan, totals)
     one, one_draws = _coming(plan, order, 1)

@@ -8,12 +8,11 @@ and used from the next session on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -116,11 +115,7 @@ class Renewal:
         self._renewed(self.certificate)
 
     def _prepare(self) -> tuple[bytes, bytes]:
-        """The key (PEM) and its request: those that are kept, else new ones, which are kept before this returns.
-
-        Raises:
-            CertificateError: they can't be written.
-        """
+        """The key (PEM) and its request: those that are kept, else new ones, kept first; raises CertificateError."""
         if (kept := self._kept()) is not None:
             return kept
         private = new_key()
@@ -149,6 +144,10 @@ class Renewal:
             return None
         return key, request
 
+    def _forget(self) -> None:
+        with contextlib.suppress(OSError):
+            self._pending.unlink()
+
     def _finish(self, answer: pb.EnrolAnswer, key: bytes, request: bytes) -> None:
         table = self._settings.coordinator
         try:
@@ -169,14 +168,7 @@ class Renewal:
         except OSError as error:
             raise CertificateError(f"the renewed certificate can't be written: {error.strerror or error}") from error
         except EnrolmentRefused:
-            _remove(self._pending)  # the same request would get the same answer
+            self._forget()  # the same request would get the same answer
             raise
-        _remove(self._pending)
+        self._forget()
         self.certificate = load_certificate(table.certificate, table.key)
-
-
-def _remove(path: Path) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        log.debug("not removed", path=str(path), reason=error.strerror)

@@ -129,13 +129,9 @@ class ResumableSession:
             await self._session.send(message)
 
     async def upload(self, chunks: AsyncIterator[bytes]) -> bool:
-        """Send framed chunks of a vector.
+        """Send framed chunks of a vector; returns whether the coordinator counted it, and raises UploadRejected.
 
-        Returns:
-            Whether the coordinator counted it; False if the connection broke: the coordinator asks for it again.
-
-        Raises:
-            UploadRejected: it wasn't taken.
+        False if the connection broke: the coordinator asks for it again.
         """
         session = self._session
         if session is None or self._asked is not None:
@@ -151,8 +147,7 @@ class ResumableSession:
     async def fetched(self, fetch: Callable[[Session], Awaitable[Result]]) -> Result:
         """The result of ``fetch`` on the open session, or on the next one if that breaks.
 
-        Raises:
-            DocumentUnavailable: an intact session doesn't have it, or no session follows.
+        Raises DocumentUnavailable if an intact session doesn't have it, or no session follows.
         """
         broken: Session | None = None
         while True:

@@ -184,11 +184,7 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """``HH:MM-HH:MM``; 24:00 ends a day.
-
-    Raises:
-        ValueError: another form, no such time of day, or a window of no time.
-    """
+    """``HH:MM-HH:MM``; 24:00 ends a day. Raises ValueError for another form or time, or an empty window."""
     found = _WINDOW.fullmatch(text)
     if found is None:
         raise ValueError("must read HH:MM-HH:MM, such as 22:00-06:00")

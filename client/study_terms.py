@@ -79,9 +79,7 @@ class StudyAcceptance:
     async def accept(self, session: Session) -> StudyTerms:
         """Fetch, verify and accept the study document and the roster that a session begins with.
 
-        Raises:
-            Failure: the study or the roster can't be used, or the policy refuses it.
-            client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
+        Raises Failure if one can't be used or the policy refuses it, and as `client.connection.Session.download`.
         """
         # Not the whole welcome: it holds the session's token, and a report with all locals would show it.
         study_sha256, roster_sha256 = session.welcome.study_sha256, session.welcome.roster_sha256
@@ -103,18 +101,15 @@ class StudyAcceptance:
                 raise InputFailure(f"refused by this host's policy: {error}") from error
             except ValueError as error:  # InvalidRoster and InvalidStudy among them
                 raise InputFailure(f"{self._settings.coordinator.address}: {error}") from error
-            self._log_accepted(document, study_sha256, roster)
+            _log_accepted(document, study_sha256, roster)
             self.terms = StudyTerms(document, roster, study_sha256, roster_sha256)
             return self.terms
 
     async def accept_roster(self, session: Session, sha256: bytes) -> StudyTerms:
         """The terms with the roster of a round, which may be later than the session's first one.
 
-        Raises:
-            InvalidRoster: it is older than an accepted one, or doesn't fit this study and its plan.
-            PolicyRefusal: it breaks the policy.
-            runtime.durable.StorageError: it can't be written to the journal.
-            client.connection.DocumentUnavailable, client.connection.DocumentMismatch: it can't be fetched.
+        Raises as `client.connection.Session.download`, and InvalidRoster (older than an accepted one, or unfit for this
+        study and plan), PolicyRefusal, or `runtime.durable.StorageError` from the journal.
         """
         async with self._accepting:
             terms = self.terms
@@ -168,25 +163,25 @@ class StudyAcceptance:
         limit = min(self._settings.policy.max_epsilon, self.terms.document.plan.budget_coordinator)
         return {"epsilon": round(most, 3), "max_epsilon": limit}
 
-    @staticmethod
-    def _log_accepted(document: StudyDocument, study_sha256: bytes, roster: Roster) -> None:
-        plan = document.plan
-        log.info(
-            "study accepted",
-            study=document.study,
-            roster_version=roster.version,
-            participants=len(roster),
-            mechanism=plan.mechanism,
-            trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
-            adversary=plan.adversary,
-            epsilon=plan.budget_coordinator,  # which policy.max_epsilon limits
-            delta=plan.delta,
-            adjacency=plan.adjacency.partition(":")[0],
-            rounds=plan.rounds,
-            A=plan.colluders,
-            h_min=plan.h_min,
-            **digests(document, study_sha256),  # what a policy may pin
-        )
+
+def _log_accepted(document: StudyDocument, study_sha256: bytes, roster: Roster) -> None:
+    plan = document.plan
+    log.info(
+        "study accepted",
+        study=document.study,
+        roster_version=roster.version,
+        participants=len(roster),
+        mechanism=plan.mechanism,
+        trusts=trust_of(plan.mechanism, plan.adversary).words.partition(":")[0],
+        adversary=plan.adversary,
+        epsilon=plan.budget_coordinator,  # which policy.max_epsilon limits
+        delta=plan.delta,
+        adjacency=plan.adjacency.partition(":")[0],
+        rounds=plan.rounds,
+        A=plan.colluders,
+        h_min=plan.h_min,
+        **digests(document, study_sha256),  # what a policy may pin
+    )
 
 
 _changing = threading.Lock()  # participants compute in several threads

@@ -58,13 +58,10 @@ _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]{3}
 
 
 async def is_connected(channel: grpc.aio.Channel) -> bool:
-    """Whether gRPC has a connection, once it has made one or failed to.
+    """Whether gRPC has a connection, once it has made one or failed to; TimeoutError after the time of a handshake.
 
     gRPC reports its own words and those of the other side in the same field. A call on a connection may end with
     either; a call for which no connection could be made ends with gRPC's.
-
-    Raises:
-        TimeoutError: neither happened within the time of a handshake.
     """
     async with asyncio.timeout(HANDSHAKE_S):
         while True:
@@ -80,12 +77,9 @@ def trouble_told(details: str) -> Trouble:
 
 
 def trouble_of(details: str, *, ca: str, certificate: str, proxy: WebProxy | None = None) -> Trouble:
-    """What gRPC's words mean.
+    """The meaning of gRPC's words in a `grpc.aio.AioRpcError` for which no connection could be made.
 
-    Args:
-        details: of a `grpc.aio.AioRpcError` without a connection, so gRPC's own words.
-        ca, certificate: names of this host's files.
-        proxy: that the connection uses.
+    ``ca`` and ``certificate`` name this host's files, ``proxy`` is the one that the connection uses.
     """
     refused = _PROXY_REFUSED.search(details)
     if proxy is not None and refused is not None:

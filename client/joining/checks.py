@@ -50,20 +50,20 @@ USUAL_DATA: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """The options of `sordino join` with a join code.
+    """The options of `sordino join` with a join code; None for a default.
 
     Attributes:
         address, code: may be empty for `client.joining.joining.get_place`.
-        home: the participant's folder; None: named after the study.
-        policy_file: None: the shown plan becomes the policy once it is accepted.
+        home: the participant's folder; by default named after the study.
+        policy_file: by default the shown plan becomes the policy once it is accepted.
         agreed: join without asking.
-        name: of the process on the roster; None: derived from the code.
-        dataset, partition, alpha, shards, seed: None: those of `USUAL_DATA`.
-        part, parts: the part of the data, from 1, and the number of parts; None: derived from the code, of as many as
-            the plan has participants. `BY_PLACE`: the place on the roster decides the part.
+        name: of the process on the roster; by default derived from the code.
+        dataset, partition, alpha, shards, seed: by default `USUAL_DATA`.
+        part, parts: the part of the data, from 1, and the number of parts; by default derived from the code, of as
+            many as the plan has participants. `BY_PLACE`: the place on the roster decides the part.
         data: the participant's own file, instead of a part of a set.
         task: module:Class on this machine, if the study's task isn't one of Sordino's.
-        ledger: None: one in the folder.
+        ledger: by default in the folder.
         kept: called when the folder is written, before the request is sent.
     """
 
@@ -92,9 +92,8 @@ class JoinOptions:
 def check_task(options: JoinOptions, task: str, task_options: Mapping[str, object]) -> None:
     """Code from outside Sordino runs here only if the participant named it: to import a module is to run it.
 
-    Raises:
-        InputFailure: the study's task is in a module that --task doesn't name, --task names another task, or the task
-            is a statistic with impossible options, which is refused before the participant is asked.
+    Raises InputFailure if --task doesn't name that code or names another task, and for a statistic with impossible
+    options, before the participant is asked.
     """
     trained = trained_task(task, task_options)
     if options.task not in (None, task, trained):
@@ -117,14 +116,10 @@ def check_task(options: JoinOptions, task: str, task_options: Mapping[str, objec
 
 
 def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoice:
-    """The participant's own file, or a part of a set.
+    """The participant's own file, or a part of a set; ``random_part``, any number, decides where no option does.
 
-    Args:
-        random_part: any number; decides the part if no option does.
-
-    Raises:
-        InputFailure: there is no such data set or part.
-        learning.blocks.DatasetError: the set isn't on this machine.
+    Raises InputFailure if there is no such data set or part, `learning.blocks.DatasetError` if it isn't on this
+    machine.
     """
     plan = seen.document.plan
     if options.data is not None:
@@ -152,9 +147,8 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
 def read_own_file(options: JoinOptions, file: Path, seen: Look) -> Dataset:
     """The examples of a participant's own file.
 
-    Raises:
-        InputFailure: another option states how a data set is cut.
-        learning.blocks.DatasetError: there is no such file, or it has another form.
+    Raises InputFailure with an option for the cut of a set, `learning.blocks.DatasetError` for a missing or unusable
+    file.
     """
     chosen = [f"--{name}" for name in (*USUAL_DATA, "part", "parts") if getattr(options, name) is not None]
     if chosen:
@@ -207,14 +201,9 @@ def check_accepts(
     nothing: str,
     totals: Totals | None = None,
 ) -> None:
-    """Check a study against the policy of a file.
+    """Check a study against the policy of a file; raises InputFailure, which ends with the sentence ``nothing``.
 
-    Args:
-        nothing: a sentence about what was not done.
-        totals: of the participant's ledger; None if that isn't checked.
-
-    Raises:
-        InputFailure: the policy refuses the study.
+    ``totals`` are those of the participant's ledger; None if that isn't checked.
     """
     try:
         check_terms(policy.to_policy(), document, study_sha256, totals)
@@ -251,14 +240,9 @@ def spent_in(ledger: Path | None) -> Totals:
 
 
 def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: Look, totals: Totals) -> None:
-    """Check the study against the text of the new host.toml.
+    """Check the study against the text of the new host.toml, and the policy of --policy with its file.
 
-    Args:
-        file, policy: of --policy.
-        totals: from `spent_in`.
-
-    Raises:
-        InputFailure: a value in host.toml is invalid, or the policy refuses the study.
+    Raises InputFailure if a value in host.toml is invalid or the policy refuses the study.
     """
     content = tomllib.loads(text)
     for entry in content["participants"]:  # a place that isn't known yet: any part is valid
@@ -285,12 +269,9 @@ async def check_again(options: JoinOptions, home: JoinedHome, say: Callable[[str
     """Compare the options of a repeated command with its folder, and keep its policy, before an answer is used.
 
     Request and data were chosen with the folder, so options must agree with it. Only a policy may differ: it replaces
-    that of the folder, if it accepts the study. An error changes nothing.
-
-    Raises:
-        InputFailure: an option and the folder differ, or the policy refuses the study.
-        runtime.settings_file.ConfigurationError: the policy file can't be used.
-        client.enrolment.EnrolmentUnavailable, client.enrolment.EnrolmentRefused: as `client.enrolment.look`.
+    that of the folder, if it accepts the study. An error changes nothing: InputFailure (an option differs, or the
+    policy refuses the study), `runtime.settings_file.ConfigurationError` (policy file), or those of
+    `client.enrolment.look`.
     """
     held = home.settings()
     _compare(options, home, held)

@@ -1,4 +1,4 @@
-"""What a participant is shown before it joins a study: what the study is, what is sent, and what is not."""
+"""The description of a study before joining: what it is, what is sent, and what is not."""
 
 from __future__ import annotations
 
@@ -38,17 +38,14 @@ def describe_study(
     held: Dataset | None = None,
     width: int,
 ) -> list[str]:
-    """Lines for the terminal.
+    """Lines for the terminal. Raises `learning.options.OptionError` for an impossible statistic (`check_task`).
 
     Args:
         fingerprint: of the authority, as it is shown.
-        host: the name that this process will ask for.
+        host: the name that this process will request.
         host_chosen, part_chosen: by an option.
-        ledger: of earlier studies over this data, where one was named.
-        held: examples of the participant's own file: their form is shown beside what the study asks for.
-
-    Raises:
-        learning.options.OptionError: the study's statistic is impossible; see `client.joining.checks.check_task`.
+        ledger: of earlier studies over this data, if one was named.
+        held: examples of the participant's own file: their form is shown beside the required one.
     """
     plan, document = seen.document.plan, seen.document
     drawn = plan.sampling != "none"
@@ -56,9 +53,9 @@ def describe_study(
     if drawn:
         cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
     holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
-    told_ledger = f"{ledger}: what it says was spent from this data counts on"
+    shown_ledger = f"{ledger}: what it says was spent from this data counts on"
     if ledger is None:
-        told_ledger = (
+        shown_ledger = (
             "a new one, in that folder. If this data was in a study before, or in this one under another identity, "
             "name its ledger with --ledger and its part with --part: what was spent counts on"
         )
@@ -79,7 +76,7 @@ def describe_study(
         ("your data", _data(data, part_chosen)),
         *([] if held is None else [("", form_shown(held))]),
         ("your folder", str(home)),
-        ("your ledger", told_ledger),
+        ("your ledger", shown_ledger),
     ]
     when = "in each round"
     if drawn:
@@ -106,7 +103,7 @@ def _wrapped(text: str, width: int, label: str) -> list[str]:
 
 
 def _shares(plan: Plan) -> str:
-    """How many participants get shares of the keys, and how many shares open one."""
+    """The number of participants that get shares of the keys, and of the shares that open one."""
     sharing, others = round_parameters(plan).sharing(plan.clients), plan.clients - 1
     to = "all others"
     if sharing.degree != others:
@@ -115,11 +112,12 @@ def _shares(plan: Plan) -> str:
 
 
 def _task(document: StudyDocument, plan: Plan) -> list[str]:
-    """What is computed from the data; for a statistic also its question, since the answer will be known."""
+    """What is computed from the data; for a statistic also its question, since its answer will be public."""
     name, options, values = document.task, dict(document.task_options), counted(plan.dim, "value")
     if name in STATISTICS:
-        # As the task reads it: the coordinator's text may look like something else, and may leave defaults out.
-        asked = "; ".join(f"{key} {value}" for key, value in _asked(make_task(name, options)).items())
+        # As the task reads it: the coordinator's text may look different, and may omit defaults.
+        statistic: Any = make_task(name, options)
+        asked = "; ".join(f"{key} {value}" for key, value in statistic.options.asked().items())
         return [f"{name}, no training: {values} from you, of norm {plan.clip:g} at most", f"asked for: {asked}"]
     if name == VOTES:
         queries = _printable(options.get("queries", VoteOptions.queries))
@@ -128,11 +126,6 @@ def _task(document: StudyDocument, plan: Plan) -> list[str]:
             f"examples a round are sent, {values} of norm {plan.clip:g} at most"
         ]
     return [f"{name}, {values} in an update, clipped to norm {plan.clip:g}"]
-
-
-def _asked(statistic: Any) -> dict[str, str]:
-    asked: dict[str, str] = statistic.options.asked()
-    return asked
 
 
 def _form_asked(document: StudyDocument) -> list[str]:
@@ -167,7 +160,7 @@ def _data(data: DataChoice, part_chosen: bool) -> str:
 
 
 def form_shown(held: Dataset) -> str:
-    """``40 rows: age, weight, puls; label 0/1``: a participant's own file as it would recognise a mistake in it."""
+    """``40 rows: age, weight, puls; label 0/1``: the form of an own file, so that its owner can notice a mistake."""
     shape = held.features.shape[1:]
     form = f"{shape[0]} numbers each" if len(shape) == 1 else f"shape {shape}"
     if held.columns:

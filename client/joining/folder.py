@@ -82,10 +82,7 @@ def default_home(study: str) -> Path:
     """The participant's folder if no option names one: the study's name, in the working directory.
 
     If that is taken, for example by the study's folder: ``clinic-participant``, then with a number. A folder that a
-    join made counts as free: the caller checks which join it was.
-
-    Raises:
-        InputFailure: the study's name can't be that of a folder, or all names are taken.
+    join made counts as free: the caller checks which join it was. Raises InputFailure if no such name is possible.
     """
     if not _USUAL_NAME.fullmatch(study):
         raise InputFailure(f"the study's name, {study!r}, can't be that of a folder: name one with --home.")
@@ -109,12 +106,7 @@ def make_home(
 ) -> JoinedHome:
     """Write the folder, new or empty; durable when this returns, and after any error there is none.
 
-    Args:
-        policy_file: content of policy.toml, if there is one.
-        identity_key, tls_key: private keys, PEM.
-
-    Raises:
-        InputFailure: it can't be written, or another process made it meanwhile.
+    Keys are PEM. Raises InputFailure if it can't be written, or if another process made it meanwhile.
     """
     public: dict[str | Path, bytes | None]
     public = {HOST_FILE: host_toml.encode(), POLICY_FILE: policy_file, "ca.pem": ca, CARD_FILE: card}
@@ -196,13 +188,10 @@ class JoinedHome:
         return content
 
     def keep_policy(self, policy: bytes) -> bool:
-        """Replace the policy by this content of policy.toml, already checked; returns whether it was another one.
+        """Replace the policy by this checked content of policy.toml; returns whether it was another one.
 
         After an interruption the folder holds the old policy or the new one, whole: policy.toml has no effect until
-        host.toml names it.
-
-        Raises:
-            InputFailure: it can't be written.
+        host.toml names it. Raises InputFailure if a file can't be written.
         """
         file, wanted = self.path / HOST_FILE, {"file": POLICY_FILE}
         named = self.settings().get("policy") == wanted
@@ -249,9 +238,7 @@ class JoinedHome:
             host, wished: the name of this process on the roster, and the requested one.
             place: from 1, in the order of admission; 0 if the authority stated none.
 
-        Raises:
-            InputFailure: it can't be written, and the same command requests it again; or the part of the data depends
-                on the place, and there is none.
+        Raises InputFailure if it can't be written, or if the part of the data depends on the place and there is none.
         """
         by_place = self.by_place
         if by_place and not place:
@@ -360,10 +347,7 @@ def take_home(
         address: the coordinator's enrolment port; homes of others are skipped. None: any.
         authority: whether an authority's public key (32 bytes) is the right one.
         desk: the authority's local socket, which states which identities were revoked.
-        begin: whether a new home may be begun.
-
-    Returns:
-        Its path, and the home; None if it is yet to be made there.
+        begin: whether a new home may be begun; it is returned as None, to be made at the path.
 
     Raises:
         InputFailure: the folder can't be used, or none is free and no home may be begun.

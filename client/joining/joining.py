@@ -88,12 +88,11 @@ Found = TypeVar("Found")
 def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path | None) -> Path:
     """The participant's folder, complete; the same call continues after an interruption. Raises as `join_by_code`.
 
-    This requests a code at the local enrolment socket only to make a new folder, once the coordinator listens. The
+    This requests a code at the authority's socket ``desk`` only to make a new folder, once the coordinator listens. The
     socket takes it back unless the folder was made, so a process that fails repeatedly uses up no places.
 
     Args:
         options: may lack the code and the address.
-        desk: the authority's local enrolment socket.
         homes: folder of homes, of which this process takes a free one.
     """
     home: JoinedHome | None = None
@@ -123,9 +122,8 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
 def join_by_code(options: JoinOptions, say: Say) -> Path:
     """Get a place in a study; returns the participant's folder, complete. The same call continues an interrupted join.
 
-    Raises:
-        Failure: the code, the card, the plan or the folder can't be used, the authority refuses, or the coordinator
-            can't be reached (`client.enrolment.EnrolmentUnavailable`).
+    Raises Failure if the code, the card, the plan or the folder can't be used, the authority refuses, or the
+    coordinator can't be reached (`client.enrolment.EnrolmentUnavailable`).
     """
     say = _safely(say)
     code = _read_code(options.code)

@@ -48,11 +48,7 @@ class GivenCode:
 
 @contextlib.contextmanager
 def join_code_at(path: Path, say: Say) -> Iterator[GivenCode]:
-    """A fresh join code, until the block ends or the code is kept.
-
-    Raises:
-        Failure: no socket opens there, or it gives no code.
-    """
+    """A fresh join code, until the block ends or the code is kept; raises Failure without a socket or a code."""
     with _connected(path, say, OPENS_S) as connection:
         answer = _ask(connection, path, {"want": "code"})
         if type(answer.get("code")) is not str:
@@ -66,16 +62,11 @@ def join_code_at(path: Path, say: Say) -> Iterator[GivenCode]:
 
 
 def state_at(path: Path, identity: bytes, *, study: str, authority: bytes, say: Say) -> str | None:
-    """The authority's statement about an identity: ``member``, ``revoked`` or ``unknown``.
+    """The signed statement of an authority (32-byte key) about an identity: ``member``, ``revoked`` or ``unknown``.
 
-    A busy socket is asked again: otherwise a flood of questions would get a revoked home used.
-
-    Args:
-        authority: public key (32 bytes) that must have signed the answer.
-
-    Returns:
-        None without such an answer: the authority may be switched off, and any user who can write to the socket's
-        folder may have put another socket there.
+    A busy socket is asked again: otherwise a flood of questions would get a revoked home used. None without a valid
+    answer: the authority may be switched off, and any user who can write to the socket's folder may have put another
+    socket there.
     """
     ends, told = time.monotonic() + BUSY_S, False
     while True:

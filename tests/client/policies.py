@@ -77,7 +77,7 @@ def charge(
     at: float = NOON,
     **changes: Any,
 ) -> LedgerEntry:
-    """A row of a participant's ledger, at h_min; unless ``data`` is named each identity has data of her own."""
+    """A row of a participant's ledger, at h_min; by default each identity has its own data."""
     row = make_entry(
         of.plan,
         study=of.study,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,20 @@ PASSED_ON = {  # where the client hands on what it was given
 }
 
 
-def test_each_hook_of_the_default_takes_the_honest_step_once() -> None:
+async def test_each_hook_of_the_default_takes_the_honest_step_once() -> None:
     steps: list[Any] = []
 
     async def step(*arguments: Any) -> Any:
         steps.append([await anext(one) if hasattr(one, "__anext__") else one for one in arguments])
         return len(steps)
 
-    async def check() -> None:
-        nothing: Any = None
-        await HONEST.attend(step, nothing)
-        await HONEST.say((1, 2), "refusal", "content", step)
-        assert await HONEST.mask(nothing, step) == 3
-        assert await HONEST.upload((1, 2), b"packed", 2, step) == 4
-        HONEST.handled(None)
-        HONEST.away("it doesn't answer")
-
-    asyncio.run(check())
+    nothing: Any = None
+    await HONEST.attend(step, nothing)
+    await HONEST.say((1, 2), "refusal", "content", step)
+    assert await HONEST.mask(nothing, step) == 3
+    assert await HONEST.upload((1, 2), b"packed", 2, step) == 4
+    HONEST.handled(None)
+    HONEST.away("it doesn't answer")
     assert steps == [[], ["content"], [], [b"\x0a\x04cked"]]
     assert not hasattr(HONEST, "__dict__")  # so no hook of it can be replaced
     hooks = {name for name in vars(Behaviour) if not name.startswith("_")}
@@ -65,18 +61,15 @@ def test_nothing_outside_tests_and_the_lab_passes_one() -> None:
     assert {path for path, _, _ in found - PASSED_ON} == {"sordino/lab/loadtest/client_process.py"}
 
 
-def test_each_participant_of_a_host_gets_its_own(study_folder: Path, tmp_path: Path) -> None:
+async def test_each_participant_of_a_host_gets_its_own(study_folder: Path, tmp_path: Path) -> None:
     class Other(Behaviour):
         def __init__(self, identity: bytes) -> None:
             self.identity = identity
 
     found: list[Any] = []
 
-    async def scenario() -> None:
-        settings = settings_of(study_folder, tmp_path / "journal.sqlite")
-        async with host(settings, lambda one: found.extend(one._participants), behaviours=Other):
-            pass
-
-    asyncio.run(scenario())
+    settings = settings_of(study_folder, tmp_path / "journal.sqlite")
+    async with host(settings, lambda one: found.extend(one._participants), behaviours=Other):
+        pass
     assert len(found) > 1
     assert all(one.behaviour.identity == one.identity.public for one in found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import json
@@ -86,7 +85,7 @@ def shown(roster: bytes) -> Lie:
 
 
 def test_a_round_with_a_roster_that_goes_back(study_folder: Path, played: Play) -> None:
-    """After version 3 the coordinator shows version 2, on which somebody revoked is back."""
+    """After version 3 the coordinator shows version 2, which lists a revoked participant again."""
     third, second = without(study_folder, 3, 0), without(study_folder, 2)
 
     def starts(_: int, start: pb.RoundStart) -> Iterator[pb.CoordinatorMessage]:
@@ -100,30 +99,27 @@ def test_a_round_with_a_roster_that_goes_back(study_folder: Path, played: Play) 
 
 
 def test_two_rosters_of_one_version(study_folder: Path, played: Play) -> None:
-    """What an authority whose folder was put back to an older copy would sign."""
+    """As an authority whose folder was restored from an older copy would sign them."""
     other = without(study_folder, 1, 6)
     story = played(shown(other), prepare=partial(publish, other))
     assert any("another version 1 of the roster" in reason for reason in story.reasons())
     assert not story.sent
 
 
-def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            stranger = Ed25519PrivateKey.generate()
-            roster = roster_of(study_folder)
-            for data, told in (
-                (sign_roster(Roster(roster.study, 2, roster.entries), stranger), "not signed by"),
-                (without(study_folder, 1, 0), "isn't later than version 1"),
-                (sign_roster(Roster("eight", 2, roster.entries), authority_of(study_folder)), "another study"),
-            ):
-                with pytest.raises(InvalidRoster, match=told):
-                    where.study.offer_roster(data, None)
-            where.study.offer_roster(without(study_folder, 3, 0), None)
-            with pytest.raises(InvalidRoster, match="isn't later than version 3"):
-                where.study.offer_roster(without(study_folder, 2, 0), None)
-
-    asyncio.run(scenario())
+async def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        stranger = Ed25519PrivateKey.generate()
+        roster = roster_of(study_folder)
+        for data, told in (
+            (sign_roster(Roster(roster.study, 2, roster.entries), stranger), "not signed by"),
+            (without(study_folder, 1, 0), "isn't later than version 1"),
+            (sign_roster(Roster("eight", 2, roster.entries), authority_of(study_folder)), "another study"),
+        ):
+            with pytest.raises(InvalidRoster, match=told):
+                where.study.offer_roster(data, None)
+        where.study.offer_roster(without(study_folder, 3, 0), None)
+        with pytest.raises(InvalidRoster, match="isn't later than version 3"):
+            where.study.offer_roster(without(study_folder, 2, 0), None)
 
 
 # ---------------------------------------------------------------- drawn cohorts
@@ -170,14 +166,14 @@ def test_each_round_has_the_cohort_that_the_authority_drew(drawn_folder: Path, p
     cohorts = [winners(roster, one, draws.ticket(one), COHORT) for one in range(1, ROUNDS + 1)]
     assert [frozenset(one["survivors"]) for one in completed] == cohorts
     assert len(set(cohorts)) > 1
-    # Whoever wasn't drawn heard nothing of the round and was charged nothing.
+    # Those that weren't drawn got no message of the round and no charge.
     identities = {entry.identity.hex(): at for at, entry in enumerate(roster.entries)}
     for number, cohort in enumerate(cohorts, 1):
         charged = {identities[row.identity or ""] for row in story.rows() if row.round == number and row.kind == CHARGE}
         assert charged == cohort
 
 
-def test_a_loser_in_the_cohort_ends_the_attempt_for_everybody(drawn_folder: Path, played: Play) -> None:
+def test_a_loser_in_the_cohort_ends_the_attempt(drawn_folder: Path, played: Play) -> None:
     """The coordinator invites nine and one of them did not win: its own client and all others refuse."""
 
     def lie(where: Coordinator, me: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
@@ -214,14 +210,10 @@ def test_a_cohort_of_the_coordinators_choice(drawn_folder: Path, played: Play, t
     assert any(wanted in reason for reason in story.reasons())
 
 
-def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_path: Path) -> None:
+async def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_path: Path) -> None:
     kept = (drawn_folder / "lottery.json").read_bytes()
     document = json.loads(kept)
     changed = {**document, "seeds": [document["seeds"][1], *document["seeds"][1:]]}
-
-    async def scenario() -> None:
-        async with coordinator(drawn_folder, tmp_path / "state.sqlite", **LOTTERY):
-            pass
 
     try:
         for content, told in (
@@ -233,7 +225,8 @@ def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_pat
             if content is not None:
                 (drawn_folder / "lottery.json").write_bytes(content)
             with pytest.raises(InvalidRoster, match=told):
-                asyncio.run(scenario())
+                async with coordinator(drawn_folder, tmp_path / "state.sqlite", **LOTTERY):
+                    pass
     finally:
         (drawn_folder / "lottery.json").write_bytes(kept)
 
@@ -288,8 +281,8 @@ def test_a_charge_stays_without_a_quorums_word(study_folder: Path, played: Play,
     assert kinds_of(study_folder, story, 3) == [CHARGE]
 
 
-def test_whoever_answered_cannot_take_her_charge_back(study_folder: Path, played: Play) -> None:
-    """The proof for the one who was left out is shown to all others as well."""
+def test_after_an_answer_no_charge_is_withdrawn(study_folder: Path, played: Play) -> None:
+    """The proof for the excluded participant is shown to all others as well."""
     proofs: list[pb.CoordinatorMessage] = []
 
     def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
@@ -307,9 +300,9 @@ def test_whoever_answered_cannot_take_her_charge_back(study_folder: Path, played
 
 
 def test_a_version_that_only_another_participant_of_the_host_has_seen(study_folder: Path, played: Play) -> None:
-    """In the first attempt one of seven is shown version 3; in the second nobody goes on with version 1.
+    """In the first attempt one of seven is shown version 3; in the second none accepts version 1.
 
-    A client that compares with the roster of its own session only would let the other six do so.
+    A client that compares only with the roster of its session would let the other six accept it.
     """
     third = without(study_folder, 3)
 
@@ -327,7 +320,7 @@ def test_a_version_that_only_another_participant_of_the_host_has_seen(study_fold
     assert any("shows roster version 1, but version 3 was seen" in reason for reason in story.reasons())
 
 
-def test_a_round_beyond_the_plan_locks_nobody_out(played: Play) -> None:
+def test_a_round_beyond_the_plan_locks_no_participant_out(played: Play) -> None:
     """Round numbers only grow: a participant that joined round 2^62 could never join the next one."""
 
     def starts(_: int, start: pb.RoundStart) -> Iterator[pb.CoordinatorMessage]:

@@ -45,7 +45,7 @@ def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, played: Play)
     shares = zip(first["clips"], first["below_clip"], strict=True)
     assert second["clips"] == pytest.approx([clip * math.exp(-0.3 * (share - 0.5)) for clip, share in shares])
     assert all(0 <= event["wrapped_share"] < 1e-3 for event in (first, second))
-    # What a host takes part in is said once, in its log: the price, the adjacency, and whom it has to trust.
+    # The host logs once what it takes part in: the price, the adjacency, and whom it has to trust.
     [accepted] = [entry for entry in story.logs if entry["event"] == "study accepted"]
     assert (accepted["mechanism"], accepted["epsilon"], accepted["adjacency"]) == (mechanism, 1000.0, "zero-out")
     assert accepted["trusts"] == ("the coordinator" if mechanism == "gaussian" else "nobody alone")
@@ -58,7 +58,7 @@ def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, played: Play)
 def test_false_clips_are_refused(
     clips: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play
 ) -> None:
-    """Nothing is uploaded under clips that are none: with a NaN every comparison is false, and every bit the same."""
+    """Nothing is uploaded under invalid clips: with a NaN every comparison is false, and every bit the same."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
 
     def written(model: np.ndarray, *_: Any) -> bytes:
@@ -139,11 +139,11 @@ def test_an_encoding_that_fails_gets_an_answer_like_any_other(
     assert story.refusals == []
     assert len(failed) == 2 * PARTICIPANTS
     assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS] * 2
-    # Nobody's bits are in the sum: every estimate is one half, give or take the noise.
+    # No participant's bits are in the sum: every estimate is one half, give or take the noise.
     assert story.of("round_completed")[0]["below_clip"] == pytest.approx([0.5, 0.5], abs=0.25)
 
 
-def test_nothing_about_a_sum_without_noise_is_told(tmp_path: Path, played: Play) -> None:
+def test_nothing_about_a_sum_without_noise_is_published(tmp_path: Path, played: Play) -> None:
     """Under "gaussian" the coordinator sees it; events and reports must not pass on a digest or an estimate from it."""
     told = {}
     for mechanism in ("gaussian", "skellam"):

@@ -199,7 +199,7 @@ async def on_mains_only(
             yield where, device, task
 
 
-def test_an_attempt_is_finished_before_a_participant_leaves(
+async def test_an_attempt_is_finished_before_a_participant_leaves(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On battery from the middle of a round: that round is finished, and the next one waits for mains power."""
@@ -208,7 +208,7 @@ def test_an_attempt_is_finished_before_a_participant_leaves(
         """Polls often, but never sees a gap between attempts: the next announcement must do."""
         await asyncio.sleep(seconds if seconds < 1 else 3600)
 
-    async def scenario() -> None:
+    with capture_logs() as logs:
         async with on_mains_only(study_folder, tmp_path, monkeypatch, sleep) as (where, device, task):
             await where.wait_for("phase_started", round=1, phase="ShareKeys")
             device.found = BATTERY
@@ -223,15 +223,12 @@ def test_an_attempt_is_finished_before_a_participant_leaves(
             assert await task == 0
             # The second round may have been announced before they left: none was in it, and none dropped out.
             assert all(event["u1"] == event["u3"] == 7 for event in where.of("round_completed"))
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
     said = [one["event"] for one in logs if "taking part" in one["event"]]
     assert said == ["not taking part now, until this changes", "taking part again: what stood in the way has gone"]
     assert not [one for one in logs if "coordinator away" in one["event"]]
 
 
-def test_a_coordinator_that_never_ends_an_attempt_keeps_no_participant(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_coordinator_that_never_ends_an_attempt_keeps_no_participant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.conditions, "LONGEST_FINISH_S", 20.0)
     slept: list[float] = []
 
@@ -239,34 +236,31 @@ def test_a_coordinator_that_never_ends_an_attempt_keeps_no_participant(monkeypat
         slept.append(seconds)  # the gate's clock
         await asyncio.sleep(0)
 
-    async def scenario() -> None:
-        found = BATTERY
+    found = BATTERY
 
-        async def why_not() -> Mapping[str, str]:
-            return found
+    async def why_not() -> Mapping[str, str]:
+        return found
 
-        gate = Gate(why_not, poll_s=1000.0, sleep=lambda _: asyncio.sleep(3600), clock=lambda: sum(slept))
-        looking = asyncio.create_task(gate.run())
-        await asyncio.sleep(0)
-        assert not gate.is_open()
-        gate._sleep = sleep
-        await gate.within(asyncio.sleep(0), lambda: True)  # an ended session; the next one gets only the rest
-        slept.append(10.0)
-        assert not gate.is_overdue()
-        with pytest.raises(NotNow):
-            await gate.within(asyncio.sleep(3600), lambda: True)
-        assert gate.is_overdue()
-        waited = len(slept)
-        with pytest.raises(NotNow):
-            await gate.within(asyncio.sleep(3600), lambda: False)
-        assert len(slept) == waited  # at once, with nothing under way
-        looking.cancel()
-
-    asyncio.run(scenario())
+    gate = Gate(why_not, poll_s=1000.0, sleep=lambda _: asyncio.sleep(3600), clock=lambda: sum(slept))
+    looking = asyncio.create_task(gate.run())
+    await asyncio.sleep(0)
+    assert not gate.is_open()
+    gate._sleep = sleep
+    await gate.within(asyncio.sleep(0), lambda: True)  # an ended session; the next one gets only the rest
+    slept.append(10.0)
+    assert not gate.is_overdue()
+    with pytest.raises(NotNow):
+        await gate.within(asyncio.sleep(3600), lambda: True)
+    assert gate.is_overdue()
+    waited = len(slept)
+    with pytest.raises(NotNow):
+        await gate.within(asyncio.sleep(3600), lambda: False)
+    assert len(slept) == waited  # at once, with nothing under way
+    looking.cancel()
     assert sum(slept) == 20.0
 
 
-def test_a_participant_leaves_when_the_time_for_its_attempt_is_over(
+async def test_a_participant_leaves_when_the_time_for_its_attempt_is_over(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator ends no attempt, and answers no request to resume: the participant gives up and leaves."""
@@ -280,48 +274,37 @@ def test_a_participant_leaves_when_the_time_for_its_attempt_is_over(
 
     monkeypatch.setattr(server.sessions.Session, "send", swallow)
 
-    async def scenario() -> None:
-        looks = on_mains_only(study_folder, tmp_path, monkeypatch, lambda _: asyncio.sleep(0.01))
-        async with looks as (where, device, _), asyncio.timeout(30):
-            await where.wait_for("phase_started", round=1, phase="ShareKeys")
-            device.found = BATTERY
-            while len(where.study.sessions):
-                await asyncio.sleep(0.01)
-            opened = len(where.of("participant_connected"))
-            await asyncio.sleep(0.5)
-            assert (len(where.study.sessions), len(where.of("participant_connected"))) == (0, opened)
-            device.found = {}
-            while not len(where.study.sessions):
-                await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+    looks = on_mains_only(study_folder, tmp_path, monkeypatch, lambda _: asyncio.sleep(0.01))
+    async with looks as (where, device, _), asyncio.timeout(30):
+        await where.wait_for("phase_started", round=1, phase="ShareKeys")
+        device.found = BATTERY
+        while len(where.study.sessions):
+            await asyncio.sleep(0.01)
+        opened = len(where.of("participant_connected"))
+        await asyncio.sleep(0.5)
+        assert (len(where.study.sessions), len(where.of("participant_connected"))) == (0, opened)
+        device.found = {}
+        while not len(where.study.sessions):
+            await asyncio.sleep(0.01)
 
 
-def test_without_conditions_there_is_no_gate() -> None:
-    async def work() -> int:
-        return 3
-
-    async def scenario() -> tuple[int, bool]:
-        gate = Gate(None)
-        await gate.run()  # ends at once
-        return await gate.within(work(), lambda: False), await gate.opened()
-
-    assert asyncio.run(scenario()) == (3, False)
+async def test_without_conditions_there_is_no_gate() -> None:
+    gate = Gate(None)
+    await gate.run()  # ends at once
+    assert await gate.within(asyncio.sleep(0, 3), lambda: False) == 3
+    assert not await gate.opened()
 
 
-def test_conditions_that_cannot_be_looked_at_are_not_met() -> None:
+async def test_conditions_that_cannot_be_looked_at_are_not_met() -> None:
     async def why_not() -> Mapping[str, str]:
         raise RuntimeError("a fault of ours")
 
-    async def scenario() -> bool:
-        gate = Gate(why_not)
+    gate = Gate(why_not)
+    with capture_logs() as logs:
         looking = asyncio.create_task(gate.run())
         await asyncio.sleep(0.01)
         looking.cancel()
-        return gate.is_open()
-
-    with capture_logs() as logs:
-        assert asyncio.run(scenario()) is False
+    assert not gate.is_open()
     assert [one["reason"] for one in logs] == ["the conditions can't be looked at: RuntimeError"]
 
 

@@ -60,48 +60,38 @@ async def _two_chunks(error: Exception | None) -> AsyncIterator[bytes]:
     yield b"two"
 
 
-def test_chunks_that_can_be_made_are_sent() -> None:
-    assert asyncio.run(_upload(_two_chunks(None))) == b""
-
-
-def test_the_error_of_a_chunk_is_the_uploads() -> None:
+async def test_the_error_of_a_chunk_is_the_uploads() -> None:
+    assert await _upload(_two_chunks(None)) == b""
     with pytest.raises(NoChunk, match="nothing to send"):
-        asyncio.run(_upload(_two_chunks(NoChunk("nothing to send"))))
+        await _upload(_two_chunks(NoChunk("nothing to send")))
 
 
-def test_a_cancelled_task_ends() -> None:
-    async def play() -> None:
-        begun = asyncio.Event()
+async def test_a_cancelled_task_ends() -> None:
+    begun = asyncio.Event()
 
-        async def waits() -> AsyncIterator[bytes]:
-            begun.set()
-            await asyncio.Event().wait()
-            yield b""
+    async def waits() -> AsyncIterator[bytes]:
+        begun.set()
+        await asyncio.Event().wait()
+        yield b""
 
-        task = asyncio.create_task(_upload(waits()))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(play())
+    task = asyncio.create_task(_upload(waits()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
-def test_a_call_that_grpc_gives_up_is_an_upload_that_was_not_taken() -> None:
+async def test_a_call_that_grpc_gives_up_is_an_upload_that_was_not_taken() -> None:
     """gRPC cancels a call whose end it can't write; that must not end the process."""
-
-    async def play() -> None:
-        call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        call.cancel()
-        channel = mock.Mock()
-        channel.stream_unary.return_value.return_value = call
+    call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    call.cancel()
+    channel = mock.Mock()
+    channel.stream_unary.return_value.return_value = call
+    with pytest.raises(UploadRejected):
         await _session(channel).upload(_two_chunks(None))
 
-    with pytest.raises(UploadRejected):
-        asyncio.run(play())
 
-
-def test_a_task_that_is_cancelled_while_its_chunks_fail_ends() -> None:
+async def test_a_task_that_is_cancelled_while_its_chunks_fail_ends() -> None:
     async def call(chunks: AsyncIterator[bytes], **_: Any) -> None:
         with contextlib.suppress(NoChunk):
             async for _chunk in chunks:
@@ -111,13 +101,11 @@ def test_a_task_that_is_cancelled_while_its_chunks_fail_ends() -> None:
         task.cancel()
         await asyncio.sleep(0)
 
-    async def play() -> None:
-        channel = mock.Mock()
-        channel.stream_unary.return_value = call
-        await _session(channel).upload(_two_chunks(NoChunk()))
-
+    channel = mock.Mock()
+    channel.stream_unary.return_value = call
+    uploading = asyncio.create_task(_session(channel).upload(_two_chunks(NoChunk())))
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(play())
+        await uploading
 
 
 async def _count(requests: AsyncIterator[pb.ParticipantMessage], _: Any) -> AsyncIterator[pb.CoordinatorMessage]:
@@ -125,31 +113,27 @@ async def _count(requests: AsyncIterator[pb.ParticipantMessage], _: Any) -> Asyn
         yield pb.CoordinatorMessage(heartbeat=pb.Heartbeat())
 
 
-def test_a_heartbeat_in_the_middle_of_a_message_ends_nothing() -> None:
+async def test_a_heartbeat_in_the_middle_of_a_message_ends_nothing() -> None:
     """gRPC gives up a call that is written to twice at once, and the session with it."""
-
-    async def check() -> None:
-        handler = grpc.stream_stream_rpc_method_handler(
-            _count, pb.ParticipantMessage.FromString, pb.CoordinatorMessage.SerializeToString
-        )
-        dealing = pb.SealedShares(leaves=[bytes(32)] * 4000)
-        large = pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, share_keys=dealing))
-        beat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
-        async with _serving("Session", handler) as channel:
-            for _ in range(10):
-                call = channel.stream_stream(
-                    SERVICE + "Session", pb.ParticipantMessage.SerializeToString, pb.CoordinatorMessage.FromString
-                )()
-                session = Session(call, channel, pb.Welcome())
-                await session.send(beat)
-                heard = session.messages()
-                await anext(heard)
-                await asyncio.gather(session.send(large), session.send(beat), session.send(large))
-                for _ in range(3):
-                    await asyncio.wait_for(anext(heard), 10)
-                session.close()
-
-    asyncio.run(check())
+    handler = grpc.stream_stream_rpc_method_handler(
+        _count, pb.ParticipantMessage.FromString, pb.CoordinatorMessage.SerializeToString
+    )
+    dealing = pb.SealedShares(leaves=[bytes(32)] * 4000)
+    large = pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, share_keys=dealing))
+    beat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
+    async with _serving("Session", handler) as channel:
+        for _ in range(10):
+            call = channel.stream_stream(
+                SERVICE + "Session", pb.ParticipantMessage.SerializeToString, pb.CoordinatorMessage.FromString
+            )()
+            session = Session(call, channel, pb.Welcome())
+            await session.send(beat)
+            heard = session.messages()
+            await anext(heard)
+            await asyncio.gather(session.send(large), session.send(beat), session.send(large))
+            for _ in range(3):
+                await asyncio.wait_for(anext(heard), 10)
+            session.close()
 
 
 # ---------------------------------------------------------------- a stream that is refused while it is written to

@@ -165,7 +165,7 @@ def test_refused(tmp_path: Path, case: str) -> None:
         load_identity(path)
     assert str(caught.value).startswith(f"{path} ")
     assert told in str(caught.value)
-    # Also where somebody reports an error with all locals of all frames, as error collectors do.
+    # Also in a report with all locals of all frames, as error collectors make it.
     report = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
     content = path.read_bytes()
     for at in range(0, max(0, len(content) - 12), 8):

@@ -1,4 +1,4 @@
-"""A device that is a day without its coordinator: it goes on trying, at a pace that it and others can bear."""
+"""A device without its coordinator for a day: it keeps trying, at a pace that both can bear."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.study_in_process import coordinator
 DAY_S = 86_400.0
 
 
-def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock of the test's: waits pass at once, and nobody answers until they come to a day."""
+async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits pass at once, and the coordinator doesn't answer until they sum to a day."""
     waits: list[float] = []
     is_connected, rest = client.participant_host.is_connected, Participant.rest
 
-    async def nobody(channel: Any) -> bool:
+    async def no_answer(channel: Any) -> bool:
         if sum(waits) >= DAY_S:
             return await is_connected(channel)
         await asyncio.sleep(0)
@@ -35,11 +35,11 @@ def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.
             waits.append(seconds)
         await rest(self, 0)
 
-    monkeypatch.setattr(client.participant_host, "is_connected", nobody)
+    monkeypatch.setattr(client.participant_host, "is_connected", no_answer)
     monkeypatch.setattr(Participant, "rest", at_once)
     journal = tmp_path / "journal.sqlite"
 
-    async def scenario() -> None:
+    with capture_logs() as logs:
         async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
             where.start()
             settings = settings_of(study_folder, journal, where.address, coordinator={"give_up_s": 0.0})
@@ -48,15 +48,12 @@ def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.
                 while not where.study.sessions.ready():
                     assert not task.done()
                     await asyncio.sleep(0.01)
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
     longest = RETRY_S[1]
     assert DAY_S <= sum(waits) < DAY_S + longest
     assert max(waits) <= longest
     late = waits[20:]
-    assert longest / 2 <= min(late)  # never closer together than that, once it has been away for a while
-    assert len({round(one, 3) for one in late}) > len(late) / 4  # and never in step with others
+    assert longest / 2 <= min(late)  # the least distance after a while
+    assert len({round(one, 3) for one in late}) > len(late) / 4  # and never in step
     said = [one["event"] for one in logs if "coordinator away" in one["event"]]
     assert said == ["coordinator away, trying again until it is stopped"]  # once, not ten thousand times
-    assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without her cost her nothing
+    assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without it cost nothing

@@ -29,7 +29,7 @@ from server.membership import SignedRoster
 from server.sessions import Sessions
 from tests.support.card_of_a_study import authority_of
 from tests.support.host_in_process import Play, Story, host, ledger_of, record, settings_of
-from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder, roster_of
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, document_of, make_folder, roster_of
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import make_entry
@@ -191,20 +191,13 @@ def test_a_study_that_changes(tmp_path: Path, played: Play, lost: str, told: str
     assert played().ended == 0
     if lost:
         (tmp_path / lost).unlink()
-    plan = StudyDocument.from_bytes(study_bytes(make_folder(tmp_path / "other", rounds=3), tmp_path)).plan
+    other = make_folder(tmp_path / "other", rounds=3)
+    plan = asyncio.run(document_of(other, other / "state.sqlite")).plan
     for name in ("state.sqlite", "ledger.sqlite", "ledger.sqlite.head"):
         (tmp_path / name).unlink()
     assert ledger_of(tmp_path / "journal.sqlite").exists()
     again = played(prepare=show_study(lambda document: document.update(plan=plan.to_json())))
     refused(again, told)
-
-
-def study_bytes(folder: Path, work: Path) -> bytes:
-    async def scenario() -> bytes:
-        async with coordinator(folder, work / "other" / "state.sqlite") as where:
-            return where.study._study_bytes
-
-    return asyncio.run(scenario())
 
 
 # ---------------------------------------------------------------- the policy
@@ -298,34 +291,29 @@ def test_the_study_that_was_agreed_to(tmp_path: Path, played: Play) -> None:
 # ---------------------------------------------------------------- the connection
 
 
-def against(
+async def against(
     folder: Path, work: Path, code: int = ExitCode.NETWORK, **changes: dict[str, Any]
 ) -> tuple[Failure, list[dict[str, Any]]]:
     """A host that must end by itself, against a coordinator whose rounds never begin; nothing was sent."""
     story = Story()
-
-    async def scenario() -> Failure:
+    with capture_logs() as logs:
         async with coordinator(folder, work / "state.sqlite") as where:
             record(where, story)
             settings = settings_of(folder, work / "journal.sqlite", where.address, **changes)
-            async with host(settings) as task, asyncio.timeout(60):
+            async with host(settings) as task:
                 with pytest.raises(Failure) as error:
                     await task
             assert where.events == []
-            return error.value
-
-    with capture_logs() as logs:
-        error = asyncio.run(scenario())
-    assert error.code == code
+    assert error.value.code == code
     assert (story.sent, story.ready) == ([], set())
-    return error, logs
+    return error.value, logs
 
 
-def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> None:
+async def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> None:
     """A server without the study's certificate doesn't even learn an identity."""
     other = make_folder(tmp_path / "other")
     wrong = {"ca": other / "hosts" / "host-01" / "ca.pem", "give_up_s": 0.3}
-    error, logs = against(study_folder, tmp_path, coordinator=wrong)
+    error, logs = await against(study_folder, tmp_path, coordinator=wrong)
     assert "can't be reached since 0.3 s" in str(error)
     assert "ca.pem" in str(error)
     assert "\n" not in str(error)
@@ -333,7 +321,7 @@ def test_another_certificate_authority(study_folder: Path, tmp_path: Path) -> No
     assert any("isn't signed by this study's authority" in str(entry.get("reason")) for entry in logs)
 
 
-def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate must be for the name that was dialled."""
     opened = client.connection.grpc.aio.secure_channel
 
@@ -341,7 +329,7 @@ def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pyte
         return opened(address, credentials, options=[*options, ("grpc.ssl_target_name_override", "clinic.example")])
 
     monkeypatch.setattr(client.connection.grpc.aio, "secure_channel", elsewhere)
-    against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
+    await against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
 
 
 @pytest.mark.parametrize(
@@ -353,7 +341,7 @@ def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch: pyte
         "ipv4:127.0.0.1:9443: Failed to connect to remote host: Connection refused",
     ],
 )
-def test_a_coordinator_does_not_choose_what_is_said_of_it(
+async def test_a_coordinator_does_not_choose_what_is_said_of_it(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """gRPC reports the other side's words in the field of its own: they are no diagnosis of this machine's."""
@@ -363,22 +351,22 @@ def test_a_coordinator_does_not_choose_what_is_said_of_it(
         await context.abort(grpc.StatusCode.UNAVAILABLE, words)
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
-    error, logs = against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
+    error, logs = await against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
     assert f"""since 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
     reasons = {entry["reason"] for entry in logs if entry["event"] == "coordinator away, trying again for 0.3 s"}
     assert reasons == {f'it ended the session ("{words}")'}
 
 
-def test_a_host_whose_certificate_is_not_known(study_folder: Path, tmp_path: Path) -> None:
+async def test_a_host_whose_certificate_is_not_known(study_folder: Path, tmp_path: Path) -> None:
     """In TLS 1.3 the client learns that after its own half of the handshake: that is still no connection."""
     tls = make_folder(tmp_path / "other") / "hosts" / "host-01" / "tls"
     strange = {"certificate": tls / "client.pem", "key": tls / "client.key", "give_up_s": 0.3}
-    error, _ = against(study_folder, tmp_path, coordinator=strange)
+    error, _ = await against(study_folder, tmp_path, coordinator=strange)
     assert f"it may not know this host's certificate ({tls / 'client.pem'})" in str(error)
 
 
 @pytest.mark.parametrize("answer", ["welcome at once", "nothing", "heartbeat", "the end"])
-def test_a_handshake_that_goes_wrong(
+async def test_a_handshake_that_goes_wrong(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     """No wait without an end, and no session without the challenge."""
@@ -398,46 +386,44 @@ def test_a_handshake_that_goes_wrong(
         raise AssertionError
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
-    error, _ = against(study_folder, tmp_path, coordinator={"give_up_s": 0.4})
+    error, _ = await against(study_folder, tmp_path, coordinator={"give_up_s": 0.4})
     assert proofs == []
     expected = {"nothing": "doesn't answer", "the end": "not opened in time"}
     assert expected.get(answer, "didn't answer with challenge") in str(error)
 
 
-def test_give_up_counts_from_the_loss(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_give_up_counts_from_the_loss(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a session that lasted longer than give_up_s the host still tries for that long."""
     patience = 0.6
     monkeypatch.setattr("client.participant_host.RETRY_S", (0.05, 0.1))
 
-    async def scenario() -> float:
-        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-            settings = settings_of(
-                study_folder, tmp_path / "journal.sqlite", where.address, coordinator={"give_up_s": patience}
-            )
-            async with host(settings) as task:
-                async with asyncio.timeout(60):
-                    while len(where.study.sessions.ready()) < PARTICIPANTS:
-                        await asyncio.sleep(0.01)
-                began = time.monotonic()
-                while time.monotonic() < began + 1.5 * patience:  # the time itself is what is tested
-                    await asyncio.sleep(0.05)
-                where.study.sessions.challenge = refuse  # type: ignore[method-assign]
-                where.study.sessions.close_all()
-                lost = time.monotonic()
-                with pytest.raises(Failure):
-                    await asyncio.wait_for(task, 60)
-                return time.monotonic() - lost
-
     def refuse(message: pb.Open) -> Any:
         raise TimeoutError
 
-    assert asyncio.run(scenario()) >= patience
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        settings = settings_of(
+            study_folder, tmp_path / "journal.sqlite", where.address, coordinator={"give_up_s": patience}
+        )
+        async with host(settings) as task:
+            while len(where.study.sessions.ready()) < PARTICIPANTS:
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+            while time.monotonic() < began + 1.5 * patience:  # the time itself is what is tested
+                await asyncio.sleep(0.05)
+            where.study.sessions.challenge = refuse  # type: ignore[method-assign]
+            where.study.sessions.close_all()
+            lost = time.monotonic()
+            with pytest.raises(Failure):
+                await task
+            assert time.monotonic() - lost >= patience
 
 
-def test_an_identity_off_the_roster(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_identity_off_the_roster(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def strangers(self: Sessions, message: pb.Open) -> Any:
         raise server.sessions.SessionRefused("this identity is not on the study's roster: ask the study's authority")
 
     monkeypatch.setattr(Sessions, "challenge", strangers)
-    error, _ = against(study_folder, tmp_path, ExitCode.INPUT)
+    error, _ = await against(study_folder, tmp_path, ExitCode.INPUT)
     assert "ask the study's authority" in str(error)

@@ -51,7 +51,7 @@ def test_a_charge_that_finds_no_room(played: Play, small_disk: Path) -> None:
     before: list[int] = []
 
     def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
-        """The disk fills up after round 2 has begun, before anybody is asked for a vector."""
+        """The disk fills up after round 2 has begun, before any vector is requested."""
         if message.WhichOneof("message") == "cohort_keys" and message.cohort_keys.round == 2 and not before:
             before.append(len(rows_of(ledger)))
             fill(small_disk)

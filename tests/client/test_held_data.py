@@ -1,4 +1,4 @@
-"""What participants hold: rows of their own alone, from a set, a published file or a file of theirs; and its name."""
+"""The data of participants: only their own rows, of a set, a published file or their own file; and its name."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def test_natural_parts_are_whole_users(tables: Path) -> None:
 
 
 def test_a_user_keeps_the_name_in_every_cut(tables: Path) -> None:
-    """Five of nine users under another seed: whoever is among them is known again."""
-    everybody = {
+    """Five of nine users under another seed: each keeps its name."""
+    by_user = {
         examples.features[0, 2]: name
         for examples, name in held_data(hosting(Data("tables", "natural", 1.0, 1, USERS), *parts(*range(USERS))))
     }
     for seed in (2, 3):
         for examples, name in held_data(hosting(Data("tables", "natural", 1.0, seed, 5), *parts(*range(5)))):
-            assert everybody[examples.features[0, 2]] == name
-    assert len(set(everybody.values())) == USERS
+            assert by_user[examples.features[0, 2]] == name
+    assert len(set(by_user.values())) == USERS
 
 
 def test_names_of_cut_sets_stay_as_they_are() -> None:
@@ -126,7 +126,7 @@ def test_own_files_are_held_whole_and_known_by_their_content(tmp_path: Path) -> 
         held_data(hosting(OWN, *parts(0)))
 
 
-def test_equal_files_keep_nobody_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_files_keep_no_participant_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the host takes part would be an answer about two people's values, without noise or a charge."""
     monkeypatch.setattr(client.held_data, "load_identity", lambda key: Mock(public=str(key).encode()))
     participants = own(tmp_path, "hiv\n1\n", "hiv\n0\n", "hiv\n1\n")
@@ -151,7 +151,7 @@ WRONG_FORMS = [
 def test_a_file_of_another_form_is_refused_before_anything_is_sent(
     name: str, options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    """It used to take part with zeros, charged, and only its own log said so."""
+    """Otherwise it would take part with zeros, charged, which only its own log would say."""
     task = make_task(name, options)
     held = []
     for content in ("age,pulse,lable\n41,70,1\n", "age,pulse,lable\n"):  # what stands in it makes no difference
@@ -183,7 +183,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("name", "options", "file", "rows"), VALUES)
-def test_values_never_decide_whether_somebody_joins(
+def test_values_never_decide_who_joins(
     name: str,
     options: dict[str, Any],
     file: str,
@@ -199,8 +199,8 @@ def test_values_never_decide_whether_somebody_joins(
         check_forms(configuration, held_data(configuration), make_task(name, options))
 
 
-def test_what_cannot_be_used_is_told_to_her_alone(tmp_path: Path) -> None:
-    """By file, column and count, in her own log: no cell of hers is written anywhere."""
+def test_unusable_values_are_reported_only_locally(tmp_path: Path) -> None:
+    """By file, column and count, in the log: no cell is written anywhere."""
     configuration = hosting(OWN, *own(tmp_path, "age,pulse\n41,>1000000\n42,70\n43,inf\n"))
     configuration = replace(configuration, study=replace(configuration.study, task="mean"))
     with structlog.testing.capture_logs() as logged:
@@ -267,7 +267,7 @@ def test_a_study_over_files_of_their_own(evaluated: bool, tmp_path: Path, played
     assert (started["dataset"], started["partition"]) == ("own", {})
 
 
-def test_files_without_rows_are_each_her_own(tmp_path: Path, played: Play) -> None:
+def test_files_without_rows_have_different_names(tmp_path: Path, played: Play) -> None:
     """Under one name their charges would add up, and only they would refuse before the last round: all could see it."""
     options = {"low": 0.0, "high": 12.0}
     folder = make_folder(tmp_path / "study", dataset="own", task="mean", clip=None, task_options=options, rounds=3)
@@ -284,7 +284,7 @@ def test_files_without_rows_are_each_her_own(tmp_path: Path, played: Play) -> No
     assert [len(event["survivors"]) for event in story.of("round_completed")] == [PARTICIPANTS] * 3
 
 
-def test_files_are_named_for_whoever_puts_them_there(tmp_path: Path) -> None:
+def test_host_toml_names_the_files_to_be_put_there(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", dataset="own", task_options={"features": 3})
     host = load(folder / "hosts" / "host-01")
     assert [one.data for one in host.participants] == [

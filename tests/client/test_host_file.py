@@ -31,7 +31,7 @@ def test_least_file_and_absolute_paths(home: Path) -> None:
     assert read.policy.max_delta == 1e-5
 
 
-def test_files_of_ones_own(home: Path) -> None:
+def test_own_files(home: Path) -> None:
     text = LEAST.replace("parts = 10", 'dataset = "own"').replace("part = 0", 'data = "a.csv"')
     (home / "host.toml").write_text(text.replace("part = 9", 'data = "/elsewhere/b.npz"'))
     assert [entry.data for entry in load(home).participants] == [home / "a.csv", Path("/elsewhere/b.npz")]

@@ -1,4 +1,4 @@
-"""What a participant's owner reads while rounds run: a line an attempt, and why nobody can be reached."""
+"""The log that an owner reads while rounds run: one line per attempt, and why the coordinator is unreachable."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_who_is_left_out_and_why(logs: list[Any]) -> None:
     assert logs[-1]["reason"] == "the coordinator reported no end"
 
 
-def test_nobody_who_took_no_part_is_counted(logs: list[Any]) -> None:
+def test_only_those_that_take_part_are_counted(logs: list[Any]) -> None:
     lines = RoundLines(dict)
     lines.over((1, 1), ANNA)
     lines.in_sum((1, 1), ANNA, 5)

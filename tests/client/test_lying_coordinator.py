@@ -202,7 +202,7 @@ LIES = [
     Lie("u2 without me", "neighbour_shares", "masked_input", "left out of u2", sets(u2=all_but)),
     Lie("no u2", "neighbour_shares", "masked_input", "one bit for each", sets(u2=b"")),
     Lie("u2 beyond u1", "neighbour_shares", "masked_input", "unused bits", sets(u2=b"\xff")),
-    Lie("a dealing nobody signed", "neighbour_shares", "masked_input", "not signed by it", dealing_of_others),
+    Lie("an unsigned dealing", "neighbour_shares", "masked_input", "not signed by it", dealing_of_others),
     Lie("credit too early", "neighbour_shares", "upload", "wasn't asked for", credit_too_early),
     Lie("sets before masks", "neighbour_shares", "consistency", "out of order", sets_before_masks),
     Lie("u3 without me", "survivor_sets", "consistency", "left out of u3", sets(u3=all_but)),

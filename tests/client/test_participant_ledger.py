@@ -1,15 +1,13 @@
-"""A participant's ledger beside her journal: charged at h_min, replaced by what the sum cost, kept over studies, and
-refused when it is gone or was put back.
+"""A participant's ledger beside its journal: charges at h_min, replaced by the cost of the sum, kept over studies, and
+refused when it is missing or an older copy.
 """
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +15,9 @@ from client.journal import ClientJournal, check_ledger
 from mechanisms.accounting import Account
 from runtime.durable import StorageError
 from tests.support.host_in_process import host, ledger_of, play, rows_of, settings_of
-from tests.support.study_in_process import PARTICIPANTS, coordinator, make_folder
+from tests.support.study_in_process import PARTICIPANTS, coordinator, document_of, make_folder
 from wire.records.ledger import ChangedLedger, LedgerError, head_file, read_ledger
 from wire.records.ledger_rows import CHARGE, EXACT
-from wire.study import StudyDocument
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +36,25 @@ def journal(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "host" / "journal.sqlite"
 
 
-def plan_of(folder: Path, work: Path) -> Any:
-    async def scenario() -> Any:
-        async with coordinator(folder, work / "state.sqlite") as where:
-            return StudyDocument.from_bytes(where.study._study_bytes).plan
-
-    return asyncio.run(scenario())
-
-
-def test_each_charge_at_h_min_and_then_what_the_sum_cost(finished: Path, study_folder: Path, tmp_path: Path) -> None:
-    rows, account = rows_of(ledger_of(finished)), Account(plan := plan_of(study_folder, tmp_path))
+async def test_each_charge_at_h_min_and_then_what_the_sum_cost(
+    finished: Path, study_folder: Path, tmp_path: Path
+) -> None:
+    rows, plan = rows_of(ledger_of(finished)), (await document_of(study_folder, tmp_path / "state.sqlite")).plan
+    account = Account(plan)
     identities = {row.identity for row in rows}
     assert len(identities) == PARTICIPANTS
     asked = 0
     for identity in identities:
-        hers = [row for row in rows if row.identity == identity]
-        charges = [row for row in hers if row.kind == CHARGE]
+        own = [row for row in rows if row.identity == identity]
+        charges = [row for row in own if row.kind == CHARGE]
         assert [(row.round, row.attempt) for row in charges] == [(1, 1), (2, 1)]
         for charge in charges:
             assert (charge.honest, charge.draws) == (plan.h_min, plan.clients * plan.padded_dim)
             assert charge.cost == account.cost_of_round(plan.min_survivors)
-            # The study may have ended before her answer was needed; then she was not told u3 by a quorum.
-            for exact in (row for row in hers if row.kind == EXACT and row.round == charge.round):
+            # If the study ended before this answer was needed, no quorum showed this participant a u3.
+            for exact in (row for row in own if row.kind == EXACT and row.round == charge.round):
                 asked += 1
-                assert hers.index(exact) == hers.index(charge) + 1
+                assert own.index(exact) == own.index(charge) + 1
                 assert exact.honest == PARTICIPANTS - plan.colluders
                 assert exact.cost == account.cost_of_round(PARTICIPANTS) <= charge.cost
     assert asked >= 2 * 5
@@ -72,23 +64,18 @@ def test_each_charge_at_h_min_and_then_what_the_sum_cost(finished: Path, study_f
     assert all(study.renyi(who) >= 2 * account.cost_of_round(PARTICIPANTS) for who in study.spent)
 
 
-def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
+async def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
     """Another study, another coordinator, another journal; the same ledger."""
     shutil.copytree(finished.parent, tmp_path / "first")
     ledger = ledger_of(tmp_path / "first" / "journal.sqlite")
     before = read_ledger(ledger)[1].rows
     folder = make_folder(tmp_path / "eight", name="eight", rounds=1)
 
-    async def scenario() -> None:
-        async with coordinator(folder, tmp_path / "second" / "state.sqlite") as where:
-            where.start()
-            settings = settings_of(
-                folder, tmp_path / "second" / "journal.sqlite", where.address, host={"ledger": ledger}
-            )
-            async with host(settings) as task:
-                assert await task == 0
-
-    asyncio.run(scenario())
+    async with coordinator(folder, tmp_path / "second" / "state.sqlite") as where:
+        where.start()
+        settings = settings_of(folder, tmp_path / "second" / "journal.sqlite", where.address, host={"ledger": ledger})
+        async with host(settings) as task:
+            assert await task == 0
     _, head, totals = read_ledger(ledger)
     assert head.rows > before
     assert {study.first.study for study in totals.studies.values()} == {"seven", "eight"}
@@ -119,11 +106,11 @@ def test_a_crash_while_the_files_are_made(tmp_path: Path, reached: str) -> None:
     assert check_ledger(journal, ledger_of(journal)) is not None
 
 
-def test_an_attempt_is_charged_once(journal: Path) -> None:
+async def test_an_attempt_is_charged_once(journal: Path) -> None:
     row = rows_of(ledger_of(journal))[0]
     opened = ClientJournal(journal, ledger_of(journal))
     with pytest.raises(ValueError, match="each may be charged once, in order"):
-        asyncio.run(opened.charge(row))
+        await opened.charge(row)
     opened.close()
 
 

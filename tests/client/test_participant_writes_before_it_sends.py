@@ -1,5 +1,5 @@
-"""What must be on disk before a message leaves a participant, read by another connection when it is sent; and a
-disk that takes nothing more: the participant refuses and sends nothing that it couldn't write down.
+"""What must be on disk before a participant sends a message, as another connection reads it then; and on a full disk a
+participant refuses and sends nothing that it couldn't write.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ NEEDS = {  # what the row must hold when a message of this kind leaves
 
 @pytest.mark.parametrize("full_at", ["ready", "advertise_keys", "masked_input", "consistency"])
 def test_a_disk_that_takes_no_more(played: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str) -> None:
-    """From the first message of a kind on nothing can be written: whoever has not written its next step refuses."""
+    """From a kind of message on nothing can be written: a participant that can't write its next step refuses."""
     honest, journals, unwritten = client.connection.Session.send, [], []
     opened = ClientJournal.__init__
     identities: list[bytes] = []

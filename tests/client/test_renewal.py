@@ -1,4 +1,4 @@
-"""The certificate renews itself: before it ends, with one rename, and never for anybody else."""
+"""The certificate is renewed automatically: before it ends, with one rename, and only for its own identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 import client.joining.joining
 import client.renewal
 from client.connection import Channels
-from client.credentials import RENEWED_FILE, CertificateError, load_certificate, load_identity
+from client.credentials import RENEWED_FILE, CertificateError, ClientCertificate, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.host_file import load
 from client.joining.checks import JoinOptions
@@ -36,7 +36,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 class Home:
-    """A participant who joined a while ago, and the port where she may renew."""
+    """A participant that joined a while ago, and the enrolment port for its renewal."""
 
     def __init__(self, where: Any, beside: Any, path: Path) -> None:
         self.where, self.beside, self.path = where, beside, path
@@ -44,7 +44,7 @@ class Home:
         self.identity = load_identity(path / "keys" / "participant.key")
 
     def issued(self, days_ago: float, days: float = 90) -> None:
-        """Put a certificate of another age in the place of the first one."""
+        """Replace the certificate by one of another age."""
         name = f"urn:sordino:identity:{self.identity.public.hex()}"
         chain, key = self.where.authority.client_pair(name, now=NOW - days_ago * DAY, days=days)
         (self.path / "tls" / "client.pem").write_bytes(chain)
@@ -55,16 +55,17 @@ class Home:
         return replace(settings, coordinator=replace(settings.coordinator, **changes))
 
     def renewal(self, **changes: Any) -> Renewal:
-        settings = self.settings(**changes)
-        certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
         ca = (self.path / "ca.pem").read_bytes()
-        return Renewal(settings, self.identity, ca, certificate, self.renewed.append)
+        return Renewal(self.settings(**changes), self.identity, ca, self.certificate(), self.renewed.append)
+
+    def certificate(self) -> ClientCertificate:
+        return load_certificate(self.path / "tls" / "client.pem", self.path / "tls" / "client.key")
 
     def requests(self) -> list[bytes]:
         return list(self.where.enrolment._requests.waiting(1 << 20))
 
     def answer(self, **changes: Any) -> None:
-        """The authority's answer to what waits."""
+        """Answer the waiting request, as the authority."""
         [data] = self.requests()
         answer = self.where.authority.answer(read_request(data), self.where.files.newest.version, **changes)
         roster = (self.where.files._roster).read_bytes()
@@ -73,7 +74,7 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """Enrolled; from then on the authority is away."""
+    """Enrolled; after that the authority is away."""
     monkeypatch.setattr(client.joining.joining, "FIRST_POLL_S", 0.02)
     monkeypatch.setattr(client.renewal, "FIRST_POLL_S", 0.02)
     monkeypatch.setattr(client.renewal, "POLL_GROWTH", 1.0)
@@ -97,29 +98,26 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_third_before_it_ends(home: Home) -> None:
+async def test_a_third_before_it_ends(home: Home) -> None:
     """Two days before its last third nothing happens; in it the new one is there, and used from the next session on."""
     home.issued(days_ago=58)
-    old = load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
+    old = home.certificate()
 
-    async def scenario() -> None:
-        early = asyncio.create_task(home.renewal().run())
-        await asyncio.sleep(0.1)
-        assert home.requests() == []
-        early.cancel()
-        home.issued(days_ago=61)
-        renewal = home.renewal()
-        task = asyncio.create_task(renewal.run())
-        await until(home.requests)
-        await asyncio.to_thread(home.answer)
-        await until(lambda: home.renewed)
-        await asyncio.sleep(0.1)
-        assert len(home.renewed) == 1
-        task.cancel()
-
-    asyncio.run(scenario())
+    early = asyncio.create_task(home.renewal().run())
+    await asyncio.sleep(0.1)
+    assert home.requests() == []
+    early.cancel()
+    home.issued(days_ago=61)
+    renewal = home.renewal()
+    task = asyncio.create_task(renewal.run())
+    await until(home.requests)
+    await asyncio.to_thread(home.answer)
+    await until(lambda: home.renewed)
+    await asyncio.sleep(0.1)
+    assert len(home.renewed) == 1
+    task.cancel()
     [new] = home.renewed
-    assert new == load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
+    assert new == home.certificate()
     assert new.path.name == RENEWED_FILE
     assert new.not_after > old.not_after
     assert new.names == old.names
@@ -161,14 +159,14 @@ def test_nothing_is_sent_before_it_is_kept(home: Home, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answer", ["refused", "another identity", "another key", "another authority"])
-def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
+async def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
     """The old certificate stays in use, and the process goes on."""
     home.issued(days_ago=80)
-    before = load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key")
+    before = home.certificate()
     authority = home.where.authority
     mine = f"urn:sordino:identity:{home.identity.public.hex()}"
 
-    async def scenario() -> None:
+    with capture_logs() as logs:
         task = asyncio.create_task(home.renewal().run())
         await until(home.requests)
         if answer == "refused":
@@ -182,33 +180,26 @@ def test_answers_that_are_not_kept(home: Home, answer: str) -> None:
         await until(lambda: any("isn't renewed" in one["event"] for one in logs))
         assert not task.done()
         task.cancel()
-
-    with capture_logs() as logs:
-        asyncio.run(scenario())
     assert home.renewed == []
-    assert load_certificate(home.path / "tls" / "client.pem", home.path / "tls" / "client.key") == before
+    assert home.certificate() == before
 
 
-def test_an_answer_signed_by_somebody_else(home: Home) -> None:
+async def test_an_answer_with_a_foreign_signature(home: Home) -> None:
     home.issued(days_ago=80)
+    task = asyncio.create_task(home.renewal().renew())
+    await until(home.requests)
+    [data] = home.requests()
+    forged = Authority().answer(read_request(data))
 
-    async def scenario() -> None:
-        task = asyncio.create_task(home.renewal().renew())
-        await until(home.requests)
-        [data] = home.requests()
-        forged = Authority().answer(read_request(data))
+    async def told(_: bytes) -> bytes:
+        return forged
 
-        async def told(_: bytes) -> bytes:
-            return forged
-
-        requests = home.where.enrolment._requests
-        home.where.enrolment._told = lambda *_: pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=forged)
-        requests.answer = told
-        requests._waiting.clear()
-        with pytest.raises(EnrolmentRefused, match="isn't signed by the study's authority"):
-            await task
-
-    asyncio.run(scenario())
+    requests = home.where.enrolment._requests
+    home.where.enrolment._told = lambda *_: pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=forged)
+    requests.answer = told
+    requests._waiting.clear()
+    with pytest.raises(EnrolmentRefused, match="isn't signed by the study's authority"):
+        await task
     assert home.renewed == []
 
 
@@ -256,33 +247,27 @@ def test_a_certificate_that_is_not_valid_yet(home: Home) -> None:
     assert "the clock may be wrong" in told
 
 
-def test_an_expired_certificate_is_renewed_first(home: Home) -> None:
-    """Nobody is connected to before the new one is there; then it is the one that is shown."""
+async def test_an_expired_certificate_is_renewed_first(home: Home) -> None:
+    """The host connects only with the new certificate."""
     home.issued(days_ago=100)
 
-    async def scenario() -> None:
-        host = ParticipantHost(home.settings(address=f"localhost:{free_port()}"), None, None)  # type: ignore[arg-type]
-        task = asyncio.create_task(host.stay())
-        await until(home.requests)
-        assert host._channels is None
-        await asyncio.to_thread(home.answer)
-        await until(lambda: host._channels is not None)
-        assert host._certificate.path.name == RENEWED_FILE
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(scenario())
+    host = ParticipantHost(home.settings(address=f"localhost:{free_port()}"), None, None)  # type: ignore[arg-type]
+    task = asyncio.create_task(host.stay())
+    await until(home.requests)
+    assert host._channels is None
+    await asyncio.to_thread(home.answer)
+    await until(lambda: host._channels is not None)
+    assert host._certificate.path.name == RENEWED_FILE
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_next_session_uses_the_new_one(home: Home) -> None:
-    async def scenario() -> None:
-        settings = home.settings()
-        certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
-        channels = Channels("localhost:1", (home.path / "ca.pem").read_bytes(), certificate)
-        first = channels.current()
-        assert channels.current() is first
-        channels.renew(certificate)
-        assert channels.current() is not first
-        await channels.close()
-
-    asyncio.run(scenario())
+async def test_the_next_session_uses_the_new_one(home: Home) -> None:
+    settings = home.settings()
+    certificate = load_certificate(settings.coordinator.certificate, settings.coordinator.key)
+    channels = Channels("localhost:1", (home.path / "ca.pem").read_bytes(), certificate)
+    first = channels.current()
+    assert channels.current() is first
+    channels.renew(certificate)
+    assert channels.current() is not first
+    await channels.close()

@@ -1,4 +1,4 @@
-"""Connections that break in the middle of an attempt: nobody drops out, nothing is said twice, the sum is right."""
+"""Connections that break within an attempt: no participant drops out, nothing is sent twice, the sum is right."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ import client.connection
 import client.participant_host
 import server.sessions
 from client.behaviour import Behaviour, Encoding, Words
+from client.log_lines import RoundLines
 from client.participant import Participant
 from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
 from tests.support.host_in_process import Play, Story, host, record, settings_of
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, coordinator, make_folder
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.transport import frame
 
@@ -61,7 +62,7 @@ class Breaks:
     counts: dict[Any, int] = field(default_factory=lambda: defaultdict(int))
 
     def reach(self, round_: int, moment: str) -> None:
-        """Some participant has come so far; at the third one everything breaks."""
+        """Count participants that reach a moment; at the third one all connections break."""
         self.counts[round_, moment] += 1
         if self.at.get(round_) == moment and self.counts[round_, moment] == 3 and round_ not in self.done:
             self.done.add(round_)
@@ -170,7 +171,7 @@ async def breaking(
 
 
 def check(where: Coordinator, breaks: Breaks) -> None:
-    """Nothing was counted twice, nothing that was said again differs, and the sums are those of the vectors."""
+    """Nothing was counted twice, repeated messages are identical, and the sums are those of the vectors."""
     taken = [(who, one.round, one.attempt, one.WhichOneof("message")) for who, one in breaks.story.messages]
     assert len(taken) == len(set(taken))
     assert all(len(set(said)) == 1 for said in breaks.sent.values())
@@ -182,57 +183,45 @@ def check(where: Coordinator, breaks: Breaks) -> None:
         assert np.array_equal(sum(inputs) & np.uint64(mask), completed.total.astype(np.uint64))
 
 
-def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was on the way is lost, up and down, in each phase and within the uploads."""
-
+async def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All messages under way are lost, in both directions, in each phase and within the uploads."""
     monkeypatch.setattr(client.participant_host, "STEADY_S", 0.0)  # rounds are so short that it looks like a bad link
 
-    async def scenario() -> None:
-        at = dict(enumerate(MOMENTS, 1))
-        async with breaking(folder, tmp_path, monkeypatch, at, resume_s=20.0) as (where, breaks):
-            await where.finish()
-        assert where.of("participant_dropped") == []
-        assert where.of("attempt_aborted") == []
-        assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(MOMENTS)
-        assert breaks.done == set(at)
-        check(where, breaks)
-        assert any(len(said) > 1 for said in breaks.sent.values())  # else nothing was lost, and nothing was tested
-        resumed = defaultdict(set)
-        for event in where.of("participant_resumed"):
-            resumed[event["round"]].add(event["participant"])
-        few = {"unmasking": 0, "unmasking_request": 1}  # the round ends as soon as enough have answered
-        assert all(len(resumed[round_]) >= few.get(moment, 5) for round_, moment in at.items()), dict(resumed)
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    at = dict(enumerate(MOMENTS, 1))
+    async with breaking(folder, tmp_path, monkeypatch, at, resume_s=20.0) as (where, breaks):
+        await where.finish()
+    assert where.of("participant_dropped") == []
+    assert where.of("attempt_aborted") == []
+    assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS] * len(MOMENTS)
+    assert breaks.done == set(at)
+    check(where, breaks)
+    assert any(len(said) > 1 for said in breaks.sent.values())  # else nothing was lost, and nothing was tested
+    resumed = defaultdict(set)
+    for event in where.of("participant_resumed"):
+        resumed[event["round"]].add(event["participant"])
+    few = {"unmasking": 0, "unmasking_request": 1}  # the round ends as soon as enough have answered
+    assert all(len(resumed[round_]) >= few.get(moment, 5) for round_, moment in at.items()), dict(resumed)
 
 
-def test_without_a_place_they_all_drop_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_place_they_all_drop_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The naive coordinator: with resume_s = 0 the same break ends the attempt."""
-
-    async def scenario() -> None:
-        async with breaking(folder, tmp_path, monkeypatch, {1: "share_keys"}, resume_s=0.0) as (where, breaks):
-            await where.wait_for("attempt_aborted", round=1)
-            await where.wait_for("round_completed", round=1)  # the next attempt has all of them again
-        dropped = where.of("participant_dropped", round=1, attempt=1)
-        assert {one["reason"] for one in dropped} == {"connection closed"}
-        assert len(dropped) > 2
-        assert where.of("participant_resumed") == []
-        check(where, breaks)
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    async with breaking(folder, tmp_path, monkeypatch, {1: "share_keys"}, resume_s=0.0) as (where, breaks):
+        await where.wait_for("attempt_aborted", round=1)
+        await where.wait_for("round_completed", round=1)  # the next attempt has all of them again
+    dropped = where.of("participant_dropped", round=1, attempt=1)
+    assert {one["reason"] for one in dropped} == {"connection closed"}
+    assert len(dropped) > 2
+    assert where.of("participant_resumed") == []
+    check(where, breaks)
 
 
-def test_whoever_is_stopped_is_not_waited_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGTERM cancels the host: it says so, and nobody keeps its place for an hour."""
-
-    async def scenario() -> None:
-        async with breaking(folder, tmp_path, monkeypatch, {}, resume_s=3600.0) as (where, breaks):
-            await where.wait_for("phase_started", round=1, phase="MaskedInputCollection")
-            breaks.host.cancel()
-            await where.wait_for("attempt_aborted", round=1)
-        assert {one["reason"] for one in where.of("participant_dropped")} == {"stopped on purpose"}
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+async def test_a_stopped_host_is_not_waited_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM cancels the host: it announces that, and its slot isn't kept for an hour."""
+    async with breaking(folder, tmp_path, monkeypatch, {}, resume_s=3600.0) as (where, breaks):
+        await where.wait_for("phase_started", round=1, phase="MaskedInputCollection")
+        breaks.host.cancel()
+        await where.wait_for("attempt_aborted", round=1)
+    assert {one["reason"] for one in where.of("participant_dropped")} == {"stopped on purpose"}
 
 
 # ---------------------------------------------------------------- a coordinator that lies about what it has
@@ -262,54 +251,44 @@ async def broken_line() -> tuple[ResumableSession, FakeSession]:
     await line.heard("cohort_keys", pb.CohortKeys(round=1, attempt=2))
     await line.heard("upload_credit", pb.UploadCredit(round=1, attempt=2))  # not counted
     line.detach(first)  # type: ignore[arg-type]
-    await line.send(said("share_keys"))  # made while nobody is there
+    await line.send(said("share_keys"))  # made without a session
     assert [one.phase.WhichOneof("message") for one in first.sent] == ["advertise_keys"]
     assert line.attach(second) == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=2))  # type: ignore[arg-type]
     return line, second
 
 
 @pytest.mark.parametrize(("received", "again"), [(0, None), (1, ["share_keys"]), (2, []), (3, None), (2**32 - 1, None)])
-def test_it_says_again_what_is_lacking_and_no_more(received: int, again: list[str] | None) -> None:
-    async def scenario() -> None:
-        line, session = await broken_line()
-        taken = not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
-        assert taken == (again is not None)  # else the participant refuses to go on
-        assert session.sent == [said(kind) for kind in again or ()]
-        if taken:  # once
-            assert await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
-            assert len(session.sent) == len(again or ())
-
-    asyncio.run(scenario())
+async def test_it_says_again_what_is_lacking_and_no_more(received: int, again: list[str] | None) -> None:
+    line, session = await broken_line()
+    taken = not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
+    assert taken == (again is not None)  # else the participant refuses to go on
+    assert session.sent == [said(kind) for kind in again or ()]
+    if taken:  # once
+        assert await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=received))
+        assert len(session.sent) == len(again or ())
 
 
 @pytest.mark.parametrize("number", [(1, 1), (2, 1), (1, 3)])
-def test_another_attempt_is_not_resumed(number: tuple[int, int]) -> None:
-    async def scenario() -> None:
-        line, session = await broken_line()
-        assert await line.heard("resumed", pb.Resumed(round=number[0], attempt=number[1], received=1))
-        await line.send(said("share_keys"))
-        assert session.sent == []
-
-    asyncio.run(scenario())
+async def test_another_attempt_is_not_resumed(number: tuple[int, int]) -> None:
+    line, session = await broken_line()
+    assert await line.heard("resumed", pb.Resumed(round=number[0], attempt=number[1], received=1))
+    await line.send(said("share_keys"))
+    assert session.sent == []
 
 
-def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
-    """What is said before the coordinator has answered counts for nothing there."""
-
-    async def scenario() -> None:
-        line, session = await broken_line()
-        refusal = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=2, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
-        await line.send(refusal)
-        assert session.sent == []
-        assert not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=1))
-        assert session.sent == [refusal]
-        assert line.number is None
-
-    asyncio.run(scenario())
+async def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
+    """The coordinator ignores a refusal before its answer."""
+    line, session = await broken_line()
+    refusal = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=2, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
+    await line.send(refusal)
+    assert session.sent == []
+    assert not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=1))
+    assert session.sent == [refusal]
+    assert line.number is None
 
 
-def test_nobody_asked(played: Play) -> None:
-    """Participants 3 and 4 are told that they have resumed; they refuse, and say nothing twice."""
+def test_an_unrequested_resumption(played: Play) -> None:
+    """Participants 3 and 4 get an answer to no request: they refuse, and send nothing twice."""
 
     def lie(who: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
         keys = message.cohort_keys
@@ -325,48 +304,65 @@ def test_nobody_asked(played: Play) -> None:
     assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
 
 
+def beat_often(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
+    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", answer_s)
+
+
+async def no_write(_: pb.ParticipantMessage) -> None:
+    """Lose a message."""
+
+
+def session_of(read: Callable[[], Awaitable[Any]], write: Any = no_write) -> client.connection.Session:
+    """A session whose stream is these two functions."""
+    call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
+    return client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
+
+
 def lonely() -> Any:
     """A participant that nothing but the test talks to, with room for two messages."""
     nothing: Any = None
     identity = IdentityKey.generate(os.urandom)
     made: Any = Participant(
-        identity, policy=nothing, training=nothing, data_name="", journal=nothing, study=nothing, executor=nothing
+        identity,
+        policy=nothing,
+        training=nothing,
+        data_name="",
+        journal=nothing,
+        study=nothing,
+        executor=nothing,
+        lines=RoundLines(dict),
     )
     made._inbox = asyncio.Queue(2)
     return made
 
 
-def test_what_there_was_no_room_for_has_not_been_heard() -> None:
-    """Its session ends while a message waits behind others: it says that it lacks it, and has it said again."""
+async def test_what_there_was_no_room_for_has_not_been_heard() -> None:
+    """A session ends while a message waits behind others: the participant requests it again."""
+    participant = lonely()
+    told = [
+        pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
+        pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=1, attempt=2)),
+        pb.CoordinatorMessage(cohort_keys=pb.CohortKeys(round=1, attempt=2)),
+    ]
 
-    async def scenario() -> None:
-        participant = lonely()
-        told = [
-            pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=2)),
-            pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=1, attempt=2)),
-            pb.CoordinatorMessage(cohort_keys=pb.CohortKeys(round=1, attempt=2)),
-        ]
+    async def messages() -> AsyncIterator[pb.CoordinatorMessage]:
+        for message in told:
+            yield message
 
-        async def messages() -> AsyncIterator[pb.CoordinatorMessage]:
-            for message in told:
-                yield message
-
-        session: Any = SimpleNamespace(messages=messages)
-        listening = asyncio.create_task(participant._listen(session))
-        await asyncio.sleep(0.01)
-        assert participant._inbox.full()
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-        ready = participant._session.attach(FakeSession())
-        assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
-
-    asyncio.run(scenario())
+    session: Any = SimpleNamespace(messages=messages)
+    listening = asyncio.create_task(participant._listen(session))
+    await asyncio.sleep(0.01)
+    assert participant._inbox.full()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    ready = participant._session.attach(FakeSession())
+    assert ready == pb.Ready(resume=pb.Resume(round=1, attempt=2, received=1))
 
 
-def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator has ended by then, and answers no heartbeat: that is not what the session ended with."""
-    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
+async def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator has ended by then and answers no heartbeat, but the session ended with StudyEnd."""
+    beat_often(monkeypatch, 0.05)
     told: list[Any] = [
         pb.CoordinatorMessage(round_start=pb.RoundStart(round=1, attempt=1)),
         pb.CoordinatorMessage(study_end=pb.StudyEnd(reason="rounds done")),
@@ -377,79 +373,51 @@ def test_the_end_of_a_study_is_heard_after_a_long_training(monkeypatch: pytest.M
         await asyncio.sleep(0)
         return told.pop(0)
 
-    async def write(_: pb.ParticipantMessage) -> None: ...
-
     async def training(*_: Any) -> Any:
         await asyncio.sleep(0.5)
 
-    async def scenario() -> None:
-        participant = lonely()
-        participant._guarded = training
-        call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
-        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
-        assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"
-        await participant.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    participant = lonely()
+    participant._guarded = training
+    session = session_of(read)
+    assert await participant.take_part(session, SimpleNamespace(study_sha256=b"")) == "rounds done"
+    await participant.close()
 
 
-def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During a long training more is said than there is room for; the coordinator lives."""
-    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.05)
+async def test_answers_that_wait_behind_others_are_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a long training the queue of messages is full; the coordinator is alive."""
+    beat_often(monkeypatch, 0.05)
 
     async def read() -> Any:
         await asyncio.sleep(0)
         return pb.CoordinatorMessage(round_end=pb.RoundEnd(round=1, attempt=1))
 
-    async def write(_: pb.ParticipantMessage) -> None: ...
-
-    async def scenario() -> None:
-        call: Any = SimpleNamespace(read=read, write=write, cancel=lambda: None)
-        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
-        beating = asyncio.create_task(session.beat())
-        assert not (await asyncio.wait({beating}, timeout=0.5))[0]
-        beating.cancel()
-        session.close()
-
-    asyncio.run(scenario())
+    session = session_of(read)
+    beating = asyncio.create_task(session.beat())
+    assert not (await asyncio.wait({beating}, timeout=0.5))[0]
+    beating.cancel()
+    session.close()
 
 
-def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", 0.2)
+async def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers only the first three heartbeats."""
+    beat_often(monkeypatch, 0.2)
+    answers, heartbeats = asyncio.Queue[Any](), list[pb.ParticipantMessage]()
 
-    class Call:
-        """Answers the first heartbeats."""
+    async def write(message: pb.ParticipantMessage) -> None:
+        assert message.WhichOneof("message") == "heartbeat"
+        heartbeats.append(message)
+        if len(heartbeats) < 4:
+            answers.put_nowait(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
 
-        def __init__(self) -> None:
-            self.answers, self.heartbeats = asyncio.Queue[Any](), 0
-
-        async def write(self, message: pb.ParticipantMessage) -> None:
-            assert message.WhichOneof("message") == "heartbeat"
-            self.heartbeats += 1
-            if self.heartbeats < 4:
-                self.answers.put_nowait(pb.CoordinatorMessage(heartbeat=pb.Heartbeat()))
-
-        async def read(self) -> Any:
-            return await self.answers.get()
-
-        def cancel(self) -> None:
-            pass
-
-    async def scenario() -> None:
-        call = Call()
-        session = client.connection.Session(call, None, pb.Welcome())  # type: ignore[arg-type]
-        with pytest.raises(TimeoutError):
-            await session.beat()
-        assert call.heartbeats == 4
-        session.close()
-
-    asyncio.run(scenario())
+    session = session_of(answers.get, write)
+    with pytest.raises(TimeoutError):
+        await session.beat()
+    assert len(heartbeats) == 4
+    session.close()
 
 
 def test_a_thousand_do_not_return_together() -> None:
-    """From the first attempt on: at no time more than a small share of them at once."""
+    """From the first retry on, only a small share returns at any time."""
     for failures, longest in ((1, 0.2), (2, 0.5), (3, 1.0), (9, 10.0), (60, 10.0)):
         waits = sorted(client.participant_host._backoff_s(failures) for _ in range(1000))
         assert 0.2 * longest < waits[0]

@@ -40,7 +40,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield channel, name
 
 
-def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
+async def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
     channel, name = systemd
     notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "40000", "WATCHDOG_PID": str(os.getpid())})
 
@@ -55,7 +55,7 @@ def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
                     heard.append(channel.recv(4096).decode())
         return 7
 
-    assert asyncio.run(notifier.around(work())) == 7
+    assert await notifier.around(work()) == 7
     notifier.status("two\nlines" + "x" * 2 * LONGEST_STATUS)
     while not heard[-1].startswith("STATUS"):
         heard.append(channel.recv(4096).decode())
@@ -65,8 +65,8 @@ def test_ready_lives_and_ends(systemd: tuple[socket.socket, str]) -> None:
     assert len(heard[-1]) == len("STATUS=") + LONGEST_STATUS
 
 
-def test_a_loop_that_hangs_gives_no_sign(systemd: tuple[socket.socket, str]) -> None:
-    """The naive way, a thread that tells systemd that all is well, would tell it of a process that hangs, too."""
+async def test_a_loop_that_hangs_gives_no_sign(systemd: tuple[socket.socket, str]) -> None:
+    """The naive way, a thread that reports to systemd, would also report for a process that hangs."""
     channel, name = systemd
     notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000"})
 
@@ -82,11 +82,11 @@ def test_a_loop_that_hangs_gives_no_sign(systemd: tuple[socket.socket, str]) -> 
         with pytest.raises(BlockingIOError):
             channel.recv(4096)
 
-    asyncio.run(notifier.around(work()))
+    await notifier.around(work())
 
 
-def test_where_nobody_listens() -> None:
-    """Under another supervisor, and where systemd has gone: nothing is sent, and nothing fails."""
+def test_without_systemd() -> None:
+    """Under another supervisor, or after systemd ended: nothing is sent, and nothing fails."""
     assert not Notifier({}).tell(READY="1")
     assert not Notifier({"NOTIFY_SOCKET": "/nowhere/at/all"}).tell(READY="1")
     assert Notifier({"WATCHDOG_USEC": "1000000"}).watchdog_s is None
@@ -117,8 +117,8 @@ def test_levels_for_the_journal(capsys: pytest.CaptureFixture[str]) -> None:
     assert told == ["warning: left out (reason: its <b> next)"] * 2
 
 
-def test_the_command_with_nobody_at_the_other_end(tmp_path: Path, systemd: tuple[socket.socket, str]) -> None:
-    """It is ready without a coordinator, never gives up whatever host.toml says, and ends well when it is told to."""
+def test_the_command_without_a_coordinator(tmp_path: Path, systemd: tuple[socket.socket, str]) -> None:
+    """It is ready without a coordinator, never gives up despite host.toml, and ends well on SIGTERM."""
     channel, name = systemd
     if not name.startswith("@"):
         pytest.skip("once is enough")

@@ -81,15 +81,15 @@ def uploads_of_round_one(folder: Path, work: Path, monkeypatch: pytest.MonkeyPat
     return next((event["u3"] for event in completed if event["round"] == 1), 0)
 
 
-def test_everybody_is_in_the_sum(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_participants_are_in_the_sum(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SlowTraining(monkeypatch)
     assert uploads_of_round_one(study_folder, tmp_path, monkeypatch) == 7
 
 
-def test_with_training_in_the_way_somebody_is_late(
+def test_with_training_on_its_threads_the_protocol_is_late(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the trainer of its own is for: on the protocol's threads training makes others miss a phase."""
+    """The reason for a separate trainer: on the protocol's threads, training makes others miss a phase."""
     SlowTraining(monkeypatch)
 
     def host(settings: Any, journal: Any, executor: Any, trainer: Any, **hooks: Any) -> Any:

@@ -65,12 +65,12 @@ def test_a_contribution_as_it_was_stated() -> None:
         {"weights": WEIGHTS[:, None], "bias": BIAS},
         {"weights": WEIGHTS},
         None,
-        KeyError("a secret of hers"),
-        SystemExit("a secret of hers"),
-        KeyboardInterrupt("a secret of hers"),
-        GeneratorExit("a secret of hers"),
-        asyncio.CancelledError("a secret of hers"),
-        concurrent.futures.CancelledError("a secret of hers"),
+        KeyError("a secret of an example"),
+        SystemExit("a secret of an example"),
+        KeyboardInterrupt("a secret of an example"),
+        GeneratorExit("a secret of an example"),
+        asyncio.CancelledError("a secret of an example"),
+        concurrent.futures.CancelledError("a secret of an example"),
     ],
 )
 def test_anything_else_is_zeros_and_a_line_without_data(found: Any) -> None:
@@ -86,7 +86,7 @@ def test_the_end_says_how_often_zeros_were_sent() -> None:
     task, told = Returns(None), []
     one = training(task)
     with structlog.testing.capture_logs() as logs:
-        for found in ({"weights": WEIGHTS, "bias": BIAS}, ValueError("a secret of hers"), diverged):
+        for found in ({"weights": WEIGHTS, "bias": BIAS}, ValueError("a secret of an example"), diverged):
             task._found = found
             one.update({}, 1.0)
             told.append(failure_summary([one]))
@@ -116,7 +116,7 @@ class Leaks(ModelTask):
         return {"weights": np.zeros(2), "bias": np.zeros(1)}
 
     def local_update(self, parameters, data, rng, l2_clip):
-        secret = "a secret " + "of hers"
+        secret = "a secret " + "of an example"
         if self.options.way == "exit":
             sys.exit(secret)
         error = {"note": ValueError, "cause": KeyError}[self.options.way](secret)
@@ -129,7 +129,7 @@ class Leaks(ModelTask):
 
 
 @pytest.mark.parametrize(("way", "kind"), [("note", "ValueError"), ("exit", "SystemExit"), ("cause", "KeyError")])
-def test_a_class_of_ones_own_is_told_by_its_place_alone(
+def test_a_user_defined_class_is_named_only_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kind: str
 ) -> None:
     """What a task writes beside an error, notes included, may be of an example."""

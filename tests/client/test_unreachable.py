@@ -1,4 +1,4 @@
-"""Behind a web proxy: whose fault it is when nobody answers, and never a password."""
+"""Behind a web proxy: which machine fails to answer, and never a password."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_silence_over_a_proxy_is_the_proxys() -> None:
 
 @contextmanager
 def refusing_proxy() -> Iterator[tuple[str, list[bytes]]]:
-    """HOST:PORT of a proxy that lets nobody through, and what it was asked for."""
+    """HOST:PORT of a proxy that refuses every connection, and the requests that it got."""
     asked: list[bytes] = []
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
 
@@ -163,7 +163,7 @@ async def grpcs_words(address: str) -> str:
         {"HTTPS_PROXY": "http://{}", "https_proxy": "https://{}"},
     ],
 )
-def test_grpc_goes_the_way_that_is_told(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_connects_as_we_report(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an update of gRPC that reads the variables otherwise is noticed."""
     for name in (*PROXY_VARIABLES, *EXCEPTION_VARIABLES, "HTTPS_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -162,6 +162,12 @@ async def coordinator(
         journal.close()
 
 
+async def document_of(folder: Path, state: Path) -> StudyDocument:
+    """The study document of a folder."""
+    async with coordinator(folder, state) as where:
+        return StudyDocument.from_bytes(where.study._study_bytes)
+
+
 def identities(folder: Path) -> list[IdentityKey]:
     """The participants' keys by their position in the roster."""
     keys = [

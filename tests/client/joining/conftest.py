@@ -1,4 +1,4 @@
-"""A port for enrolment, and who joins at it."""
+"""An enrolment port and a joining participant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def unsigned(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
-    """An authority that is away."""
+    """The authority is away."""
     (tmp_path / "port").mkdir()
     (tmp_path / "work").mkdir()
     with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
@@ -36,7 +36,7 @@ def unsigned(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
 
 @pytest.fixture
 def joining(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
-    """An authority that signs at once."""
+    """The authority signs at once."""
     (tmp_path / "port").mkdir()
     (tmp_path / "work").mkdir()
     with port_in_thread(tmp_path / "port", authority) as (where, beside):

@@ -1,4 +1,4 @@
-"""A participant who joins by code at a real port for enrolment."""
+"""A participant that joins by code at a real enrolment port."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
 from runtime.key_files import KeyFileError
 from tests.support.enrolment_port import Authority
+from wire.authority_statements import write_package
+from wire.enrolment import read_request
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 
 
 class Joining:
-    """A port, and a participant who joins at it."""
+    """A port, and a participant that joins there."""
 
     def __init__(self, where: Any, beside: Any, authority: Authority, work: Path) -> None:
         self.where, self.beside, self.authority, self.work = where, beside, authority, work
@@ -38,7 +40,7 @@ class Joining:
         return join_by_code(self.options(**changes), self.said.append)
 
     def refused(self, **changes: Any) -> str:
-        """Why; nothing was left and nothing was asked for."""
+        """The reason; joining left no file and sent no request."""
         before, waiting = sorted(self.work.rglob("*")), self.requests()
         with pytest.raises((Failure, EnrolmentRefused, EnrolmentUnavailable, KeyFileError)) as error:
             self.join(**changes)
@@ -48,6 +50,15 @@ class Joining:
         code = getattr(error.value, "code", getattr(error.value, "exit_code", None))
         assert code == ExitCode.INPUT, (code, error.value)
         return str(error.value)
+
+    def publish_answer(self, **changes: Any) -> None:
+        """Answer the waiting request, as the authority."""
+        [data] = self.requests()
+        signed = read_request(data)
+        answer = self.authority.answer(signed, **changes)
+        roster = self.authority.roster(2, [signed.request.identity])
+        self.beside(self.where.publish(write_package(roster, None, [answer])))
+        self.where.study.members, self.where.study.roster_version = {signed.request.identity}, 2
 
     def requests(self) -> list[bytes]:
         return self.where.enrolment._requests.waiting(1 << 20)

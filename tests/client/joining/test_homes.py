@@ -1,4 +1,4 @@
-"""Processes that are started alike: each takes a home of its own and goes on as who it was; parts go by place."""
+"""Processes with the same command: each takes its own home and keeps its identity; parts follow from places."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.enrolment_port import STUDY, Authority
 
 
 class Containers:
-    """What they share: the folder of homes, and the authority's desk."""
+    """Containers share the folder of homes and the authority's socket."""
 
     def __init__(self, joining: Joining, short: Path, held: list[int]) -> None:
         self.joining, self.homes, self.desk = joining, joining.work / "homes", short / "desk"
@@ -96,7 +96,7 @@ def containers(joining: Joining, held: list[int]) -> Iterator[Containers]:
         found.open.close()
 
 
-def test_each_takes_a_home_and_goes_on_as_who_it_was(containers: Containers) -> None:
+def test_each_takes_a_home_and_keeps_its_identity(containers: Containers) -> None:
     assert [containers.start(), containers.start()] == ["home-01", "home-02"]
     first = open_home(containers.homes / "home-01")
     containers.end_all()
@@ -113,7 +113,7 @@ def test_each_takes_a_home_and_goes_on_as_who_it_was(containers: Containers) -> 
 
 
 def test_a_home_that_is_of_no_use_is_left_to_itself(containers: Containers) -> None:
-    """By the authority's word alone. What the home holds stays as it is: its ledger says what was spent."""
+    """Only by the authority's statement. The home stays unchanged: its ledger states what was spent."""
     containers.start()
     containers.write("UPDATE members SET revoked = 2.0 WHERE identity = ?", "home-01")
     (containers.homes / "aside").mkdir()
@@ -139,8 +139,8 @@ def test_a_home_that_is_of_no_use_is_left_to_itself(containers: Containers) -> N
     assert f"belongs to the coordinator at {containers.joining.where.address}" in containers.joining.said[-1]
 
 
-def test_a_socket_in_the_desks_place_makes_nobody_begin_anew(containers: Containers) -> None:
-    """Of another authority, and it says of everybody that they were revoked: the home is used, with its ledger."""
+def test_a_false_socket_makes_no_home_begin_anew(containers: Containers) -> None:
+    """The socket of another authority says that all identities were revoked: the home is used, with its ledger."""
     containers.start()
     containers.end_all()
     containers.open.close()
@@ -158,7 +158,7 @@ def test_a_socket_in_the_desks_place_makes_nobody_begin_anew(containers: Contain
 
 
 def test_what_fails_before_there_is_a_folder_uses_up_no_place(containers: Containers) -> None:
-    """However often a container is started again; the places are three."""
+    """However often a container restarts; there are three places."""
     refuses = containers.joining.work / "mine.toml"
     refuses.write_text("[policy]\nmax_epsilon = 1\nmin_honest_survivors = 2\n")
     for _ in range(5):
@@ -186,7 +186,7 @@ def test_without_homes_the_folder_goes_on_too(containers: Containers) -> None:
 def test_a_service_takes_its_place_at_the_desk_and_goes_on(
     containers: Containers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One command line for every start. Later ones need neither the desk nor the coordinator's port for enrolment."""
+    """One command for every start. Later starts need neither the socket nor the enrolment port."""
     became = list[HostSettings]()
 
     def become(settings: HostSettings, *, as_json: bool, service: bool) -> None:
@@ -205,22 +205,25 @@ def test_a_service_takes_its_place_at_the_desk_and_goes_on(
     assert containers.codes() == 1
 
 
-def test_nobody_shares_a_home(tmp_path: Path, held: list[int]) -> None:
-    """Ten that begin in the same moment, with nothing there but the folder they share."""
-    taken, barrier = list[Path](), threading.Barrier(10)
+def take_one(homes: Path) -> str:
+    """The name of a home that this process takes, or begins."""
+    return take_home(homes, address=None, authority=lambda key: True, desk=None, begin=True, say=print)[0].name
+
+
+def test_no_home_is_shared(tmp_path: Path, held: list[int]) -> None:
+    """Ten processes begin at the same moment in an empty folder."""
+    taken, barrier = list[str](), threading.Barrier(10)
 
     def begin_one() -> None:
         barrier.wait()
-        taken.append(
-            take_home(tmp_path / "homes", address=None, authority=lambda key: True, desk=None, begin=True, say=print)[0]
-        )
+        taken.append(take_one(tmp_path / "homes"))
 
     threads = [threading.Thread(target=begin_one) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(path.name for path in taken) == [f"home-{number:02}" for number in range(1, 11)]
+    assert sorted(taken) == [f"home-{number:02}" for number in range(1, 11)]
 
 
 def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held: list[int]) -> None:
@@ -230,27 +233,23 @@ def test_a_home_is_held_through_exec_and_free_after_a_kill(tmp_path: Path, held:
         "os.execv(sys.executable, [sys.executable, '-S', '-c', 'print(1, flush=True); import time; time.sleep(60)'])"
     )
 
-    def next_one() -> str:
-        options: dict[str, Any] = {"address": None, "authority": bool, "desk": None, "begin": True, "say": print}
-        return take_home(tmp_path / "homes", **options)[0].name
-
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "homes")], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
-        assert next_one() == "home-02"
+        assert take_one(tmp_path / "homes") == "home-02"
     finally:
         process.kill()
         process.wait()
         process.stdout.close()  # type: ignore[union-attr]
-    assert next_one() == "home-01"
+    assert take_one(tmp_path / "homes") == "home-01"
 
 
-# ---------------------------------------------------------------- her part of the data
+# ---------------------------------------------------------------- the part of the data
 
 
-def test_her_part_goes_by_her_place(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ninth of seven parts begins again; the command that is given again says the same."""
+def test_the_part_follows_from_the_place(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ninth place takes the second of seven parts; the repeated command agrees."""
     real = Authority.answer
     monkeypatch.setattr(Authority, "answer", lambda self, *args, **more: real(self, *args, **more, place=9))
     joining.join(part=BY_PLACE)
@@ -268,8 +267,8 @@ def test_a_part_that_was_chosen_is_not_given_by_place(joining: Joining) -> None:
         joining.join(part=BY_PLACE)
 
 
-def test_her_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever the answer can't be kept, the same command goes on, to the same part."""
+def test_the_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the answer can't be kept, the same command continues, with the same part."""
     real, writes = client.joining.folder.replace_durably, 0
     for fails in range(3):
 
@@ -305,5 +304,5 @@ def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest
     with pytest.raises(Failure, match="doesn't state: write a number"):
         home.finish(b"certificate", "laptop", "laptop", 0)
     assert not home.complete
-    with pytest.raises(Exception, match="part"):  # and nothing trains on a part that isn't known
+    with pytest.raises(Exception, match="part"):  # nothing trains on an unknown part
         load(unsigned.home)

@@ -1,4 +1,4 @@
-"""Joining by code against a real port for enrolment: what she is told, and what is refused before anything is sent."""
+"""Joining by code at a real enrolment port: what is shown, and what is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
-from wire.authority_statements import verify_card, write_package
-from wire.enrolment import read_request
+from wire.authority_statements import verify_card
 from wire.join_code import JoinCode
 from wire.records.ledger import head_file
 from wire.records.ledger_rows import make_entry
@@ -44,8 +43,8 @@ from wire.study import StudyDocument, coding, plan_study
 # ---------------------------------------------------------------- it works
 
 
-def test_with_a_file_of_her_own(joining: Joining) -> None:
-    file = Path("mine.csv")  # relative to where she is, absolute in her folder
+def test_with_an_own_file(joining: Joining) -> None:
+    file = Path("mine.csv")  # relative to the working directory, absolute in host.toml
     file.write_text("a,b\n1,2\n")
     assert "--part states how a data set is cut" in joining.refused(data=file, part=3)
     with pytest.raises(DatasetError, match=r"other\.csv: put it there"):
@@ -57,8 +56,8 @@ def test_with_a_file_of_her_own(joining: Joining) -> None:
     assert f"allof{file.absolute()},onthismachine" in "".join("".join(joining.said).split())
 
 
-def test_her_file_is_tried_once_she_agreed(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried is what a stranger's study says: nothing of it runs before she was asked."""
+def test_the_file_is_tried_only_after_agreement(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial runs a stranger's study: nothing of it runs before the participant agreed."""
     tried: list[dict[str, Any]] = []
 
     def check(*given: Any, **more: Any) -> None:
@@ -91,8 +90,8 @@ def softmax(**more: Any) -> StudyDocument:
     return StudyDocument(study=STUDY, task="softmax-regression", task_options=options, plan=plan, **more)
 
 
-def test_a_study_over_data_of_their_own_is_joined_with_such(joining: Joining) -> None:
-    """Its code, typed as it stands, joined with a part of clothing images: each round failed, and nobody was told."""
+def test_a_study_over_own_data_is_joined_with_own_data(joining: Joining) -> None:
+    """Once, its code joined with images of clothing: each round failed without a message."""
     joining.where.enrolment._document = softmax(own_data=True).to_bytes()
     file = Path("visits.csv")
     file.write_text("age,weight,puls,label\n" + "0.1,-1.3,0.4,1\n" * 39 + "0.2,1.1,0.5,0\n")
@@ -105,8 +104,8 @@ def test_a_study_over_data_of_their_own_is_joined_with_such(joining: Joining) ->
     assert "40 rows: age, weight, puls; label 0/1" in said
 
 
-def test_labels_that_are_none_of_the_study_s_are_told_to_her_and_keep_nobody_away(joining: Joining) -> None:
-    """Each round's training would fail, and zeros be sent, as quietly as with clothing."""
+def test_foreign_labels_are_reported_and_keep_no_participant_away(joining: Joining) -> None:
+    """Otherwise each round's training would fail silently and send zeros."""
     joining.where.enrolment._document = softmax(own_data=True).to_bytes()
     Path("mine.csv").write_text("age,weight,puls,label\n0.1,0.2,0.3,1\n0.1,0.2,0.3,2\n")
     assert joining.join(data=Path("mine.csv")) == joining.home
@@ -118,14 +117,14 @@ def test_prepared_data_of_another_form_is_refused_before_anything_is_sent(unsign
     unsigned.where.enrolment._document = softmax().to_bytes()
     told = unsigned.refused()  # the usual data: images of clothing
     assert "can't use the examples of fashion-mnist-subset: examples have shape (28, 28)" in told
-    assert "examples have shape (28, 28)" in unsigned.refused(agreed=False)  # and before she is asked
+    assert "examples have shape (28, 28)" in unsigned.refused(agreed=False)  # and before the question
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [("age,weight,label\n1,2,0\n", "examples have shape (2,)"), ("age,weight,pulse\n1,2,3\n", "label")],
 )
-def test_a_file_without_a_column_is_refused_before_she_is_asked(unsigned: Joining, content: str, told: str) -> None:
+def test_a_file_without_a_column_is_refused_before_the_question(unsigned: Joining, content: str, told: str) -> None:
     unsigned.where.enrolment._document = softmax(own_data=True).to_bytes()
     Path("mine.csv").write_text(content)
     refused = unsigned.refused(data=Path("mine.csv"), agreed=False)
@@ -135,8 +134,8 @@ def test_a_file_without_a_column_is_refused_before_she_is_asked(unsigned: Joinin
     assert unsigned.said == []
 
 
-def test_no_value_of_her_file_is_in_her_way(joining: Joining) -> None:
-    """She is told what can't be used, before she agrees and without a word of what it says; the request leaves."""
+def test_no_value_of_a_file_prevents_joining(joining: Joining) -> None:
+    """Unusable values are reported before the question, without their content; the request is sent."""
     file = Path("mine.csv")
     file.write_text("a,b,label\n>1000000,2,severe\n1e39,1,0\n1,2,3,4\n")
     assert joining.join(data=file) == joining.home
@@ -155,8 +154,8 @@ def test_no_value_of_her_file_is_in_her_way(joining: Joining) -> None:
         ("histogram", {"bins": 2}, 2, ("1,0", "1,7", "1,x", "1,0.5")),
     ],
 )
-def test_what_her_first_row_says_never_decides(task: str, options: dict[str, Any], dim: int, rows: Any) -> None:
-    """A study with `classes=2` got no request from whoever's first label was 2: its owner sees who looked and left."""
+def test_the_content_of_the_first_row_never_decides(task: str, options: dict[str, Any], dim: int, rows: Any) -> None:
+    """Otherwise a study with `classes=2` would get no request if the first label is 2, which its owner would notice."""
     file = Path("mine.csv")
     seen: Any = SimpleNamespace(
         document=SimpleNamespace(task=task, task_options=options, plan=SimpleNamespace(dim=dim))
@@ -223,7 +222,7 @@ def test_the_folder_has_another_name_where_the_study_s_is_taken(joining: Joining
 def test_code_that_sordino_does_not_bring_is_named_by_the_participant(
     task: str, options: dict[str, object], joining: Joining
 ) -> None:
-    """A module runs as soon as it is imported: a study's word for it is not enough."""
+    """A module runs when it is imported: a study can't decide that."""
     ran, module = Path("ran"), Path("planted.py")
     module.write_text(f"open({str(ran)!r}, 'w').close()\n")
     own = replace(joining.where.study.terms, task=task, task_options=options)
@@ -234,21 +233,21 @@ def test_code_that_sordino_does_not_bring_is_named_by_the_participant(
     assert f"the study's task is {task}" in joining.refused(task="planted:Other")
     assert joining.join(task="planted:Task") == joining.home
     assert load(joining.home).study.task == task
-    assert not ran.exists()  # not before she takes part
+    assert not ran.exists()  # only when it takes part
 
 
 def test_no_other_task_than_the_study_s(joining: Joining) -> None:
     assert "the study's task is synthetic" in joining.refused(task="planted:Task")
 
 
-def test_a_policy_of_her_own(joining: Joining) -> None:
+def test_with_a_policy(joining: Joining) -> None:
     file = joining.work / "mine.toml"
     file.write_text(LOOSE)
     joining.join(policy_file=file)
     assert (joining.home / "policy.toml").read_text() == LOOSE
     read = load(joining.home)
     assert read.policy.max_epsilon == 60
-    # Such a policy allows many plans; she agreed to the one that she was shown.
+    # The policy allows many plans; the participant agreed to the shown one.
     assert read.study.sha256 == joining.where.study.terms.digest().hex()
     agreed, sha256 = joining.where.study.terms, joining.where.study.terms.digest()
     check_study(read.settings(), agreed, sha256)
@@ -256,18 +255,13 @@ def test_a_policy_of_her_own(joining: Joining) -> None:
         check_study(read.settings(), agreed, bytes(32))
 
 
-def test_another_name_than_she_wished(unsigned: Joining) -> None:
-    """The authority names hosts; host.toml follows."""
+def test_another_name_than_requested(unsigned: Joining) -> None:
+    """The authority assigns the name; host.toml follows."""
 
     def sign() -> None:
         while not unsigned.requests():
             time.sleep(0.02)
-        [data] = unsigned.requests()
-        signed = read_request(data)
-        answer = unsigned.authority.answer(signed, host="laptop-2")
-        roster = unsigned.authority.roster(2, [signed.request.identity])
-        unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
-        unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
+        unsigned.publish_answer(host="laptop-2")
 
     thread = threading.Thread(target=sign)
     thread.start()
@@ -298,7 +292,7 @@ def test_another_authority_than_the_code_names(unsigned: Joining) -> None:
 
 
 def test_a_total_without_room_for_the_plan_is_refused_before_anything_is_paid(joining: Joining) -> None:
-    """The ledger that she names holds another study: with this one's plan it would be above her total."""
+    """The named ledger holds another study: with this plan it would exceed the policy's total."""
     file, ledger = Path("total.toml"), Path("spent.sqlite")
     file.write_text(LOOSE + "max_epsilon_total = 60\n")
     plan = joining.where.study.terms.plan
@@ -314,23 +308,17 @@ def test_a_total_without_room_for_the_plan_is_refused_before_anything_is_paid(jo
     head = head_file(ledger)
     head.write_bytes(bytes(len(head.read_bytes())))
     assert "--ledger: " in joining.refused(policy_file=file, ledger=ledger)
-    assert joining.join(policy_file=file) == joining.home  # with a ledger of its own
+    assert joining.join(policy_file=file) == joining.home  # with its own ledger
 
 
-def test_a_card_of_the_right_authority_shown_by_somebody_else(
-    unsigned: Joining, tmp_path: Path, authority: Authority
-) -> None:
-    """Whoever copies the public card can't show a certificate of the authority that it names."""
+def test_a_copied_card_of_the_right_authority(unsigned: Joining, tmp_path: Path, authority: Authority) -> None:
+    """A copy of the public card doesn't help: the server can't show a certificate of that authority."""
     (tmp_path / "mallory").mkdir()
     (tmp_path / "mallory" / "card.json").write_bytes(authority.card())
-    mallory = replace_tls(authority)
+    mallory = replace(authority, tls=Authority().tls)
     with port_in_thread(tmp_path / "mallory", mallory, signs=False) as (where, _):
         told = unsigned.refused(address=where.address)
     assert "isn't signed by the study's authority" in told
-
-
-def replace_tls(authority: Authority) -> Authority:
-    return replace(authority, tls=Authority().tls)
 
 
 def test_a_policy_that_refuses_the_study(unsigned: Joining) -> None:
@@ -360,7 +348,7 @@ def test_a_set_that_is_not_there(unsigned: Joining, monkeypatch: pytest.MonkeyPa
     assert unsigned.requests() == []
 
 
-def test_nobody_to_ask(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_or_agreement(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert "add --yes" in unsigned.refused(agreed=False)
 
@@ -394,7 +382,7 @@ def test_clocks(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expired" in unsigned.refused(code=code)
 
 
-def test_nobody_there_or_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_port_and_another_server(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.joining.joining, "LISTENS_S", 0.1)
     monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.05)
     with pytest.raises(EnrolmentUnavailable, match="nothing listens there; check the address"):
@@ -415,7 +403,7 @@ def test_nobody_there_or_somebody_else(unsigned: Joining, monkeypatch: pytest.Mo
 
 
 def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was refused twice, and is there the third time: as when join is started before serve."""
+    """Two refused connections, then it listens: as when join starts before serve."""
     looked: list[str] = []
     look = client.enrolment.look
 
@@ -446,7 +434,7 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
     assert "was not made by a join code" in unsigned.refused()
 
 
-# ---------------------------------------------------------------- what she is told
+# ---------------------------------------------------------------- the description
 
 
 def described(authority: Authority, study: StudyDocument, width: int) -> tuple[Look, list[str]]:
@@ -458,7 +446,7 @@ def described(authority: Authority, study: StudyDocument, width: int) -> tuple[L
     return seen, describe_study(seen, data=data, part_chosen=True, ledger=None, width=width, **shown)
 
 
-def test_what_a_lottery_means_for_her(authority: Authority) -> None:
+def test_the_description_of_a_lottery(authority: Authority) -> None:
     drawn = document(sampling="lottery", population=9, largest_roster=9)
     for study, expected in ((drawn, True), (document(), False)):
         text = " ".join(" ".join(described(authority, study, 80)[1]).split())
@@ -468,8 +456,8 @@ def test_what_a_lottery_means_for_her(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("adversary", ["malicious", "curious"])
-def test_what_a_coordinator_may_do_is_told_before_she_agrees(authority: Authority, adversary: str) -> None:
-    """And what she agrees to is her policy: the naive one would refuse what she was just shown."""
+def test_the_description_of_the_coordinators_powers(authority: Authority, adversary: str) -> None:
+    """The accepted plan becomes the policy, which must accept the shown study; the naive policy would refuse it."""
     study = document(clients=70, min_survivors=66, adversarial=0.03, max_dropout=0.01, adversary=adversary)
     seen, lines = described(authority, study, 78)
     assert max(map(len, lines)) <= 80

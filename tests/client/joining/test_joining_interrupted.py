@@ -21,14 +21,14 @@ from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, identity
-from wire.authority_statements import verify_answer, write_package
+from wire.authority_statements import verify_answer
 from wire.enrolment import read_request
 
 # ---------------------------------------------------------------- interrupted
 
 
 def interrupt(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> bytes:
-    """Ctrl-C while it waits; the request that waits then."""
+    """Press Ctrl-C while joining waits; returns the waiting request."""
 
     async def ctrl_c(_: float) -> None:
         raise KeyboardInterrupt
@@ -63,7 +63,7 @@ def test_the_same_command_goes_on_with_the_same_identity(unsigned: Joining, monk
 
 
 def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is passed over in silence: it says what the folder says, or it is refused, or a policy is taken up."""
+    """Each option agrees with the folder or is refused; a policy is replaced."""
     first = interrupt(unsigned, monkeypatch, name="laptop", part=3)
     before = {path: path.read_bytes() for path in unsigned.home.rglob("*") if path.is_file()}
     file = unsigned.work / "mine.toml"
@@ -124,7 +124,7 @@ def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch:
 
 
 def test_what_is_shown_is_what_comes(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name and part are the code's: the same when it is only looked at and when she agrees."""
+    """Name and part derive from the code: the same before and after agreement."""
 
     def shown() -> list[str]:
         said = [line for line in unsigned.said if "part " in line or "participant-" in line]
@@ -221,25 +221,16 @@ def test_two_processes_make_one_folder(unsigned: Joining, monkeypatch: pytest.Mo
 # ---------------------------------------------------------------- answers
 
 
-def publish_answer(unsigned: Joining, **changes: Any) -> None:
-    [data] = unsigned.requests()
-    signed = read_request(data)
-    answer = unsigned.authority.answer(signed, **changes)
-    roster = unsigned.authority.roster(2, [signed.request.identity])
-    unsigned.beside(unsigned.where.publish(write_package(roster, None, [answer])))
-    unsigned.where.study.members, unsigned.where.study.roster_version = {signed.request.identity}, 2
-
-
 def test_a_refusal_of_the_authority(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(unsigned, monkeypatch)
-    publish_answer(unsigned, accepted=False, reason="the join code was used by another participant")
+    unsigned.publish_answer(accepted=False, reason="the join code was used by another participant")
     for _ in range(2):
         with pytest.raises(Failure, match="not joined: the join code was used by another participant"):
             finish_joining(unsigned.home, unsigned.said.append)
     assert not (unsigned.home / "tls" / "client.pem").exists()
 
 
-def test_a_certificate_for_somebody_else(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_of_another_identity(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even signed by the authority: of another identity, for another key, or of another TLS authority."""
     interrupt(unsigned, monkeypatch)
     other = f"urn:sordino:identity:{identity('bob').public.hex()}"
@@ -251,11 +242,10 @@ def test_a_certificate_for_somebody_else(unsigned: Joining, monkeypatch: pytest.
     }
     for number, (expected, chain) in enumerate(chains.items()):
         if number == 0:
-            publish_answer(unsigned, uri=other)
+            unsigned.publish_answer(uri=other)
         else:
-            answered = {"certificate": chain}
             data = (unsigned.home / "join" / "request.json").read_bytes()
-            answer = unsigned.authority.answer(read_request(data), **answered)
+            answer = unsigned.authority.answer(read_request(data), certificate=chain)
             parsed = verify_answer(answer, unsigned.authority.public)
             unsigned.beside(unsigned.where.enrolment._requests.answered([(parsed, answer)]))
         with pytest.raises(Failure, match=f"{expected}.*isn't kept"):
