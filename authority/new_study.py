@@ -84,11 +84,10 @@ class NewStudy:
     """A study to be made.
 
     Attributes:
-        study: its file, as far as it is chosen.
         authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
     """
 
-    study: StudyConfiguration
+    study: StudyConfiguration  # its file, as far as it is chosen
     making: Making
     authority: CarriedAuthority | None = None
 
@@ -197,13 +196,12 @@ class LocalStudy:
     """A study as made.
 
     Attributes:
-        study: its file, settled.
         data_files: where the participants made with it put their own files, each without its suffix; in the order of
             the hosts. Empty where a set is cut.
     """
 
     directory: Path
-    study: StudyConfiguration
+    study: StudyConfiguration  # its file, settled
     new: NewStudy
     plan: Plan
     hosts: tuple[Path, ...]

@@ -31,22 +31,14 @@ Verdict = Literal["accept", "refuse", "known", "later"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The decision on one request.
-
-    Attributes:
-        verdict: ``known``: it was judged before. ``later``: it can't be judged now, and waits.
-        reason: one sentence, unless it is accepted.
-        host: the participant's host name; empty if refused.
-        proven: whether it proves a code or a place.
-        answer: signed, to be published; None until the next roster version is signed.
-    """
+    """The decision on one request."""
 
     request: SignedRequest
-    verdict: Verdict
-    reason: str = ""
-    host: str = ""
-    proven: bool = False
-    answer: bytes | None = None
+    verdict: Verdict  # ``known``: it was judged before; ``later``: it can't be judged now, and waits
+    reason: str = ""  # one sentence, unless it is accepted
+    host: str = ""  # the participant's host name; empty if refused
+    proven: bool = False  # whether it proves a code or a place
+    answer: bytes | None = None  # signed, to be published; None until the next roster version is signed
 
 
 def newest_roster(folder: AuthorityFolder, store: AuthorityStore) -> Roster | None:

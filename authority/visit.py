@@ -22,19 +22,12 @@ from wire.enrolment import SignedRequest
 
 @dataclass(frozen=True)
 class Visit:
-    """What a visit did.
+    """What a visit did."""
 
-    Attributes:
-        judgements: of the chosen requests.
-        signed: the signed version and its number of participants; None if none was signed.
-        published: the version that the coordinator has now; None if there was nothing to publish.
-        waiting: accepted requests that wait for the next version.
-    """
-
-    judgements: list[Judgement] = field(default_factory=list)
-    signed: tuple[int, int] | None = None
-    published: int | None = None
-    waiting: int = 0
+    judgements: list[Judgement] = field(default_factory=list)  # of the chosen requests
+    signed: tuple[int, int] | None = None  # the signed version and its number of participants; None if none was signed
+    published: int | None = None  # the version that the coordinator has now; None if there was nothing to publish
+    waiting: int = 0  # accepted requests that wait for the next version
 
 
 def preview(folder: AuthorityFolder, link: Link, clock: Callable[[], float] = time.time) -> list[Judgement]:

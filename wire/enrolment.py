@@ -43,22 +43,17 @@ class EnrolmentRequest:
 
     Attributes:
         kind: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place that it has.
-        identity: Ed25519 public key, 32 bytes.
-        host: the requested name of its process; the authority gives it this or another name.
-        csr: certificate signing request of a P-256 key, PEM; only its key is used.
-        at: seconds since 1970 by its clock.
-        code_id: of its join code, 16 bytes; empty for ``renew``.
 
     Raises InvalidRequest: a field of another form.
     """
 
     kind: Literal["join", "renew"]
     study: str
-    identity: bytes
-    host: str
-    csr: bytes
-    at: float
-    code_id: bytes = b""
+    identity: bytes  # Ed25519 public key, 32 bytes
+    host: str  # the requested name of its process; the authority gives it this or another name
+    csr: bytes  # certificate signing request of a P-256 key, PEM; only its key is used
+    at: float  # seconds since 1970 by its clock
+    code_id: bytes = b""  # of its join code, 16 bytes; empty for ``renew``
 
     def __post_init__(self) -> None:
         if self.kind not in ("join", "renew"):

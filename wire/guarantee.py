@@ -19,15 +19,10 @@ EACH_FOR_ITSELF: Final = "local-gaussian"
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom a plan trusts.
+    """Whom a plan trusts."""
 
-    Attributes:
-        words: who must behave for the stated epsilon to hold; the part before the first colon is the short form.
-        proviso: continues "if at most A collude"; empty where the coordinator may lie, or where epsilon holds anyway.
-    """
-
-    words: str
-    proviso: str
+    words: str  # who must behave for the stated epsilon to hold; the part before the first colon is the short form
+    proviso: str  # continues "if at most A collude"; empty where the coordinator may lie, or where epsilon holds anyway
 
 
 # What the coordinator is trusted to do, what that means, and the proviso. A malicious one isn't trusted at all.

@@ -64,17 +64,12 @@ def code_mac(secret: bytes, message: bytes) -> bytes:
 class JoinCode:
     """One invitation as the participant holds it, for one identity.
 
-    Attributes:
-        fingerprint: of the authority, 16 bytes.
-        secret: 16 bytes; never in repr.
-        expires: seconds since 1970, a whole number of minutes.
-
     Raises ValueError: an impossible length or time.
     """
 
-    fingerprint: bytes
-    secret: bytes = field(repr=False)
-    expires: int
+    fingerprint: bytes  # of the authority, 16 bytes
+    secret: bytes = field(repr=False)  # 16 bytes; never in repr
+    expires: int  # seconds since 1970, a whole number of minutes
 
     def __post_init__(self) -> None:
         if len(self.fingerprint) != FINGERPRINT_BYTES or len(self.secret) != SECRET_BYTES:

@@ -21,21 +21,14 @@ _SAME: Final = 0.012  # lines that end closer than that share a name
 
 @dataclass(frozen=True)
 class Line:
-    """One curve.
+    """One curve."""
 
-    Attributes:
-        name: written at its right end, in its colour.
-        points: (epsilon, error), ascending; errors positive.
-        dashes: of the line, () for a full one.
-        dots: measured points (epsilon, error) that are drawn as circles on it.
-    """
-
-    name: str
+    name: str  # written at its right end, in its colour
     colour: str
-    points: Sequence[tuple[float, float]]
-    dashes: tuple[float, ...] = ()
+    points: Sequence[tuple[float, float]]  # (epsilon, error), ascending; errors positive
+    dashes: tuple[float, ...] = ()  # of the line, () for a full one
     width: float = 2.0
-    dots: Sequence[tuple[float, float]] = ()
+    dots: Sequence[tuple[float, float]] = ()  # measured points (epsilon, error) that are drawn as circles on it
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,12 @@ class Extras:
     Attributes:
         without_noise: accuracy of the same training without noise, round by round; empty when it wasn't run.
         measured: lines (what, how much, note) measured by the demo beside the coordinator's own figures.
-        one_machine: all parts ran on one machine.
-        ledger: one line about the privacy ledger.
     """
 
     without_noise: tuple[float, ...] = ()
     measured: tuple[tuple[str, str, str], ...] = field(default=())
-    one_machine: bool = False
-    ledger: str = ""
+    one_machine: bool = False  # all parts ran on one machine
+    ledger: str = ""  # one line about the privacy ledger
 
 
 def write_report(directory: Path, output: Path | None = None) -> tuple[Path, StudyView]:

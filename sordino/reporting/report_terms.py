@@ -174,9 +174,9 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         ),
         (
             "What remains visible",
-            "Who takes part, when messages arrive, and who left. Whether training worked is hidden: if it fails, zeros are "
-            "sent. Losses, norms and numbers of examples never leave a participant in clear. A "
-            "cheating participant can shift the sum by any amount: inputs are not proved.",
+            "Who takes part, when messages arrive, and who left. Whether a training worked is hidden: one that fails "
+            "sends zeros. Losses, norms and numbers of examples never leave a participant in the clear. A cheating "
+            "participant can shift the sum by any amount: inputs are not proved.",
         ),
     ]
 

@@ -90,16 +90,14 @@ class About:
     """What a ledger is for; its hash begins the chain.
 
     Attributes:
-        side: `COORDINATOR` or `PARTICIPANT`.
-        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); both are empty
-            in a participant's, which holds all studies over the same data.
-        mark: 32 random hexadecimal digits that distinguish ledgers of the same study.
+        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); both are empty in
+            a participant's, which holds all studies over the same data.
     """
 
-    side: str
+    side: str  # `COORDINATOR` or `PARTICIPANT`
     study: str = ""
     study_sha256: str = ""
-    mark: str = ""
+    mark: str = ""  # 32 random hexadecimal digits that distinguish ledgers of the same study
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
