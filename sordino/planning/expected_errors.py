@@ -121,20 +121,16 @@ def _told(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[
     meaning = f"{percent(share)} of {value['least']:g} to {value['most']:g}"
     middle = value.get("standard_error_middle", value["standard_error"])
     if middle < value["standard_error"]:
-        meaning += f", if it lies at a bound; {_rounded(middle)} in the middle"
+        meaning += f", if it lies at a bound; ± {middle:.2g} in the middle"
     return _error(value), meaning
 
 
 def _error(value: Mapping[str, Any]) -> str:
-    return _rounded(_size(value))
+    return f"± {_size(value):.2g}"
 
 
 def _size(value: Mapping[str, Any]) -> float:
     return float(value["share_error"] if "share_error" in value else value["standard_error"])
-
-
-def _rounded(error: float) -> str:
-    return f"± {error:.2g}"
 
 
 def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants: int, rounds: int) -> list[str]:

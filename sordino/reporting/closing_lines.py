@@ -127,14 +127,12 @@ def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
     often = f"all {len(attempts)} attempts" if always else f"some of {len(attempts)} attempts"
     if len(attempts) == 1:
         often = "the attempt"
-    if len(named) == 1:
-        return (
-            f"Participant {shown} refused by its policy or budget in {often}: ask its owner, the reason is in its "
-            "own log; let more join, or serve again later."
-        )
+    whose = (
+        ("its", "ask its owner", "its own log") if len(named) == 1 else ("their", "ask their owners", "their own logs")
+    )
     return (
-        f"Participants {shown} refused by their policy or budget in {often}: ask their owners, the reason is in "
-        "their own logs; let more join, or serve again later."
+        f"Participant{'' if len(named) == 1 else 's'} {shown} refused by {whose[0]} policy or budget in {often}: "
+        f"{whose[1]}, the reason is in {whose[2]}; let more join, or serve again later."
     )
 
 

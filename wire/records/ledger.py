@@ -106,16 +106,13 @@ class About:
     @classmethod
     def from_bytes(cls, data: bytes) -> About:
         """Inverse of `to_bytes`; raises `ValueError`."""
-        try:
+        with contextlib.suppress(RecursionError, TypeError, KeyError):
             values = json.loads(data)
-        except RecursionError as error:
-            raise ValueError("not the beginning of a ledger") from error
-        if not isinstance(values, dict) or not all(isinstance(values.get(name), str) for name in vars(cls(""))):
-            raise ValueError("not the beginning of a ledger")
-        about = cls(values["side"], values["study"], values["study_sha256"], values["mark"])
-        if about.to_bytes() != data or about.side not in (COORDINATOR, PARTICIPANT):
-            raise ValueError("not the beginning of a ledger")
-        return about
+            about = cls(values["side"], values["study"], values["study_sha256"], values["mark"])
+            texts = all(isinstance(value, str) for value in vars(about).values())
+            if texts and about.to_bytes() == data and about.side in (COORDINATOR, PARTICIPANT):
+                return about
+        raise ValueError("not the beginning of a ledger")
 
     def check(self, entry: LedgerEntry) -> None:
         """Refuse a row of another study, or of the other side. Raises `InvalidRow`."""
