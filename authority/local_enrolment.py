@@ -222,10 +222,7 @@ class LocalEnrolmentSocket:
 def open_local_enrolment(
     folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
 ) -> Iterator[LocalEnrolmentSocket | None]:
-    """A local enrolment socket until the block ends; None without a path.
-
-    Raises AuthorityError: as `LocalEnrolmentSocket`.
-    """
+    """A local enrolment socket until the block ends; None without a path. Raises as `LocalEnrolmentSocket`."""
     if path is None:
         yield None
         return

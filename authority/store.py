@@ -289,15 +289,9 @@ def _bring_up_to_date(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
-    """The store of an authority, for exclusive use.
+    """The store of an authority, for exclusive use, after at most ``wait_s``.
 
-    Args:
-        path: of the store's file.
-        wait_s: how long to wait for another process that uses it.
-
-    Raises:
-        AuthorityError: another process still uses it.
-        runtime.durable.StorageError: as `AuthorityStore`.
+    Raises AuthorityError: another process still uses it; StorageError: as `AuthorityStore`.
     """
     with exclusive(path.with_name("authority.lock"), wait_s):
         store = AuthorityStore(path)

@@ -49,17 +49,11 @@ def attend(
     random_bytes: RandomBytes = os.urandom,
     wait_s: float = WAIT_S,
 ) -> Visit:
-    """Fetch, judge, sign if wanted, publish.
+    """Fetch, judge the ``chosen`` requests (the others keep waiting), sign the next version if wanted, publish;
+    ``after`` as of `sign_next`.
 
-    Args:
-        sign: close the next version if anything has changed.
-        chosen: which requests are judged; the others keep waiting.
-        after: see `authority.roster.sign_next`.
-
-    Raises:
-        authority.link.LinkError: the coordinator can't be reached; decisions are kept for the next visit.
-        AuthorityError: see `judge` and `sign_next`.
-        runtime.durable.StorageError: nothing of the last decision is stored.
+    Raises LinkError: the coordinator can't be reached, and decisions are kept for the next visit; AuthorityError: as
+    `judge` and `sign_next`; StorageError: nothing of the last decision is stored.
     """
     pending = link.pending()
     requests = read_requests(pending.requests)

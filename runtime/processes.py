@@ -29,10 +29,8 @@ BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREA
 def end_with_parent(parent: int) -> None:
     """End this process (SIGTERM) when the one that started it ends, even when that one is killed.
 
-    On Linux the kernel does it; elsewhere a thread notices that the parent has changed.
-
-    Args:
-        parent: process id of the starter, as it passed it on: it may have ended already.
+    On Linux the kernel does it; elsewhere a thread notices that the parent has changed. ``parent`` is the process id as
+    the starter passed it on: it may have ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -169,9 +169,7 @@ def settings_keys(model: type[BaseModel]) -> dict[str, SettingsKey]:
 def build(model: type[Model], values: Mapping[str, Any], base: Model | None = None) -> Model:
     """A model from values by their flat names; the others are those of ``base``, else the defaults.
 
-    Raises:
-        pydantic.ValidationError: a value can't be.
-        TypeError: no key has such a name.
+    Raises pydantic.ValidationError: a value can't be; TypeError: no key has such a name.
     """
     keys = settings_keys(model)
     unknown = sorted(values.keys() - keys.keys())

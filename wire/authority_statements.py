@@ -246,10 +246,8 @@ def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
-    """Read an answer and check its signature; also one in the first format, which an authority may still store.
-
-    Args:
-        request_id: of the request that it must answer; None: of any.
+    """Read an answer, to ``request_id`` if that is given, and check its signature; also one in the first format, which
+    an authority may still store.
 
     Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
@@ -347,12 +345,8 @@ STANDING_NONCE_BYTES: Final = 32
 
 
 def standing_statement(study: str, identity: bytes, standing: str, nonce: bytes) -> bytes:
-    """What the authority signs to state whether an identity has a place.
-
-    Args:
-        identity: 32 bytes.
-        standing: one of `STANDINGS`.
-        nonce: of the question, 32 bytes, fresh, so that an old statement can't be replayed.
+    """What the authority signs to state whether an identity (32 bytes) has a place: one of `STANDINGS`. The question's
+    nonce, 32 bytes, is fresh, so that an old statement can't be replayed.
     """
     if len(identity) != PUBLIC_KEY_BYTES or standing not in STANDINGS or len(nonce) != STANDING_NONCE_BYTES:
         raise ValueError("a standing has an identity and a nonce of 32 bytes each")

@@ -91,10 +91,7 @@ class CertificateAuthority:
         return private_pem(self.key)
 
     def issue_server(self, key: ec.EllipticCurvePublicKey, names: Sequence[str], now: datetime.datetime) -> bytes:
-        """The coordinator's certificate, PEM.
-
-        Args:
-            names: host names and IP addresses besides `LOCAL_NAMES` at which participants reach it.
+        """The coordinator's certificate, PEM; ``names``: its host names and IP addresses besides `LOCAL_NAMES`.
 
         Raises ValueError: a name that no certificate can contain.
         """
@@ -104,10 +101,8 @@ class CertificateAuthority:
     def issue_client(
         self, key: ec.EllipticCurvePublicKey, uri: str, now: datetime.datetime, days: float = CLIENT_DAYS
     ) -> bytes:
-        """A certificate that can open the sessions of one identity, or of one host's participants, PEM.
-
-        Args:
-            uri: of `identity_uri` or `host_uri`.
+        """A certificate that can open the sessions of one identity, or of one host's participants, PEM; ``uri``: of
+        `identity_uri` or `host_uri`.
         """
         alternatives = [x509.UniformResourceIdentifier(uri)]
         return self._issue(key, "sordino participant", ExtendedKeyUsageOID.CLIENT_AUTH, alternatives, now, days)

@@ -109,14 +109,9 @@ def make_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_request(request: EnrolmentRequest, identity_key: IdentityKey, code: JoinCode | None) -> bytes:
-    """The bytes of a request; sending them again asks for the answer.
+    """The bytes of a request, with a code to join, without one to renew; sending them again asks for the answer.
 
-    Args:
-        code: to join; None to renew.
-
-    Raises:
-        ValueError: the request names another key or code.
-        InvalidRequest: it has more than `LARGEST_REQUEST` bytes.
+    Raises ValueError: the request names another key or code; InvalidRequest: more than `LARGEST_REQUEST` bytes.
     """
     if identity_key.public != request.identity or (b"" if code is None else code.code_id) != request.code_id:
         raise ValueError("a request is made with the identity and the code that it names")

@@ -114,10 +114,8 @@ class JoinCode:
     def from_text(cls, text: str) -> JoinCode:
         """Read what was typed or pasted; `check_time` checks the expiry.
 
-        Raises:
-            TruncatedCode: of another length.
-            MistypedCode: a letter that isn't in the alphabet, or letters wrong or swapped.
-            InvalidCode: not a join code, or one of another version.
+        Raises TruncatedCode: of another length; MistypedCode: a letter that isn't in the alphabet, or letters wrong or
+        swapped; InvalidCode: not a join code, or one of another version.
         """
         letters = "".join(text.split()).replace("-", "").upper()
         begins = letters[: len(_PREFIX)].replace("0", "O").replace("I", "1").replace("L", "1")

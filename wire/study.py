@@ -86,7 +86,7 @@ def plan_study(
     adversary: str = MALICIOUS,
     **details: Unpack[PlanDetails],
 ) -> Plan:
-    """The public plan of a study, from the requirements of its owner.
+    """The public plan of a study, from the requirements of its owner; ``details`` as of `mechanisms.plan.make_plan`.
 
     Args:
         clients: participants invited to each round: the whole roster without sampling.
@@ -98,7 +98,6 @@ def plan_study(
         largest_roster: with a lottery the largest roster that A must hold for; default: ``population``.
         graph: ``complete``, ``harary``, or ``auto``: the k-regular one where it halves the work.
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
-        details: see `mechanisms.plan.make_plan`.
 
     Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
@@ -155,8 +154,7 @@ def coding(
     Args:
         layers: number of values of each array of the model, in the order of the update.
         clip: of the whole update. By layer each of the L layers begins with clip / sqrt(L).
-        scaling, update, quantile, rate, bit_weight: see `mechanisms.clip_rule.ClipRule`; the last three count only
-            where clips adapt.
+        scaling, update, quantile, rate, bit_weight: of `ClipRule`; the last three count only where clips adapt.
         sketch_rows, sketch_ratio: rows of a count-mean sketch (0: none), and by which factor it is shorter.
 
     Raises InfeasiblePlan: the arguments contradict each other.

@@ -57,7 +57,8 @@ def _is_place(path: Path) -> bool:
     "show",
     cls=_NameIsOptional,
     help=(
-        "What every participant has spent, and the rows behind it. Without DIR|FILE: in the current folder.\n\nA coordinator's ledger has one row for each sum, "
+        "What every participant has spent, and the rows behind it. Without DIR|FILE: in the current folder.\n\n"
+        "A coordinator's ledger has one row for each sum, "
         "with u3; a participant's has a row for each upload at the most it can cost, and one that replaces it when the "
         "cost is known. Publish the head: it proves later that no row before it was changed.\n\n"
         "--participant without a name, on a host's folder, summarises what was spent from the data there, in each "

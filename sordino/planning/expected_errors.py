@@ -26,15 +26,11 @@ _MORE: Final = "More participants or a larger --epsilon"
 
 
 def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Standard errors of a statistic under a plan; None for a task that has no such figures.
+    """Standard errors of a statistic with these options under a plan; None for a task that has no such figures.
 
-    Args:
-        options: of the task, as `learning.make_task.make_task` takes them.
-
-    Returns:
-        ``participants``, ``min_survivors`` and ``rounds`` of the plan; ``values``, after one round with all there;
-        ``values_of_fewest``, after one with min_survivors; ``values_of_all_rounds``, after all of them with all there
-        in each: tables as `learning.tasks.statistic.StatisticTask.expected_errors`. And ``warnings``, sentences.
+    Returns ``participants``, ``min_survivors`` and ``rounds`` of the plan; ``values``, after one round with all there;
+    ``values_of_fewest``, after one with min_survivors; ``values_of_all_rounds``, after all of them with all there in
+    each: tables of `StatisticTask.expected_errors`. And ``warnings``, sentences.
     """
     if task not in STATISTICS:
         return None

@@ -16,10 +16,8 @@ UNSURE: Final = 0.2
 
 
 def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False) -> list[str]:
-    """Sentences for a plan that is allowed but may surprise.
-
-    Args:
-        hosts_made: with this plan, files of hosts were made, which accept it.
+    """Sentences for a plan that is allowed but may surprise; ``hosts_made``: with it, hosts' files were made that
+    accept it.
     """
     found = []
     if figures.sampling not in ("none", "lottery"):

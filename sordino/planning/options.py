@@ -122,9 +122,8 @@ def default_target(sampling: str, max_dropout: float, adversarial: float) -> str
 def shape(
     *, dim: int | None, layers: str | None, rows: int, ratio: float
 ) -> tuple[int, tuple[int, ...] | None, tuple[int, int]]:
-    """(dim, sizes of the layers or None, rows and width of the sketch).
-
-    Raises Failure: the options contradict each other.
+    """(dim, sizes of the layers or None, rows and width of the sketch). Raises Failure: the options contradict each
+    other.
     """
     sizes = None if layers is None else _numbers("--layers", layers, whole=True)
     if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):
@@ -163,9 +162,8 @@ def of_task(
 ) -> tuple[int, float | None]:
     """(dim, clip) of a plan for a task: its values, and its own bound where it has one.
 
-    Raises:
-        Failure: the task can't be, or the values are stated as well.
-        OptionError, TaskUnavailable: its options can't be; the clip would distort it.
+    Raises Failure: the task can't be, or the values are stated as well; OptionError, TaskUnavailable: its options can't
+    be, or the clip would distort it.
     """
     from learning.make_task import clip_of, make_task, model_shapes
     from learning.parameters import dimension
@@ -195,9 +193,7 @@ def clip_rule(
         sizes: of the layers; None for one.
         clip: of the whole update; with layers each gets clip / sqrt(layers) unless ``clips`` are given.
 
-    Raises:
-        Failure: the options contradict each other.
-        mechanisms.plan.InfeasiblePlan: a number is out of range.
+    Raises Failure: the options contradict each other; InfeasiblePlan: a number is out of range.
     """
     from mechanisms.clip_rule import ClipRule
 

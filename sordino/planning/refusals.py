@@ -37,12 +37,11 @@ def works(again: Again, **changed: Any) -> bool:
 
 
 def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None) -> None:
-    """How many there are, must survive and must begin, before the noise is looked for.
+    """Check clients, min_survivors and quorum against each other, before the noise is computed.
 
     Args:
         chosen: ``clients``, ``population``, ``sampling``, ``rounds``, ``max_dropout``, ``adversarial``,
             ``min_survivors`` and ``quorum``, the last two perhaps None.
-        again: as above.
         option: that states the clients.
         more: how to have {} of them, where not by that option.
 
@@ -99,12 +98,8 @@ def assumed(chosen: Mapping[str, Any]) -> int:
 
 
 def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None:
-    """Refuse a plan whose attempts would mostly end without a sum, with a setting that was tried.
-
-    Args:
-        figures: of the plan.
-        max_dropout: share assumed to leave.
-        again: as above.
+    """Refuse a plan whose attempts would mostly end without a sum if ``max_dropout`` leave, with a setting that was
+    tried.
 
     Raises Failure: the probability is above one half.
     """
@@ -145,16 +140,12 @@ def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None
 def check_plan(
     chosen: Mapping[str, Any], again: Again, max_dropout: float, option: str = "--clients", more: str | None = None
 ) -> PlanFigures:
-    """Make a plan, and refuse it in the words of the options, with what to type instead; returns its figures.
+    """Make a plan and return its figures, or refuse it in the words of the options, with what to type instead.
 
-    Args:
-        chosen, again, option, more: see `check_counts`; ``chosen`` has ``bits``, too.
-        max_dropout: share assumed to leave.
+    Arguments are as of `check_counts`; ``chosen`` has ``bits``, too.
 
-    Raises:
-        Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
-            which most would end without a sum.
-        mechanisms.refusals.InfeasiblePlan: no plan, and no change is known that helps.
+    Raises Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
+    which most would end without a sum; InfeasiblePlan: no plan, and no change is known that helps.
     """
     from mechanisms.refusals import InfeasiblePlan
 
@@ -177,7 +168,7 @@ def check_study(
     more: str | None = None,
     **others: Any,
 ) -> PlanFigures:
-    """Make the plan, and refuse it in the words of the options, with what to type instead; returns its figures.
+    """`check_plan` for a study, with the options of ``init`` and ``simulate``.
 
     Args:
         study: ``min_survivors`` and ``quorum`` as they were given: None where they weren't.
@@ -185,9 +176,6 @@ def check_study(
         enrol: places among its participants for those who join with a code.
         more: how to have {} participants, where not by an option.
         others: further arguments of `wire.study.plan_study`, for plans that aren't served.
-
-    Raises runtime.failure.Failure, mechanisms.plan.InfeasiblePlan: counts that contradict each other, a budget that no
-    plan keeps, or attempts of which most would end without a sum.
     """
     from sordino.planning.text import figures_of
 

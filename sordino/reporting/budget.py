@@ -71,9 +71,7 @@ class Contents:
 def find(path: Path) -> Place:
     """The ledger of a study's folder, of a host's folder, or the file itself.
 
-    Raises:
-        Failure: there is none.
-        ConfigurationError: the settings there can't be used.
+    Raises Failure: there is none; ConfigurationError: the settings there can't be used.
     """
     settings = path if path.is_file() else None
     if path.is_dir():
@@ -119,10 +117,8 @@ def _roster(study: StudyConfiguration) -> Roster | None:
 def read(place: Place) -> Contents:
     """Check everything there is about a ledger, and read it. Writes nothing.
 
-    Raises:
-        wire.records.ledger.ChangedLedger: it isn't what was written.
-        runtime.durable.StorageError: it, or its journal, can't be used.
-        Failure: nothing is recorded yet.
+    Raises ChangedLedger: it isn't what was written; StorageError: it, or its journal, can't be used; Failure: nothing
+    is recorded yet.
     """
     files = (place.ledger, head_file(place.ledger), place.state, place.journal)
     if not any(one is not None and one.exists() for one in files):
@@ -139,11 +135,9 @@ def read(place: Place) -> Contents:
 
 
 def row_of_head(contents: Contents, text: str) -> int:
-    """At which row the chain had the head that was published; 0: at its beginning.
+    """The row at which the chain had the published head; 0: at its beginning.
 
-    Raises:
-        Failure: not a head.
-        ChangedLedger: it never had that one.
+    Raises Failure: not a head; ChangedLedger: it never had that one.
     """
     try:
         wanted = bytes.fromhex(text)

@@ -36,11 +36,9 @@ def epsilon_lines(
     *,
     all_rounds: bool = False,
 ) -> list[str]:
-    """Both epsilons with the budget that they share, and under which condition they hold.
+    """Both epsilons with the budget that they share, and under which condition they hold; ``plan`` as of `guarantee`.
 
-    Args:
-        plan: see `wire.guarantee.guarantee`.
-        all_rounds: the study had all its rounds: then it is said why less than the budget was spent.
+    ``all_rounds``: the study had all its rounds; then the reason why less than the budget was spent is added.
     """
     line = f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
     holds = guarantee(plan)
@@ -63,12 +61,10 @@ def finding_lines(view: StudyView) -> list[str]:
 
 
 def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
-    """What ``sordino serve`` says at its end, whether the study is finished or only stopped.
+    """What ``sordino serve`` prints at its end, whether the study is finished or only stopped.
 
-    Args:
-        view: the study, the rounds of earlier starts included.
-        home: the study's folder, as the user named it.
-        state: the coordinator's journal; models are kept beside it.
+    ``home`` is the study's folder, as the user named it; ``state`` the coordinator's journal, beside which models are
+    kept.
     """
     lines = [] if view.finished is not None else ["The coordinator ended early."]
     rounds = view.rounds

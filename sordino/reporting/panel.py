@@ -47,9 +47,8 @@ _ROOMY: Final = (96, 30)
 class StudyPanel:
     """A study as one screen. Thread-safe: events may come from another thread than the one that draws.
 
-    Args:
-        without_noise: accuracy of the same training without noise, round by round; may grow while it is
-        shown. clock: unix seconds; tests and recordings hand in their own.
+    ``without_noise``: accuracy of the same training without noise, by round; may grow while it is shown. ``clock``:
+    unix seconds.
     """
 
     def __init__(
@@ -372,15 +371,10 @@ def size_text(count: float) -> str:
 
 
 class Display:
-    """Shows a study while it runs: a live panel on a terminal, and else one plain line for each thing that
-    matters.
+    """Shows a study while it runs: a live panel on a terminal, else one plain line for each thing that matters.
 
-    A context manager; ``show`` takes events from any thread.
-
-    Args:
-        plain: plain lines on a terminal too.
-        quiet: nothing at all.
-        stream: where to write; standard error by default, since standard output is the verb's answer.
+    A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``quiet``:
+    nothing; ``stream``: standard error by default, since standard output is the verb's answer.
     """
 
     def __init__(

@@ -58,11 +58,7 @@ class Extras:
 
 
 def write_report(directory: Path, output: Path | None = None) -> tuple[Path, StudyView]:
-    """Read a study's events and write its report.
-
-    Args:
-        directory: the study's folder or its ``study.toml``.
-        output: where to write; None is ``report.html`` beside ``study.toml``.
+    """Read a study's events and write its report; by default ``report.html`` beside ``study.toml``.
 
     Raises Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
@@ -119,12 +115,7 @@ def _read_json(path: Path) -> Any:
 
 
 def render(view: StudyView, extras: Extras) -> str:
-    """The whole page, from the template ``report.html.j2``.
-
-    Args:
-        view: the study; it may be unfinished.
-        extras: see ``Extras``.
-    """
+    """The whole page, from the template ``report.html.j2``; the study may be unfinished."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from sordino.planning.text import figures_of, plan_table

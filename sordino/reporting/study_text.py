@@ -45,11 +45,7 @@ def ending(view: StudyView) -> str:
 
 
 def waiting(view: StudyView, now: float | None = None) -> str:
-    """What the study waits for, in one line: never an unnamed silence.
-
-    Args:
-        now: in seconds since 1970; None is the moment of the last event.
-    """
+    """What the study waits for, in one line; ``now`` in seconds since 1970, by default the time of the last event."""
     now = view.last_at if now is None else now
     wait, left_s = view.wait, view.wait.seconds_left(view.last_at if now is None else now)
     if view.finished is not None:

@@ -146,14 +146,10 @@ Visit = Callable[[Row], None]
 def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals]:
     """Check a whole ledger: rows, chain, order, head, and the file beside it. Writes nothing.
 
-    May be called while a writer appends.
+    May be called while a writer appends. ``visit`` is called with each row in order, and again from the first row if
+    the writer has appended meanwhile.
 
-    Args:
-        visit: called with each row in order, and again from the first row if the writer has appended meanwhile.
-
-    Raises:
-        LedgerError: there is no such ledger, or the file isn't one.
-        ChangedLedger: something in it was changed.
+    Raises LedgerError: there is no such ledger, or the file isn't one; ChangedLedger: something in it was changed.
     """
     found = find_ledger(path, visit)
     if found is None:
@@ -386,9 +382,9 @@ class Ledger:
     def append(self, entry: LedgerEntry) -> Future[Row]:
         """Add a row; the future resolves when it is durable. Rows keep the order of calls.
 
-        Raises InvalidRow: the row can't follow those before it; nothing is written.
-
         The future raises `StorageError` if the row isn't written; then no row can be until the ledger is opened again.
+
+        Raises InvalidRow: the row can't follow those before it; nothing is written.
         """
         future: Future[Row] = Future()
         with self._turn:

@@ -206,10 +206,8 @@ def make_entry(
     """Price one attempt.
 
     Args:
-        plan: under which the vectors are encoded.
         participants: u3 by roster position, for a row of the coordinator.
-        identity: of the participant, for its row.
-        data: name of its training data, for a participant's row.
+        identity, data: of the participant, and the name of its training data, for its row.
         survivors: |u3|, for a participant's row; None while it is unknown: then the cost at h_min, the largest.
 
     Raises ValueError: the plan covers no such sum.

@@ -244,7 +244,6 @@ def write_transcript(
     """The file of a finished round.
 
     Args:
-        transcript: of `transcript_of`.
         coordinator_key: whose public half is on the card.
         sum_sha256: SHA-256 of the opened sum, or None where the sum has no noise and could be guessed from its digest.
         next_model_sha256: of the model with which the next round begins.
