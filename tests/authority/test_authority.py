@@ -183,8 +183,7 @@ def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Off
     people = sorted((participant(seed, f"h{seed}") for seed in range(4)), key=lambda one: one.identity.public)
     for who in reversed(people[1:]):
         office.attend(who.join(office.invite()))
-    with locked(office.folder.state) as store:
-        revoke(store, people[1].host, NOW)  # the last
+    office.revoke(people[1].host)  # the last
     office.attend(people[0].join(office.invite()))
     renewal = people[3].renew()
     office.attend(renewal)
@@ -271,8 +270,7 @@ def test_an_invitations_name_is_kept_for_its_holder(office: Office) -> None:
 
 def test_a_revoked_hosts_name_is_not_given_again(office: Office) -> None:
     office.attend(participant(1).join(office.invite()))
-    with locked(office.folder.state, 0) as store:
-        revoke(store, "laptop", NOW)
+    office.revoke("laptop")
     office.attend(participant(2).join(office.invite()))
     assert office.hosts() == {f"laptop-{participant(2).identity.public.hex()[:6]}"}
 
@@ -331,8 +329,7 @@ def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
 def test_revoked_before_she_was_listed(office: Office) -> None:
     request = participant(1).join(office.invite())
     office.attend(request, sign=False)
-    with locked(office.folder.state, 0) as store:
-        revoke(store, participant(1).identity.public.hex()[:8], NOW)
+    office.revoke(participant(1).identity.public.hex()[:8])
     assert office.attend().signed is None  # nothing has changed
     assert "revoked before it was listed" in office.answer(request).reason
 
@@ -414,8 +411,7 @@ def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: p
     assert draws is not None
     assert len(set(draws.seeds)) == 5
     assert len(winners(roster, 5, draws.ticket(5), 2)) == 2
-    with locked(office.folder.state, 0) as store:
-        revoke(store, "h1", NOW)
+    office.revoke("h1")
     office.attend()
     again = office.roster()
     assert again.lottery is not None

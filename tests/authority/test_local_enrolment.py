@@ -248,8 +248,7 @@ def test_who_has_a_place_is_told_by_the_authority(front: Front) -> None:
     assert front.state(alice) == "unknown"
     front.office.attend(alice.join(front.code()))
     assert front.state(alice) == "member"
-    with locked(front.office.folder.state) as store:
-        revoke(store, "laptop", NOW)
+    front.office.revoke("laptop")
     assert front.state(alice) == "revoked"
     assert front.told == [one for one in front.told if "handed_out" in one]
     assert front.state(alice, study="others") is None
@@ -308,8 +307,7 @@ def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
             front.code()
     office.attend(participant(2).join(by_hand))
     assert len(office.roster()) == 2
-    with locked(office.folder.state) as store:
-        revoke(store, participant(1).identity.public.hex(), NOW)
+    office.revoke(participant(1).identity.public.hex())
     front.code()  # her place is free
     with pytest.raises(Failure, match="all 2 places of the socket are taken"):
         front.code()
@@ -343,8 +341,7 @@ def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.Mo
     """A flood takes the desk's answers: who then took a home of somebody revoked would be refused, and stay away."""
     alice = participant(1)
     front.office.attend(alice.join(front.code()))
-    with locked(front.office.folder.state) as store:
-        revoke(store, "laptop", NOW)
+    front.office.revoke("laptop")
     left, real = [4], LocalEnrolmentSocket._may_ask
 
     def flooded(desk: LocalEnrolmentSocket) -> bool:
