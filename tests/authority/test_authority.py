@@ -48,7 +48,7 @@ def test_a_code_brings_a_place_and_a_certificate(office: Office) -> None:
     assert office.attend().signed is None
 
 
-def test_without_signing_nobody_is_told_anything(office: Office) -> None:
+def test_without_signing_no_answer_is_published(office: Office) -> None:
     request = participant(1).join(office.invite())
     visit = office.attend(request, sign=False)
     assert (visit.signed, visit.waiting) == (None, 1)
@@ -138,7 +138,7 @@ def test_other_studies_codes_and_studies(office: Office, tmp_path: Path) -> None
     assert len(office.roster()) == 0
 
 
-def test_a_flood_of_nonsense_holds_nobody_up(office: Office) -> None:
+def test_a_flood_of_nonsense_delays_no_request(office: Office) -> None:
     honest = participant(1).join(office.invite())
     stray = JoinCode.new(office.public, NOW + DAY, random.Random(5).randbytes)
     flood = [participant(seed).join(stray) for seed in range(100, 130)]
@@ -195,7 +195,7 @@ def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Off
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_store_from_before_there_were_places_or_a_desk(tmp_path: Path, version: int) -> None:
-    """By the time of admission; whoever was made with the study by the names of hosts. Its answers are good still."""
+    """Places go by the time of admission, of members made with the study by host name. Its answers stay valid."""
     keys = make_office(tmp_path / "authority").folder
     people = [participant(seed) for seed in range(5)]
     with locked(keys.state) as store:
@@ -284,7 +284,7 @@ def test_long_wishes_stay_names(office: Office) -> None:
 # ---------------------------------------------------------------- renewal and revocation
 
 
-def test_a_certificate_is_renewed_for_whoever_is_on_the_roster(office: Office) -> None:
+def test_a_certificate_is_renewed_for_members_of_the_roster(office: Office) -> None:
     alice, stranger = participant(1), participant(2)
     office.attend(alice.join(office.invite()))
     request, refused = alice.renew(), stranger.renew()
@@ -326,7 +326,7 @@ def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
     assert office.hosts() == {"bob"}
 
 
-def test_revoked_before_she_was_listed(office: Office) -> None:
+def test_revoked_before_it_was_listed(office: Office) -> None:
     request = participant(1).join(office.invite())
     office.attend(request, sign=False)
     office.revoke(participant(1).identity.public.hex()[:8])
@@ -334,7 +334,7 @@ def test_revoked_before_she_was_listed(office: Office) -> None:
     assert "revoked before it was listed" in office.answer(request).reason
 
 
-def test_whom_a_name_means(tmp_path: Path) -> None:
+def test_members_are_found_by_name_or_identity(tmp_path: Path) -> None:
     office = make_office(tmp_path / "authority")
     folder = write_folder(tmp_path / "second", office.folder.settings, office.folder.keys)
     people = [participant(seed).identity.public for seed in range(20)]
@@ -392,7 +392,7 @@ def test_what_was_lost_on_the_way_is_published_again(office: Office) -> None:
 
 
 def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds that exist while requests are still judged would let whoever sees them choose who joins a cohort."""
+    """Seeds that exist while requests are still judged would let a reader of them choose who joins a cohort."""
     office = make_office(tmp_path / "authority", draws=5)
     order: list[str] = []
     drawn, listed = signing.Draws.draw, AuthorityStore.members

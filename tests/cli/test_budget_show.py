@@ -89,7 +89,7 @@ def home(study: Path, tmp_path: Path) -> Path:
     return place
 
 
-def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_hosts_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     out = output(run, "budget", "show", "--participant")
     lines = out.splitlines()
@@ -134,7 +134,7 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
     assert json.loads(run("budget", "show", "--participant", "--json", "host-01")[1]) == body
     assert [one["study"] for one in body["limits"]["studies"]] == ["clinic", "registry"]
     assert body["limits"]["together"][0]["allowed"] == 12
-    # One identity, by how it begins; the rows and the policy's limits for her.
+    # One identity, by how it begins; its rows and the policy's limits.
     out = output(run, "budget", "show", "host-01", "--participant", OTHER.hex()[:8])
     assert "registry" not in out.partition("Against this host's policy:")[0]
     assert "round  attempt" in out
@@ -160,7 +160,7 @@ def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: R
 
 
 def test_identities_over_the_same_data(home: Path, run: Run) -> None:
-    """She joined again with a new code: what both of her identities spent is one figure, not the larger of two."""
+    """A participant joined again with a new code: what both identities spent is one figure, not the larger of two."""
     before = json.loads(run("budget", "show", home, "--json")[1])
     spend(home, "clinic", 2, bytes(32), data=ME)
     body = json.loads(run("budget", "show", home, "--json")[1])
@@ -227,7 +227,7 @@ def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_pat
     assert "there is no ledger here. Name a study's folder, a host's folder, or the file." in err
 
 
-def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path) -> None:
+def test_a_coordinators_ledger_is_no_participants(study: Path, run: Run, tmp_path: Path) -> None:
     from wire.records.ledger import COORDINATOR, About, Ledger
 
     shutil.copytree(study, tmp_path / "study")
