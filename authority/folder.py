@@ -119,7 +119,7 @@ class AuthorityKeys:
 
     @property
     def public(self) -> bytes:
-        """The Ed25519 public key, 32 bytes, which everybody pins."""
+        """The Ed25519 public key, 32 bytes, which all participants pin."""
         return self.signing.public_key().public_bytes_raw()
 
     @property

@@ -140,7 +140,7 @@ def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = Fa
     check_clock(store, now)
     found = find_members(store, who, whole_host=whole_host)
     if not found:
-        raise AuthorityError(f"nobody on the roster is called {who}: `sordino authority show` lists them")
+        raise AuthorityError(f"no member of the roster is called {who}: `sordino authority show` lists them")
     present = [member for member in found if member.revoked is None]
     if not present:
         raise AuthorityError(f"{who} was revoked before: sign a roster version if the coordinator doesn't have it yet")

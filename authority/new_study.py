@@ -81,11 +81,7 @@ class Making(Sizes):
 
 @dataclass(frozen=True)
 class NewStudy:
-    """A study to be made.
-
-    Attributes:
-        authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
-    """
+    """A study to be made; with an authority made elsewhere without participants, who all join with its codes."""
 
     study: StudyConfiguration  # its file, as far as it is chosen
     making: Making
@@ -185,9 +181,8 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
 class LocalStudy:
     """A study as made.
 
-    Attributes:
-        data_files: where the participants made with it put their own files, each without its suffix; in the order of
-            the hosts. Empty where a set is cut.
+    ``data_files``: where the participants made with it put their own files, without suffix, in the order of the hosts;
+    empty where a set is cut.
     """
 
     directory: Path

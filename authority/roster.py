@@ -90,7 +90,7 @@ def _close(
     statements: Sequence[Statement],
 ) -> None:
     study, rounds = folder.settings.study, folder.settings.draws
-    # Cohorts are drawn only now that the list is closed, so nobody could join in order to be in one of them.
+    # Cohorts are drawn only now that the list is closed, so no request can be made in order to be in one of them.
     draws = Draws.draw(study, version, rounds, random_bytes) if rounds else None
     try:
         roster = Roster(study, version, entries, None if draws is None else draws.lottery)

@@ -173,10 +173,8 @@ def has_aes(cpuinfo: Path = CPUINFO) -> bool | None:
 
 
 def too_old(cpuinfo: Path = CPUINFO, machine: str | None = None) -> str | None:
-    """Why numpy can't run on this processor: one sentence. None if it can, or if this is unknown.
-
-    Args:
-        machine: as `platform.machine` names it; by default this one's.
+    """Why numpy can't run on this processor (``machine`` as of `platform.machine`), in a sentence; None if it can, or
+    if unknown.
     """
     found = features(cpuinfo)
     if (platform.machine() if machine is None else machine) != "x86_64" or not found:

@@ -147,11 +147,7 @@ def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
 
 
 def explain(model: type[BaseModel], detail: Any) -> str:
-    """One sentence for one refused key of a model, with its name in the file.
-
-    Args:
-        detail: of `pydantic.ValidationError.errors`.
-    """
+    """One sentence for one refused key of a model (of `ValidationError.errors`), with its name in the file."""
     location: Sequence[str | int] = detail["loc"]
     key = _dotted(location)
     if detail["type"] == "missing":

@@ -1,6 +1,6 @@
 """The signed statements of a study's authority: its card, answers to requests, and the package it publishes.
 
-card     the coordinator shows it to everybody who wants to join; signed by the authority that the join code names
+card     the coordinator shows it to all who want to join; signed by the authority that the join code names
 answer   the authority's decision on one request, with a certificate if it is accepted
 package  all that the authority publishes at once: roster, lottery, answers
 standing whether an identity has a place, stated on the local enrolment socket for a fresh nonce

@@ -199,7 +199,7 @@ def _colluders(plan: Plan, roster: int) -> int:
 def check_roster_fits(plan: Plan, roster: Roster) -> None:
     """Check that a plan's promises hold with this roster, even when some of its participants are absent.
 
-    A roster may still be too small to begin a round (`smallest_roster`). Without sampling everybody is invited: any
+    A roster may still be too small to begin a round (`smallest_roster`). Without sampling all are invited: any
     roster up to the planned cohort fits. With a lottery A must hold for this roster, and each round needs a draw.
 
     Raises InvalidRoster: it doesn't fit, with what to change.
@@ -363,9 +363,7 @@ def planned_upload_bytes(plan: Plan) -> int:
 def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, signed: bool = True) -> int:
     """Bytes that one participant sends in a whole attempt, with protobuf framing and without TLS.
 
-    Args:
-        degree: neighbours; default: all others, the complete graph.
-        signed: whether there is a ConsistencyCheck.
+    ``degree``: neighbours; default: all others, the complete graph. ``signed``: whether there is a ConsistencyCheck.
     """
     degree = u1 - 1 if degree is None else degree
     holders = u1 if degree == u1 - 1 else degree
@@ -402,10 +400,7 @@ def write_draws(draws: Draws) -> bytes:
 
 
 def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
-    """The draws of a roster, where the plan draws cohorts; else None, even if there is a file.
-
-    Args:
-        data: the file's content; None if there is no file.
+    """The draws of a roster from the lottery's file, where the plan draws cohorts; else None, even if there is a file.
 
     Raises InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
     """

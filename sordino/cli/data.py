@@ -24,7 +24,7 @@ app = verb_group(
     NAME,
     "Data sets for studies: what there is, and how it gets onto this machine.\n\nA study names a set in its table "
     "\\[data]. One ships with sordino; others are made here once from a package that a public registry carries, or "
-    "read from files of a published format. Participants may also bring files of their own: see docs/data.md.",
+    "read from files of a published format. Participants may also bring their own files: see docs/data.md.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED)
 
@@ -127,7 +127,7 @@ def prepare(
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=10, max=100_000, help="shakespeare: words with a number of their own.", show_default="10000"),
+        typer.Option(min=10, max=100_000, help="shakespeare: words that get a number each.", show_default="10000"),
     ] = None,
     alpha: Annotated[
         float | None,

@@ -232,7 +232,7 @@ def check_folder(option: str, file: Path) -> None:
 
 
 def task_options(pairs: Sequence[str] | None, named: Mapping[str, object]) -> dict[str, object]:
-    """Options of a task: those with an option of their own where they are given, and KEY=VALUE pairs.
+    """Options of a task: the given ones of ``named``, and KEY=VALUE pairs.
 
     Raises Failure: a pair is malformed, or a key is given twice.
     """

@@ -29,7 +29,7 @@ HELP = (
     "Readers: epsilon_coordinator is for a reader that knows who took part; epsilon_released for readers of released "
     "models alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
     "each participant was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
-    "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by a scale of its own; "
+    "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by its own scale; "
     "clip, inflated_clip, granularity, local_stddev, central_stddev and full_stddev are then in scaled units. "
     "layer_noise_stddev lists the noise of each layer in units of the update: central_stddev, of the smallest sum, "
     "times the layer's scale.\n\n"
@@ -189,7 +189,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
 
         central = figures.alternatives["central"]
         told = (
-            "Alternatives at the same target. Noise cost: variance of the mean's error if everybody survives, as a "
+            "Alternatives at the same target. Noise cost: variance of the mean's error if all survive, as a "
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )

@@ -18,7 +18,7 @@ _FINE_BITS: Final = (26, 22, 20, 18, 16)
 
 
 def error_variance(plan: Plan) -> float:
-    """Variance of one value of a sum in which everybody survived: noise and rounding, data units squared.
+    """Variance of one value of a sum in which all survived: noise and rounding, data units squared.
 
     Rounding adds granularity^2 / 6 a vector, the mean of f (1 - f) over fractional parts f that are spread evenly; the
     rotation spreads them. The noise that is added is N shares, not the h_min that privacy counts on.

@@ -46,7 +46,7 @@ def beyond_bounds(task: Any, everybody: Iterable[Dataset]) -> list[dict[str, Any
     if not isinstance(task, StatisticTask) or getattr(task.options, "of_labels", False):
         return []
     options, held, found = task.options, list(everybody), []
-    if not hasattr(options, "bounds"):  # a statistic of one's own
+    if not hasattr(options, "bounds"):  # a user's own statistic
         return []
     for column, low, high in zip(options.columns, *options.bounds, strict=True):
         beyond = count = 0

@@ -61,7 +61,7 @@ def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
     )
     note = (
         f"epsilon of all rounds, for the reader “{chosen['target']}”. Noise is sized for the smallest sum; the error\n"
-        "is that of a sum in which everybody survived. Adjacency: zero-out, but for the local Gaussian replace-one,\n"
+        "is that of a sum in which all survived. Adjacency: zero-out; of the local Gaussian replace-one,\n"
         "where each report alone is private. The central Gaussian trusts the coordinator."
     )
     draw_errors(

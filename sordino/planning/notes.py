@@ -56,8 +56,7 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
 def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, instead: str) -> str:
     """Why the graph is complete although a ring was asked for, without a full stop; for `--graph harary`.
 
-    Args:
-        instead: what to change where a ring would hold if fewer may drop out, such as "raise --min-survivors".
+    ``instead``: what to change where a ring would hold if fewer may drop out, such as "raise --min-survivors".
     """
     from secagg.parameters import SMALL_COHORT
 
@@ -73,7 +72,7 @@ def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, in
 
 @lru_cache(maxsize=64)
 def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None:
-    """Fewest survivors with which a ring holds; None where none does even if nobody drops out."""
+    """Fewest survivors with which a ring holds; None where no ring holds even without dropouts."""
     from secagg.parameters import sparse_sharing
 
     def holds(survivors: int) -> bool:

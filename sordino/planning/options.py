@@ -82,7 +82,7 @@ class PlannedStudy(StudyConfiguration):
 def check_population(clients: int, population: int | None, sampling: str) -> None:
     """Raises Failure: sampling without a population, or the other way round."""
     if clients < 2:
-        raise InputFailure(f"--clients {clients} is too few: a sum of one hides nobody. Use at least 3.")
+        raise InputFailure(f"--clients {clients} is too few: a sum of one hides nothing. Use at least 3.")
     from secagg.shamir import PRIME
 
     if clients >= PRIME:
@@ -104,7 +104,7 @@ def check_population(clients: int, population: int | None, sampling: str) -> Non
 
 
 def check_budgets(target: str, budget_coordinator: float | None, budget_released: float | None) -> None:
-    """Raises Failure: a second budget for the target itself, or for a plan that nobody serves."""
+    """Raises Failure: a second budget for the target itself, or for a plan that isn't served."""
     for reader, budget in (("coordinator", budget_coordinator), ("released", budget_released)):
         if budget is None:
             continue
@@ -115,7 +115,7 @@ def check_budgets(target: str, budget_coordinator: float | None, budget_released
 
 
 def default_target(sampling: str, max_dropout: float, adversarial: float) -> str:
-    """Whose epsilon is bounded: "conditional" for the published setting, which nobody serves, else "coordinator"."""
+    """The bounded epsilon's reader: "conditional" for the published setting, which isn't served, else "coordinator"."""
     return "conditional" if sampling == "poisson" and max_dropout == adversarial == 0 else "coordinator"
 
 

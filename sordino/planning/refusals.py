@@ -124,7 +124,7 @@ def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None
 
 
 def _dropout_that_works(again: Again, max_dropout: float, survivors: int) -> str:
-    """The largest share below ``max_dropout`` with which so many survive often enough; empty if none is."""
+    """The largest share below ``max_dropout`` with which this number survives often enough; empty if none."""
     hundredth = int(100 * max_dropout)
     for dropout in (part / 100 for part in range(hundredth, -1, -1 if hundredth <= 30 else -2)):
         if dropout < max_dropout and works(again, max_dropout=dropout, min_survivors=survivors):

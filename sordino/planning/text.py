@@ -130,7 +130,7 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
+    alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise doesn't depend on that of others
     told = (
         f"{counted(figures.rounds, 'round')}{', any survivors' if alone else ' with fewest survivors'}, delta "
         f"{figures.delta:g}"
@@ -200,7 +200,7 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 
 def _scaled(figures: PlanFigures, subject: str = ",") -> str:
-    """Where layers are divided by scales of their own, sums are in other units than the update."""
+    """Where each layer is divided by its own scale, sums are in other units than the update."""
     return "" if figures.clipping["scaling"] == "uniform" else f"{subject} in scaled units"
 
 

@@ -156,7 +156,7 @@ def row_of_head(contents: Contents, text: str) -> int:
 def choose(contents: Contents, participant: str | None) -> int | str | None:
     """Whom ``--participant`` means: a number of the coordinator's journal, or the identity that begins so.
 
-    Raises Failure: nobody in this ledger.
+    Raises Failure: no participant of this ledger.
     """
     if participant is None:
         return None
@@ -437,7 +437,7 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     head = "" if coordinator else f"{'participant':<{_DIGITS}}  "
     said += ["", f"  row  {head}round  attempt  kind       |u3|     h {renyi:>12}  at"]
     for row in study["charges"]:
-        known = coordinator or row["kind"] == EXACT  # else the participant hasn't been told u3
+        known = coordinator or row["kind"] == EXACT  # else the participant doesn't know u3
         size = str(row["h"] + study["A"]) if known else "-"
         honest = str(row["h"]) if counts_colluders(study["mechanism"]) else "-"
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(row["at"]))

@@ -91,7 +91,7 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
     ]
     models = list((state.parent / "checkpoints").glob("round-*.npz"))
     if models:
-        # By the round in the name: a copy of the folder gives the files times of its own, in any order.
+        # By the round in the name: a copied folder has other file times, in any order.
         newest = max(models, key=lambda path: (len(path.name), path.name))
         lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{_shown(newest)}")
         if not view.seeks_statistic:

@@ -24,7 +24,7 @@ from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, pe
 from wire.guarantee import guarantee
 
 _ENROLLED: Final = "participant-"
-"""How hosts are named that enrolled without a name of their own."""
+"""Prefix of the names of hosts that enrolled without a name."""
 _HOST_ROWS: Final = 10
 _LOW_ROWS: Final = 5
 _CELLS: Final = 24
@@ -310,7 +310,7 @@ class StudyPanel:
 
 
 def _label(host: str, width: int) -> str:
-    """A host's name in so many characters. Those that an authority gives begin alike: the end tells them apart."""
+    """A host's name in at most ``width`` characters. Names that an authority gives differ at the end, which is kept."""
     name = host.removeprefix(_ENROLLED)
     return name if len(name) <= width else "…" + name[max(1, len(name) - width + 1) :]
 
@@ -355,12 +355,8 @@ def _pooled(values: Sequence[float], width: int) -> list[float]:
 
 
 def _clock_text(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    return (
-        f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-        if whole >= 3600
-        else f"{whole // 60}:{whole % 60:02d}"
-    )
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 def size_text(count: float) -> str:

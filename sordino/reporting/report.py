@@ -44,14 +44,9 @@ _MOST_ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What the coordinator's events don't hold.
+    """What the coordinator's events don't hold; ``measured``: lines (what, how much, note) of the demo."""
 
-    Attributes:
-        without_noise: accuracy of the same training without noise, round by round; empty when it wasn't run.
-        measured: lines (what, how much, note) measured by the demo beside the coordinator's own figures.
-    """
-
-    without_noise: tuple[float, ...] = ()
+    without_noise: tuple[float, ...] = ()  # accuracy of the same training without noise, by round
     measured: tuple[tuple[str, str, str], ...] = field(default=())
     one_machine: bool = False  # all parts ran on one machine
     ledger: str = ""  # one line about the privacy ledger
@@ -314,7 +309,7 @@ def _clips(view: StudyView, plan: Plan | None) -> list[dict[str, str]]:
 
 def _epsilon_caption(view: StudyView) -> str:
     if view.started.plan.get("mechanism") == TRUSTED_COORDINATOR:
-        return "Against everybody except the coordinator, which is trusted."
+        return "Against all readers except the coordinator, which is trusted."
     found = "statistic" if view.seeks_statistic else "models"
     the_same = abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3
     if the_same and view.started.plan.get("sampling", "none") == "none":

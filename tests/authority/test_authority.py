@@ -315,7 +315,7 @@ def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
         assert [member.host for member in revoke(store, "alice", NOW)] == ["alice"]
         with pytest.raises(AuthorityError, match="was revoked before"):
             revoke(store, "alice", NOW)
-        with pytest.raises(AuthorityError, match="nobody on the roster is called carol"):
+        with pytest.raises(AuthorityError, match="no member of the roster is called carol"):
             revoke(store, "carol", NOW)
     assert office.attend().signed == (3, 1)
     assert office.hosts() == {"bob"}
@@ -345,7 +345,7 @@ def test_members_are_found_by_name_or_identity(tmp_path: Path) -> None:
             revoke(store, "host-0", NOW)
         assert len(revoke(store, people[1].hex()[:10].upper(), NOW)) == 1
         assert len(revoke(store, "host-1", NOW, whole_host=True)) == 9
-        with pytest.raises(AuthorityError, match="nobody"):
+        with pytest.raises(AuthorityError, match="no member"):
             revoke(store, people[0].hex()[:3], NOW)
         assert sum(member.revoked is None for member in store.members()) == 10
 

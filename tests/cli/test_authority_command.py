@@ -218,7 +218,7 @@ def test_an_invitation_names_the_required_data_and_task(run: Run, tmp_path: Path
         (("invite", "--valid", "1s"), 2, "a minute at least"),
         (("invite", "--valid", "9000d"), 2, "366 days at most"),
         (("invite", "--name", "x", "--count", 2), 2, "--name is for one participant"),
-        (("revoke", "nobody"), 2, "nobody on the roster is called nobody"),
+        (("revoke", "nobody"), 2, "no member of the roster is called nobody"),
         (("run", "--every", "often"), 2, "--every often isn't a time"),
     ],
 )

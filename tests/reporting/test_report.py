@@ -192,8 +192,8 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
     for told in (
         "of 8, at delta 1e-05; zero-out, if the coordinator is trusted",
         "it saw one sum over 7 updates without noise, no single update, and added the noise itself",
-        "What everybody else can learn",
-        "Against everybody except the coordinator, which is trusted.",
+        "What all others can learn",
+        "Against all readers except the coordinator, which is trusted.",
         "epsilon doesn't bound what it learns itself",
         "none of the noise is theirs",
     ):
@@ -222,7 +222,7 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     text = page_of("ddgauss", adversary="curious")
     for told in (
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
-        "It is trusted to tell everybody the same: the plan is for a curious coordinator",
+        "It is trusted to tell all the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
         "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
         "trusted to follow the protocol: it sends everybody the same, and reads what it can; nobody signs who is in a "
@@ -240,7 +240,7 @@ def test_local_noise_is_replace_one_for_any_colluders() -> None:
     text = page_of("local-gaussian")
     for told in (
         "of 8, at delta 1e-05; replace-one, even if all others collude",
-        "What anybody can learn",
+        "What any reader can learn",
         "Adjacency is replace-one",
         "a participant counts on its own noise only",
     ):

@@ -131,9 +131,7 @@ def test_identities_over_the_same_data_add_up() -> None:
     assert together.curve == {2.0: 0.625}
     totals.add(own_row(2, again, data=data, kind=CHARGE, cost=1.0))
     totals.add(own_row(2, again, data=data, kind=EXCLUDED, cost=0.0, curve=((2.0, 0.0),), draws=0))
-    assert (
-        totals.spent(bytes.fromhex(STUDY), data).renyi == 2.5
-    )  # an identity takes back only its own charge
+    assert totals.spent(bytes.fromhex(STUDY), data).renyi == 2.5  # an identity takes back only its own charge
     with pytest.raises(InvalidRow, match="its data is not that of the identity's other rows"):
         totals.add(own_row(3, me, data="ee" * 32))
 

@@ -50,10 +50,8 @@ class LedgerError(StorageError):
 
 
 class ChangedLedger(LedgerError):
-    """The ledger was changed after it was written.
-
-    Attributes:
-        row: the first that is wrong, from 1; None if it isn't a single row.
+    """The ledger was changed after it was written; ``row``: the first wrong one, from 1, or None if it isn't a single
+    row.
     """
 
     def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
@@ -89,9 +87,8 @@ class Row:
 class About:
     """What a ledger is for; its hash begins the chain.
 
-    Attributes:
-        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); both are empty in
-            a participant's, which holds all studies over the same data.
+    A coordinator's ledger has one study (name, and SHA-256 of its document, hexadecimal); in a participant's, which
+    holds all studies over the same data, both are empty.
     """
 
     side: str  # `COORDINATOR` or `PARTICIPANT`

@@ -60,12 +60,7 @@ T = TypeVar("T")
 
 
 class InvalidTranscript(ValueError):
-    """A transcript that doesn't hold.
-
-    Attributes:
-        check: the first that fails.
-        sentence: what is wrong.
-    """
+    """A transcript that doesn't hold: the first ``check`` that fails, and a sentence that says what is wrong."""
 
     def __init__(self, check: Check, sentence: str) -> None:
         super().__init__(f"{check}: {sentence}")
