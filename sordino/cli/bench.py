@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.verbs import Json, verb_group
 
 NAME = "bench"
@@ -137,7 +137,7 @@ def secagg(
             at=at.value,
         )
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     figures = run(setting, threads) | {"warnings": _about_graph(setting)}
     if as_json:
         typer.echo(json.dumps(figures))
@@ -164,7 +164,7 @@ def noise(
     try:
         figures = run(law.value, stddev, dim, runs)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     if as_json:
         typer.echo(json.dumps(figures))
     else:
@@ -218,7 +218,7 @@ def training(
     try:
         figures = run(task, task_options(task_option, {}), participants, examples, threads, runs)
     except (ValueError, TaskUnavailable) as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     if as_json:
         typer.echo(json.dumps({"machine": machine, **figures}))
     else:
@@ -299,7 +299,7 @@ def everything(
         most = read_bounds(bounds or OUR_BOUNDS).most
         rows = run(runs, only)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     faults = broken({row["path"]: row["ratio"]["median"] for row in rows}, most, largest=True)
     if figure is not None:
         draw_ratios(rows, most, one_line(machine), figure)
@@ -362,7 +362,7 @@ def peers(
             "opendp_noise": compare_noise(python, stddev=stddev, dim=1_000_000, repeats=repeats),
         }
     except (PeersMissing, PeerFailed, ValueError) as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     names = {
         "flower_secagg": (f"one attempt, n = {clients}, d = {dim:,}, {drop:.0%} leave", "Flower SecAgg+"),
         "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
@@ -406,7 +406,7 @@ def _judge(verb: str, faults: list[str]) -> int:
 
 def _check_figure(file: Path | None) -> None:
     if file is not None and file.suffix not in (".svg", ".png"):
-        raise Failure(ExitCode.INPUT, f"--figure {file}: the name must end in .svg or .png.")
+        raise InputFailure(f"--figure {file}: the name must end in .svg or .png.")
 
 
 def _calibrated(describe: Any) -> dict[str, Any]:
