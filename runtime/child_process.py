@@ -120,16 +120,15 @@ def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
     """Ask all to end, then kill them; a second Ctrl-C kills them at once."""
     children = [*clients] if coordinator is None else [coordinator, *clients]
     with contextlib.suppress(KeyboardInterrupt):
-        _ask(coordinator, clients)
+        _ask(coordinator, clients, children)
     for child in children:
         child.signal(signal.SIGKILL)
         if child.process is not None:
             child.process.wait()
 
 
-def _ask(coordinator: Child | None, clients: Sequence[Child]) -> None:
+def _ask(coordinator: Child | None, clients: Sequence[Child], children: Sequence[Child]) -> None:
     """Wait until all have ended or `STOP_S` has passed. Clients end by themselves once they learn the study's end."""
-    children = [*clients] if coordinator is None else [coordinator, *clients]
     if coordinator is not None:
         coordinator.signal(signal.SIGTERM)
     until = time.monotonic() + STOP_S
