@@ -40,10 +40,8 @@ BETWEEN_CODES_S: Final = 0.2
 STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE = 20.0, 40
 """Rate and burst of answers about standings, for all clients together: each takes that lock too."""
 BETWEEN_VISITORS_S: Final = 0.005
-BUSY_S: Final = 20.0
-"""For this time after a code was given, a request with it is likely."""
-ASKS_S, KEEPS_S = 5.0, VALID_S
-"""How long the authority waits for a client's question, and for its folder."""
+BUSY_S: Final = 20.0  # for this time after a code was given, a request with it is likely
+ASKS_S, KEEPS_S = 5.0, VALID_S  # how long the authority waits for a client's question, and for its folder
 MOST_VISITORS: Final = 256
 _LONGEST_LINE: Final = 1024
 _LONGEST_PATH: Final = 107  # of a Unix socket's name, in bytes

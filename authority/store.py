@@ -23,8 +23,7 @@ from runtime.durable import DAMAGED, DurableStore, Statement, StorageError
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
 VERSION: Final = 3
 AT_ONCE: Final = 5_000
-WAIT_S: Final = 15.0
-"""How long a command waits until another one has left the folder."""
+WAIT_S: Final = 15.0  # how long a command waits until another one has left the folder
 
 _SCHEMA = """
 CREATE TABLE invitations (

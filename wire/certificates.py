@@ -27,8 +27,7 @@ IDENTITY_URI: Final = "urn:sordino:identity:"
 HOST_URI: Final = "urn:sordino:host:"
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 825  # the longest that common TLS clients accept for a leaf
-CLIENT_DAYS: Final = 90
-"""For participants that renew by themselves; the others get as many as the coordinator."""
+CLIENT_DAYS: Final = 90  # for participants that renew by themselves; the others get as many as the coordinator
 CLOCK_SKEW: Final = datetime.timedelta(hours=1)
 """A certificate is valid from this long before it was made, since clocks differ."""
 

@@ -17,8 +17,7 @@ FINGERPRINT_BYTES: Final = 16
 SECRET_BYTES: Final = 16
 CODE_ID_BYTES: Final = 16
 MAC_BYTES: Final = 32
-LONGEST_VALID_S: Final = 366 * 86_400
-"""No code is valid for longer; if one seems to be, this machine's clock is behind."""
+LONGEST_VALID_S: Final = 366 * 86_400  # no code is valid for longer; if one seems to be, this machine's clock is behind
 
 _PREFIX: Final = "SORD1"
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32

@@ -30,8 +30,7 @@ Where = Annotated[
         show_default=False,
     ),
 ]
-OWN = ""
-"""The value of ``--participant`` without a name: all participants of the ledger's host."""
+OWN = ""  # the value of ``--participant`` without a name: all participants of the ledger's host
 _MARKS = ("host.toml", "study.toml", "ledger.sqlite")
 
 

@@ -47,8 +47,7 @@ EPILOG = (
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 _OUTPUT = "Output"
-QUICK_S = 2.0
-"""Alternatives are shown unasked if they are expected to take less."""
+QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less
 
 
 def _run(
@@ -122,7 +121,7 @@ def _run(
         return _figures(arguments | changed, bounds=bool(not changed))
 
     started = time.monotonic()
-    figures = check_plan(arguments, again, privacy.max_dropout)
+    figures = check_plan(arguments, again)
     expected_s = 14 * (time.monotonic() - started)
     stated = arguments | {"min_survivors": figures.min_survivors, "quorum": figures.quorum}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
@@ -176,7 +175,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
     from sordino.planning.text import aligned, folded, heading
 
     width = terminal_width()
-    remarks = notes(figures, chosen["max_dropout"])
+    remarks = notes(figures)
     if figures.default_bounds is not None:
         remarks.append(figures.default_bounds)
     lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]

@@ -11,11 +11,10 @@ from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST
 
 OFTEN: Final = 0.05
-UNSURE: Final = 0.2
-"""Standard error of the share below a clip above which clips that adapt mostly follow noise."""
+UNSURE: Final = 0.2  # standard error of the share below a clip above which clips that adapt mostly follow noise
 
 
-def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False) -> list[str]:
+def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
     """Sentences for a plan that is allowed but may surprise; ``hosts_made``: with it, hosts' files were made that
     accept it.
     """
@@ -37,7 +36,7 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
     found += unreached(figures)
     if figures.abort_probability > OFTEN:
         found.append(
-            f"Note: if each participant left independently with probability {max_dropout:g}, "
+            f"Note: if each participant left independently with probability {figures.max_dropout:g}, "
             f"{percent(figures.abort_probability)} of the attempts would end without a sum."
         )
     if figures.quantile_stderr is not None and figures.quantile_stderr > UNSURE:

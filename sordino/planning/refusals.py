@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 Again = Callable[[dict[str, Any]], PlanFigures]
 """Makes the plan with some arguments of ``plan_study`` changed; gives its figures, or raises InfeasiblePlan."""
 
-MOSTLY: Final = 0.5
-"""Attempts that may fail by independent dropouts before a plan is refused."""
+MOSTLY: Final = 0.5  # attempts that may fail by independent dropouts before a plan is refused
 _MOST_TRIED: Final = 64
 _NEARLY: Final = 1.1
 
@@ -97,15 +96,14 @@ def assumed(chosen: Mapping[str, Any]) -> int:
     return colluders_in_cohort(chosen["population"], clients, *shares, draws)
 
 
-def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None:
-    """Refuse a plan whose attempts would mostly end without a sum if ``max_dropout`` leave, with a setting that was
-    tried.
+def check_aborts(figures: PlanFigures, again: Again) -> None:
+    """Refuse a plan whose attempts would mostly end without a sum, with a setting that was tried.
 
     Raises Failure: the probability is above one half.
     """
     from sordino.planning.notes import percent
 
-    share = figures.abort_probability
+    share, max_dropout = figures.abort_probability, figures.max_dropout
     if share <= MOSTLY:
         return
     found = []
@@ -138,7 +136,7 @@ def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None
 
 
 def check_plan(
-    chosen: Mapping[str, Any], again: Again, max_dropout: float, option: str = "--clients", more: str | None = None
+    chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None
 ) -> PlanFigures:
     """Make a plan and return its figures, or refuse it in the words of the options, with what to type instead.
 
@@ -157,7 +155,7 @@ def check_plan(
         if not use:
             raise
         raise Failure(ExitCode.INFEASIBLE, problem.reason, use) from None
-    check_aborts(figures, max_dropout, again)
+    check_aborts(figures, again)
     return figures
 
 
@@ -204,7 +202,7 @@ def check_study(
             renamed["participants"] = max(renamed["participants"] - enrol, 0)
         return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
 
-    return check_plan(chosen, again, privacy.max_dropout, option, more)
+    return check_plan(chosen, again, option, more)
 
 
 def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -> str:

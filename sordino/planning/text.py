@@ -157,7 +157,7 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
     unit = _scaled(figures) or ", units of the update"
     if figures.mechanism == "gaussian":
         rows = [
-            ("noise multiplier", f"{figures.noise_multiplier:.3f}", "noise of every sum over the clip"),
+            ("noise multiplier", f"{figures.noise_multiplier:.3f}", "noise of every sum, divided by the clip"),
             (
                 "noise of a sum",
                 f"{figures.central_stddev:.4g}",
@@ -169,8 +169,8 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
             (
                 "noise multiplier",
                 f"{figures.noise_multiplier:.3f}",
-                f"noise of the {h_min} honest shares over the clip; {of_all:.3f} if all {clients} survive, "
-                "colluders' shares included",
+                f"noise of {counted(h_min, 'honest participant')}, divided by the clip; {of_all:.3f} if all {clients} "
+                "survive, with the colluders' noise",
             ),
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]

@@ -23,8 +23,7 @@ from sordino.reporting.statistic_text import HISTOGRAM, headline, values_of
 from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, waiting
 from wire.guarantee import guarantee
 
-_ENROLLED: Final = "participant-"
-"""Prefix of the names of hosts that enrolled without a name."""
+_ENROLLED: Final = "participant-"  # prefix of the names of hosts that enrolled without a name
 _HOST_ROWS: Final = 10
 _LOW_ROWS: Final = 5
 _CELLS: Final = 24

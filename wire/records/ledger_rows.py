@@ -24,10 +24,8 @@ import numpy as np
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
-CHARGE: Final = "charge"
-"""The attempt costs this much, however it ends."""
-EXACT: Final = "exact"
-"""Replaces the charge at h_min: a quorum has signed a u3 with this participant."""
+CHARGE: Final = "charge"  # the attempt costs this much, however it ends
+EXACT: Final = "exact"  # replaces the charge at h_min: a quorum has signed a u3 with this participant
 EXCLUDED: Final = "excluded"
 """Replaces the charge at h_min: a quorum has signed a u3 without this participant, which costs nothing."""
 KINDS: Final = (CHARGE, EXACT, EXCLUDED)
