@@ -119,7 +119,7 @@ class AuthorityKeys:
 
     @property
     def public(self) -> bytes:
-        """The Ed25519 public key, 32 bytes, which everybody pins."""
+        """The Ed25519 public key, 32 bytes, which all participants pin."""
         return self.signing.public_key().public_bytes_raw()
 
     @property
@@ -145,10 +145,8 @@ class AuthorityFolder:
 def open_folder(path: Path) -> AuthorityFolder:
     """Read an authority's folder; writes nothing.
 
-    Raises:
-        runtime.settings_file.ConfigurationError: no such folder, or its settings can't be used.
-        runtime.key_files.KeyFileError: a key is missing, or open to others.
-        AuthorityError: files that don't belong together.
+    Raises ConfigurationError: no such folder, or its settings can't be used; KeyFileError: a key is missing, or open to
+    others; AuthorityError: files that don't belong together.
     """
     if path.is_dir() and not (path / AUTHORITY_FILE).exists() and (path / "authority" / AUTHORITY_FILE).exists():
         raise AuthorityError(f"{path} is a study's folder: name its authority's folder, {path / 'authority'}")
@@ -178,9 +176,7 @@ def open_folder(path: Path) -> AuthorityFolder:
 def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> AuthorityFolder:
     """Write keys and settings into a folder without an authority. The first decision makes the store.
 
-    Raises:
-        AuthorityError: the folder already has an authority's key.
-        OSError: the folder can't be written.
+    Raises AuthorityError: the folder already has an authority's key; OSError: it can't be written.
     """
     if any((path / name).exists() for name in (KEY_FILE, AUTHORITY_FILE, TLS_KEY_FILE, STATE_FILE)):
         raise AuthorityError(f"{path} holds an authority already: name a new folder; an authority is never overwritten")
@@ -225,16 +221,10 @@ class CoordinatorFiles:
 def make_coordinator_files(
     study: str, keys: AuthorityKeys, address: str, names: Sequence[str], now: datetime.datetime
 ) -> CoordinatorFiles:
-    """Certificates and keys of a coordinator, and its card.
+    """Certificates, keys and the card of a coordinator; ``address``: HOST:PORT of the sessions; ``names``: further host
+    names and addresses of its TLS certificate; ``now`` has a time zone.
 
-    Args:
-        address: HOST:PORT where participants open sessions; the card states it.
-        names: further host names and addresses of its TLS certificate.
-        now: with a time zone.
-
-    Raises:
-        ValueError: a name that no certificate can contain.
-        wire.authority_statements.InvalidCard: a study or an address that no card can contain.
+    Raises ValueError: a name that no certificate can contain; InvalidCard: a study or address that no card can contain.
     """
     server, transcript = new_key(), Ed25519PrivateKey.generate()
     certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)

@@ -57,17 +57,14 @@ def found(
     names: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> AuthorityFolder:
-    """Make an authority in a new or empty folder: keys, an empty roster, and ``coordinator/`` to be carried away.
-
-    The folder appears whole or not at all.
+    """Make an authority in a new or empty folder: keys, an empty roster, and ``coordinator/`` to be carried away. The
+    folder appears whole or not at all.
 
     Args:
         address: HOST:PORT where participants open sessions.
         names: further host names and addresses of the coordinator.
 
-    Raises:
-        AuthorityError: the folder isn't empty, or a name or address can't be used.
-        OSError: it can't be written.
+    Raises AuthorityError: the folder isn't empty, or a name or address can't be used; OSError: it can't be written.
     """
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         raise AuthorityError(f"{directory} is not a folder: name one that is new or empty")
@@ -101,8 +98,7 @@ def found(
 def write_roster(version: Version, folder: Path) -> list[Path]:
     """Write a signed roster, and its lottery's seeds if there are any; after a crash each file is old or new.
 
-    Returns:
-        The files. The lottery comes first, since the coordinator uses a roster as soon as its file is replaced.
+    Returns the files. The lottery comes first, since the coordinator uses a roster as soon as its file is replaced.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []

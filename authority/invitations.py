@@ -41,15 +41,12 @@ def invite(
     random_bytes: RandomBytes,
     from_desk: bool = False,
 ) -> JoinCode:
-    """A new join code, stored before it is returned.
+    """A new join code, stored before it is returned; ``name``: of the participant's host, empty if the participant
+    chooses.
 
-    A new code from the socket deletes unused earlier ones from the store; otherwise a client that requests codes and
-    goes away would fill it. The new one is the youngest, so the time of the last decision remains known.
-
-    Args:
-        name: of the participant's host; empty: the participant chooses.
-        valid_s: time in which the authority must see the request.
-        from_desk: whether it is given through the local enrolment socket.
+    A new code from the socket (``from_desk``) deletes unused earlier ones from the store; otherwise a client that
+    requests codes and goes away would fill it. The new one is the youngest, so the time of the last decision remains
+    known. The authority must see the request within ``valid_s``.
 
     Raises AuthorityError: the name is in use, or the time is out of range.
     """
@@ -117,10 +114,8 @@ def name_for(store: AuthorityStore, invitation: Invitation, wish: str, identity:
 
 
 def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -> list[Member]:
-    """Members by the name of their host, or by how an identity begins (at least four hexadecimal digits).
-
-    Returns:
-        The one that matches, or with ``whole_host`` all of a host; an empty list if none does.
+    """The member with this host name, or with an identity that begins so (at least four hexadecimal digits); with
+    ``whole_host`` all members of the host. Empty if none matches.
 
     Raises AuthorityError: several match.
     """
@@ -145,7 +140,7 @@ def revoke(store: AuthorityStore, who: str, now: float, *, whole_host: bool = Fa
     check_clock(store, now)
     found = find_members(store, who, whole_host=whole_host)
     if not found:
-        raise AuthorityError(f"nobody on the roster is called {who}: `sordino authority show` lists them")
+        raise AuthorityError(f"no member of the roster is called {who}: `sordino authority show` lists them")
     present = [member for member in found if member.revoked is None]
     if not present:
         raise AuthorityError(f"{who} was revoked before: sign a roster version if the coordinator doesn't have it yet")

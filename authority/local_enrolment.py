@@ -40,10 +40,8 @@ BETWEEN_CODES_S: Final = 0.2
 STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE = 20.0, 40
 """Rate and burst of answers about standings, for all clients together: each takes that lock too."""
 BETWEEN_VISITORS_S: Final = 0.005
-BUSY_S: Final = 20.0
-"""For this time after a code was given, a request with it is likely."""
-ASKS_S, KEEPS_S = 5.0, VALID_S
-"""How long the authority waits for a client's question, and for its folder."""
+BUSY_S: Final = 20.0  # for this time after a code was given, a request with it is likely
+ASKS_S, KEEPS_S = 5.0, VALID_S  # how long the authority waits for a client's question, and for its folder
 MOST_VISITORS: Final = 256
 _LONGEST_LINE: Final = 1024
 _LONGEST_PATH: Final = 107  # of a Unix socket's name, in bytes
@@ -222,10 +220,7 @@ class LocalEnrolmentSocket:
 def open_local_enrolment(
     folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
 ) -> Iterator[LocalEnrolmentSocket | None]:
-    """A local enrolment socket until the block ends; None without a path.
-
-    Raises AuthorityError: as `LocalEnrolmentSocket`.
-    """
+    """A local enrolment socket until the block ends; None without a path. Raises as `LocalEnrolmentSocket`."""
     if path is None:
         yield None
         return

@@ -81,14 +81,9 @@ class Making(Sizes):
 
 @dataclass(frozen=True)
 class NewStudy:
-    """A study to be made.
+    """A study to be made; with an authority made elsewhere without participants, who all join with its codes."""
 
-    Attributes:
-        study: its file, as far as it is chosen.
-        authority: made elsewhere; then nobody is made with the study, and all join with codes of that authority.
-    """
-
-    study: StudyConfiguration
+    study: StudyConfiguration  # its file, as far as it is chosen
     making: Making
     authority: CarriedAuthority | None = None
 
@@ -123,13 +118,9 @@ class NewStudy:
 def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewStudy:
     """A study to be made, from keys of `StudyConfiguration` and `Making` by their flat names; the rest are defaults.
 
-    Args:
-        authority: see `NewStudy`.
-        values: also ``deadline_s``: the longest wait of each phase, where it has none of its own.
+    ``deadline_s`` among the values is the longest wait of each phase that has none of its own.
 
-    Raises:
-        Failure: sizes that contradict each other.
-        pydantic.ValidationError: a value can't be.
+    Raises Failure: sizes that contradict each other; pydantic.ValidationError: a value can't be.
     """
     values = {"one_machine": True, "authority_public_key": Path("coordinator/authority.pub")} | values
     deadline_s = values.pop("deadline_s", None)
@@ -158,15 +149,9 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 
 
 def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -> Study:
-    """A study from values by flat name, with the keys that follow from its sizes.
+    """A study from values by flat name (``population`` may be among them), with the keys that follow from its sizes.
 
-    Args:
-        model: of the study.
-        values: ``population`` may be among them.
-
-    Raises:
-        Failure: a lottery that can't be.
-        pydantic.ValidationError: a value can't be.
+    Raises Failure: a lottery that can't be; pydantic.ValidationError: a value can't be.
     """
     places, cohort = sizes.participants + sizes.enrol, sizes.cohort
     population = values.get("population")
@@ -196,14 +181,12 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
 class LocalStudy:
     """A study as made.
 
-    Attributes:
-        study: its file, settled.
-        data_files: where the participants made with it put their own files, each without its suffix; in the order of
-            the hosts. Empty where a set is cut.
+    ``data_files``: where the participants made with it put their own files, without suffix, in the order of the hosts;
+    empty where a set is cut.
     """
 
     directory: Path
-    study: StudyConfiguration
+    study: StudyConfiguration  # its file, settled
     new: NewStudy
     plan: Plan
     hosts: tuple[Path, ...]
@@ -213,10 +196,8 @@ class LocalStudy:
 def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     """Write a whole study into ``directory``, which must be new or empty.
 
-    Raises:
-        Failure: the folder isn't empty, or an option can't be used.
-        mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
-        secagg.roster.InvalidRoster: an authority from elsewhere has signed one that doesn't fit the plan.
+    Raises Failure: the folder isn't empty, or an option can't be used; InfeasiblePlan: no plan keeps the budget and the
+    protocol's rules; InvalidRoster: an authority from elsewhere has signed one that doesn't fit the plan.
     """
     from wire.study import check_roster_fits
 
@@ -262,11 +243,9 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
 
 
 def _check_public_examples(study: StudyConfiguration) -> None:
-    """Whether the coordinator has as many examples as votes of all rounds ask about.
+    """Check that the coordinator has as many examples as votes of all rounds ask about.
 
-    Raises:
-        learning.options.OptionError: they are too few, or of another shape than the task's.
-        learning.blocks.DatasetError: there is no such set or file here.
+    Raises OptionError: they are too few, or of another shape than the task's; DatasetError: no such set or file here.
     """
     from learning.own_data import load_test
 
@@ -294,11 +273,7 @@ def _check_place(directory: Path) -> None:
 
 
 def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> list[str]:
-    """Fill ``work``; returns the hosts' names.
-
-    Args:
-        study: settled, with every option of the task and the concrete data set.
-    """
+    """Fill ``work`` from a settled study with every option of the task; returns the hosts' names."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from authority.folder import AuthorityKeys, make_coordinator_files

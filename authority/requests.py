@@ -31,22 +31,14 @@ Verdict = Literal["accept", "refuse", "known", "later"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The decision on one request.
-
-    Attributes:
-        verdict: ``known``: it was judged before. ``later``: it can't be judged now, and waits.
-        reason: one sentence, unless it is accepted.
-        host: the participant's host name; empty if refused.
-        proven: whether it proves a code or a place.
-        answer: signed, to be published; None until the next roster version is signed.
-    """
+    """The decision on one request."""
 
     request: SignedRequest
-    verdict: Verdict
-    reason: str = ""
-    host: str = ""
-    proven: bool = False
-    answer: bytes | None = None
+    verdict: Verdict  # ``known``: it was judged before; ``later``: it can't be judged now, and waits
+    reason: str = ""  # one sentence, unless it is accepted
+    host: str = ""  # the participant's host name; empty if refused
+    proven: bool = False  # whether it proves a code or a place
+    answer: bytes | None = None  # signed, to be published; None until the next roster version is signed
 
 
 def newest_roster(folder: AuthorityFolder, store: AuthorityStore) -> Roster | None:
@@ -85,11 +77,8 @@ def read_requests(datas: Sequence[bytes]) -> list[SignedRequest]:
 def look(
     folder: AuthorityFolder, store: AuthorityStore, signed: SignedRequest, roster: Roster | None, now: float
 ) -> Judgement:
-    """How a request would be judged; changes nothing.
-
-    Args:
-        roster: of `newest_roster`.
-        now: seconds since 1970 by the authority's clock, the only one that decides whether a code has expired.
+    """How a request would be judged under ``roster`` (of `newest_roster`); changes nothing. ``now`` is the authority's
+    clock, the only one that decides whether a code has expired.
     """
     request = signed.request
     before = store.judged(signed.id)
@@ -157,14 +146,10 @@ def judge(
     now: float,
     chosen: Callable[[SignedRequest], bool] = lambda _: True,
 ) -> list[Judgement]:
-    """Decide on requests and store the decisions. Accepted participants are on the next signed version.
+    """Decide on the ``chosen`` requests and store the decisions; accepted participants are on the next signed version.
 
-    Args:
-        chosen: which requests; the others don't change and aren't in the result.
-
-    Raises:
-        AuthorityError: the clock has gone back, or the folder's files don't belong together.
-        runtime.durable.StorageError: a decision couldn't be stored; earlier ones are, and none is sent.
+    Raises AuthorityError: the clock has gone back, or the folder's files don't belong together; StorageError: a
+    decision couldn't be stored; earlier ones are, and none is sent.
     """
     check_clock(store, now)
     roster = newest_roster(folder, store)
@@ -227,11 +212,8 @@ def accept(
     now: float,
     member: Member | None = None,
 ) -> bytes:
-    """A certificate, in a signed answer.
-
-    Args:
-        version: of the first roster that lists the identity, or of the newest one.
-        member: the identity's; default: as stored.
+    """A certificate for a ``member`` (default: as stored), in a signed answer; ``version``: the first roster that lists
+    it, or the newest one.
     """
     found = member or store.member(identity)
     assert found is not None  # noqa: S101  # only members are accepted

@@ -46,20 +46,13 @@ def sign_next(
     after: int = 0,
     random_bytes: RandomBytes = os.urandom,
 ) -> Version | None:
-    """Sign the next version, if it differs from the last one, and answer the requests that waited for it.
+    """Sign the next version, numbered above ``after``, and answer the requests that waited for it.
 
     Everything is durable before this returns, and nothing is published here: a stored version is the only one with its
-    number, even if this process crashes.
+    number, even if this process crashes. Returns None if the last version is still right.
 
-    Args:
-        after: a version that exists elsewhere: the next one gets a higher number.
-
-    Returns:
-        The new version, or None if the last one is still right.
-
-    Raises:
-        AuthorityError: the clock has gone back, or there are as many versions as there may be.
-        runtime.durable.StorageError: nothing was signed.
+    Raises AuthorityError: the clock has gone back, or there are as many versions as there may be; StorageError: nothing
+    was signed.
     """
     check_clock(store, now)
     last = newest_roster(folder, store)
@@ -97,7 +90,7 @@ def _close(
     statements: Sequence[Statement],
 ) -> None:
     study, rounds = folder.settings.study, folder.settings.draws
-    # Cohorts are drawn only now that the list is closed, so nobody could join in order to be in one of them.
+    # Cohorts are drawn only now that the list is closed, so no request can be made in order to be in one of them.
     draws = Draws.draw(study, version, rounds, random_bytes) if rounds else None
     try:
         roster = Roster(study, version, entries, None if draws is None else draws.lottery)
@@ -122,13 +115,10 @@ def _close(
 
 
 def package_of(store: AuthorityStore, answers: Sequence[bytes] = ()) -> tuple[bytes, int, list[bytes]] | None:
-    """What to publish: the newest roster, and all answers that no coordinator has confirmed.
+    """The newest roster with all answers that no coordinator has confirmed, and further ``answers``, such as refusals,
+    which aren't stored.
 
-    Args:
-        answers: further ones, such as refusals, which aren't stored.
-
-    Returns:
-        The package, the roster's version and the ids of the stored requests in it; None before the first version.
+    Returns the package, the roster's version and the ids of the stored requests in it; None before the first version.
     """
     newest, stored = store.newest(), store.unpublished()
     if newest is None:

@@ -23,8 +23,7 @@ from runtime.durable import DAMAGED, DurableStore, Statement, StorageError
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
 VERSION: Final = 3
 AT_ONCE: Final = 5_000
-WAIT_S: Final = 15.0
-"""How long a command waits until another one has left the folder."""
+WAIT_S: Final = 15.0  # how long a command waits until another one has left the folder
 
 _SCHEMA = """
 CREATE TABLE invitations (
@@ -289,15 +288,9 @@ def _bring_up_to_date(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
-    """The store of an authority, for exclusive use.
+    """The store of an authority, for exclusive use, after at most ``wait_s``.
 
-    Args:
-        path: of the store's file.
-        wait_s: how long to wait for another process that uses it.
-
-    Raises:
-        AuthorityError: another process still uses it.
-        runtime.durable.StorageError: as `AuthorityStore`.
+    Raises AuthorityError: another process still uses it; StorageError: as `AuthorityStore`.
     """
     with exclusive(path.with_name("authority.lock"), wait_s):
         store = AuthorityStore(path)

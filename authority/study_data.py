@@ -25,12 +25,10 @@ _WORDS_MARKED: Final = 3  # numbers above a vocabulary: unknown, beginning, end
 def fitted(study: Study) -> Study:
     """With the options of the task that describe examples, where a prepared set states them and the owner did not.
 
-    A set that ships fits the tasks as they are; of a published format, or files of the participants' own, no more is
-    known than they say when they are read.
+    A built-in set fits the tasks as they are; published formats and the participants' own files are known only once
+    they are read.
 
-    Raises:
-        learning.blocks.DatasetError: there is no such set here.
-        learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be.
+    Raises DatasetError: there is no such set here; OptionError, TaskUnavailable: the task can't be.
     """
     from learning.data_names import is_prepared_name
     from learning.prepared_data import open_prepared
@@ -58,17 +56,12 @@ def fitted(study: Study) -> Study:
 
 
 def check_data(study: StudyConfiguration, participants: int) -> None:
-    """Whether the participants that are made here can have their parts, and the task use an example of the first.
+    """Check that the participants made here (perhaps none) can have their parts, and that the task takes the examples.
 
-    What ships is known to work with tasks as they ship; so this looks at other sets, partitions and tasks, at other
-    shapes of examples, and at the coordinator's own file.
+    Built-in sets work with the tasks as they ship. Other sets, partitions, tasks and shapes are checked with the first
+    part, and the coordinator's own file always.
 
-    Args:
-        participants: made here; with none of them only the coordinator's file is looked at.
-
-    Raises:
-        Failure: the set can't be cut so, or the task takes other examples.
-        learning.blocks.DatasetError: there is no such set here.
+    Raises Failure: the set can't be cut so, or the task takes other examples; DatasetError: there is no such set here.
     """
     from learning.blocks import DatasetError
     from learning.datasets import load_partition

@@ -35,10 +35,8 @@ def row(judgement: Judgement) -> dict[str, Any]:
 
 
 def line(judgement: Judgement, *, preview: bool = False) -> str:
-    """The same for people, with the beginnings of both ids, which `approve` and `revoke` accept.
-
-    Args:
-        preview: nothing has been decided yet.
+    """The same for people, with the beginnings of both ids, which `approve` and `revoke` accept; ``preview``: undecided
+    yet.
     """
     verdict = (_WOULD if preview else _VERDICTS)[judgement.verdict]
     request = judgement.request.request

@@ -22,19 +22,12 @@ from wire.enrolment import SignedRequest
 
 @dataclass(frozen=True)
 class Visit:
-    """What a visit did.
+    """What a visit did."""
 
-    Attributes:
-        judgements: of the chosen requests.
-        signed: the signed version and its number of participants; None if none was signed.
-        published: the version that the coordinator has now; None if there was nothing to publish.
-        waiting: accepted requests that wait for the next version.
-    """
-
-    judgements: list[Judgement] = field(default_factory=list)
-    signed: tuple[int, int] | None = None
-    published: int | None = None
-    waiting: int = 0
+    judgements: list[Judgement] = field(default_factory=list)  # of the chosen requests
+    signed: tuple[int, int] | None = None  # the signed version and its number of participants; None if none was signed
+    published: int | None = None  # the version that the coordinator has now; None if there was nothing to publish
+    waiting: int = 0  # accepted requests that wait for the next version
 
 
 def preview(folder: AuthorityFolder, link: Link, clock: Callable[[], float] = time.time) -> list[Judgement]:
@@ -56,17 +49,11 @@ def attend(
     random_bytes: RandomBytes = os.urandom,
     wait_s: float = WAIT_S,
 ) -> Visit:
-    """Fetch, judge, sign if wanted, publish.
+    """Fetch, judge the ``chosen`` requests (the others keep waiting), sign the next version if wanted, publish;
+    ``after`` as of `sign_next`.
 
-    Args:
-        sign: close the next version if anything has changed.
-        chosen: which requests are judged; the others keep waiting.
-        after: see `authority.roster.sign_next`.
-
-    Raises:
-        authority.link.LinkError: the coordinator can't be reached; decisions are kept for the next visit.
-        AuthorityError: see `judge` and `sign_next`.
-        runtime.durable.StorageError: nothing of the last decision is stored.
+    Raises LinkError: the coordinator can't be reached, and decisions are kept for the next visit; AuthorityError: as
+    `judge` and `sign_next`; StorageError: nothing of the last decision is stored.
     """
     pending = link.pending()
     requests = read_requests(pending.requests)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from learning.data_names import located
 from learning.task_names import STATISTICS, TASKS, trained_task
-from runtime.failure import ExitCode, Failure
+from runtime.failure import Failure, InputFailure
 
 if TYPE_CHECKING:
     from learning.datasets import Dataset
@@ -137,8 +137,7 @@ def check_task_takes(
             raise _cannot_use(name, options, examples, of, with_place(error), joins=planned is not None) from None
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's word for it
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"the task {name} needs more memory than there is on this machine",
                 "take part from a larger machine, or ask for a smaller model",
             ) from None
@@ -146,8 +145,7 @@ def check_task_takes(
     try:
         flatten_contribution(made, task.contribution_shapes)
     except ValueError as error:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"the task {name}, tried on an example of {of}: {error}",
             "let local_update return those names, in that order, or fit the task to the examples with --task-option",
         ) from None
@@ -165,8 +163,7 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
         raise _cannot_use(name, options, first, of, why, joins=True)
     values = dimension(model_shapes(name, options))
     if values != planned:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"the task {name} makes an update of {values} values with the study's options; its plan is for {planned}",
             "ask the study's owner: no participant could take part",
         )
@@ -179,9 +176,7 @@ def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: st
     if examples.columns or not examples.labelled:
         told += f". {columns_told(examples)}"
     if joins:
-        return Failure(
-            ExitCode.INPUT, told, "bring a file with the columns that the study's owner has agreed on, or ask her"
-        )
+        return InputFailure(told, "bring a file with the columns that the study's owner has agreed on, or ask her")
     fitting = fitting_options(name, options, examples)
     trained = trained_task(name, options)
     if not fitting and examples.features.dtype.kind == "i" and trained in TASKS:
@@ -191,11 +186,11 @@ def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: st
                 "no task that ships learns from numbers that stand for categories; --task histogram counts "
                 "classes, and docs/your_own_model.md says how to make a task of one's own"
             )
-        return Failure(ExitCode.INPUT, told, instead)
+        return InputFailure(told, instead)
     if not fitting and trained not in TASKS:
-        return Failure(ExitCode.INPUT, told, _HER_OWN)
+        return InputFailure(told, _HER_OWN)
     if not fitting:
-        return Failure(ExitCode.INPUT, told, "name another --task, or fit it with --task-option")
+        return InputFailure(told, "name another --task, or fit it with --task-option")
     if "classes" in options_known(trained) and "classes" not in options:
         fitting.append("--task-option classes=N for labels from 0 to N - 1")
-    return Failure(ExitCode.INPUT, told, f"{', '.join(fitting)}; or another --task")
+    return InputFailure(told, f"{', '.join(fitting)}; or another --task")

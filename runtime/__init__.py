@@ -2,5 +2,4 @@
 
 from typing import Final
 
-VERSION: Final = "0.1.0"
-"""Of the product; pyproject.toml states the same."""
+VERSION: Final = "0.1.0"  # of the product; pyproject.toml states the same

@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from runtime.processes import BLAS_THREADS, cpu_seconds, peak_resident_mb
 
-STOP_S: Final = 8.0
-"""How long a process may take to end after SIGTERM, before it is killed."""
+STOP_S: Final = 8.0  # how long a process may take to end after SIGTERM, before it is killed
 _POLL_S: Final = 0.05
 _GRACE_S: Final = 2.0
 
@@ -36,12 +35,9 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     module: str = "sordino"
     peak_mb: float = 0.0
-    cpu_s: float = 0.0
-    """User and system time at the last measurement."""
-    killed: bool = False
-    """On purpose, to be started again."""
-    ended: bool = False
-    """By itself, and this has been reported."""
+    cpu_s: float = 0.0  # user and system time at the last measurement
+    killed: bool = False  # on purpose, to be started again
+    ended: bool = False  # by itself, and this has been reported
 
     def start(self, environment: Mapping[str, str]) -> None:
         self.killed = False
@@ -120,16 +116,15 @@ def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
     """Ask all to end, then kill them; a second Ctrl-C kills them at once."""
     children = [*clients] if coordinator is None else [coordinator, *clients]
     with contextlib.suppress(KeyboardInterrupt):
-        _ask(coordinator, clients)
+        _ask(coordinator, clients, children)
     for child in children:
         child.signal(signal.SIGKILL)
         if child.process is not None:
             child.process.wait()
 
 
-def _ask(coordinator: Child | None, clients: Sequence[Child]) -> None:
+def _ask(coordinator: Child | None, clients: Sequence[Child], children: Sequence[Child]) -> None:
     """Wait until all have ended or `STOP_S` has passed. Clients end by themselves once they learn the study's end."""
-    children = [*clients] if coordinator is None else [coordinator, *clients]
     if coordinator is not None:
         coordinator.signal(signal.SIGTERM)
     until = time.monotonic() + STOP_S

@@ -80,11 +80,8 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int | None = 0o600) -> None:
     """Replace the content of a small file; after a crash at any moment the file is whole, either old or new.
 
-    Args:
-        mode: of the new file; None keeps that of the old one, which must exist.
-        at_once: make sure that the new content survives every later crash; else the old one may come back.
-
-    Raises OSError: the folder can't be written.
+    ``mode`` None keeps that of the old file, which must exist. ``at_once`` makes sure that the new content survives
+    every later crash; else the old one may come back. Raises OSError: the folder can't be written.
     """
     temporary = path.with_name(path.name + ".new")
     mode = stat.S_IMODE(path.stat().st_mode) if mode is None else mode

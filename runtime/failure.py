@@ -8,15 +8,10 @@ from typing import ClassVar, Self
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every verb. The numbers are stable.
+    """Exit codes of every verb. The numbers are stable."""
 
-    Attributes:
-        short: what the code means, in a few words for help pages.
-        remedy: what to do about it. docs/operations.md has the same table.
-    """
-
-    short: str
-    remedy: str
+    short: str  # what the code means, in a few words for help pages
+    remedy: str  # what to do about it; docs/operations.md has the same table
 
     def __new__(cls, number: int, short: str = "", remedy: str = "") -> Self:
         member = int.__new__(cls, number)

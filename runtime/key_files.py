@@ -16,8 +16,7 @@ from typing import Final
 from runtime.durable import sync_folder
 from runtime.failure import InputFailure
 
-LARGEST_BYTES: Final = 64 * 1024
-"""A private key in PEM has a few hundred; a chain beside it a few thousand."""
+LARGEST_BYTES: Final = 64 * 1024  # a private key in PEM has a few hundred; a chain beside it a few thousand
 
 
 class KeyFileError(InputFailure, ValueError):

@@ -29,10 +29,8 @@ BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREA
 def end_with_parent(parent: int) -> None:
     """End this process (SIGTERM) when the one that started it ends, even when that one is killed.
 
-    On Linux the kernel does it; elsewhere a thread notices that the parent has changed.
-
-    Args:
-        parent: process id of the starter, as it passed it on: it may have ended already.
+    On Linux the kernel does it; elsewhere a thread notices that the parent has changed. ``parent`` is the process id as
+    the starter passed it on: it may have ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -175,10 +173,8 @@ def has_aes(cpuinfo: Path = CPUINFO) -> bool | None:
 
 
 def too_old(cpuinfo: Path = CPUINFO, machine: str | None = None) -> str | None:
-    """Why numpy can't run on this processor: one sentence. None if it can, or if this is unknown.
-
-    Args:
-        machine: as `platform.machine` names it; by default this one's.
+    """Why numpy can't run on this processor (``machine`` as of `platform.machine`), in a sentence; None if it can, or
+    if unknown.
     """
     found = features(cpuinfo)
     if (platform.machine() if machine is None else machine) != "x86_64" or not found:

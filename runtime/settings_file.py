@@ -49,11 +49,9 @@ def read_settings(
     hint: str,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Model:
-    """Parse and validate ``path``.
+    """Parse a TOML file and validate it against the model.
 
     Args:
-        model: of the file's content.
-        path: the TOML file.
         hint: a sentence that says how such a file is made; ends the message when there is no file.
         prepare: takes the file's content and returns the content to validate, for example completed by a table from
             another file; may raise `ConfigurationError`.
@@ -98,13 +96,7 @@ def read_settings(
 
 
 def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
-    """Parse ``path``.
-
-    Args:
-        hint: a sentence that says how such a file is made; ends the message when there is no file.
-
-    Raises ConfigurationError: the file can't be read, or isn't TOML.
-    """
+    """Parse ``path``; ``hint`` as of `read_settings`. Raises ConfigurationError: it can't be read, or isn't TOML."""
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -123,12 +115,8 @@ def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
 
 
 def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
-    """Check that the files which a settings file names exist and can be read.
-
-    Args:
-        path: the settings file, for the message.
-        files: dotted key -> absolute path of the file that it names.
-        hint: what to do about a missing file.
+    """Check that the files which a settings file names (dotted key -> absolute path) exist and can be read; ``hint``
+    says what to do about a missing one.
 
     Raises ConfigurationError: names every key whose file is missing or unreadable.
     """
@@ -159,11 +147,7 @@ def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
 
 
 def explain(model: type[BaseModel], detail: Any) -> str:
-    """One sentence for one refused key of a model, with its name in the file.
-
-    Args:
-        detail: of `pydantic.ValidationError.errors`.
-    """
+    """One sentence for one refused key of a model (of `ValidationError.errors`), with its name in the file."""
     location: Sequence[str | int] = detail["loc"]
     key = _dotted(location)
     if detail["type"] == "missing":
@@ -174,11 +158,8 @@ def explain(model: type[BaseModel], detail: Any) -> str:
 
 
 def refusal(key: str, detail: Any) -> str:
-    """``privacy.epsilon = -1 should be greater than 0.``: what pydantic says of one value, as a sentence.
-
-    Args:
-        key: what the value is called; may be empty.
-        detail: of `pydantic.ValidationError.errors`.
+    """``privacy.epsilon = -1 should be greater than 0.``: what pydantic says of one value, as a sentence; ``key`` may
+    be empty.
     """
     kind, value = detail["type"], detail.get("input")
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")

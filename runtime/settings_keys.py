@@ -29,34 +29,23 @@ class Key:
     """What is said of a key beside its type, default and range.
 
     Attributes:
-        help: one clause: the help of its option, its comment in the file and its line in the docs.
-        unit: of a number, such as "s"; empty for counts and shares.
-        initial: what a new file begins with where the key has no default; None: it has to be stated.
-        shown: the default in words, where the value says too little.
-        option: name of its option in Python; "": the key's own; None: it has no option.
-        flag: spelling of the option, where it isn't the name in Python with dashes.
         spellings: further spellings of the option, such as ``--dropout``; a switch states its opposite here.
-        panel: heading that its option stands under.
-        metavar: what stands for the value in the help.
-        example: a usual value, for the message about one out of range.
         needs: (words, holds): the key has an effect only where ``holds`` is true of the whole model.
-        fixed: participants sign it, so a change makes another study.
-        formerly: earlier names of the key; a file that has one is refused with the present name.
     """
 
-    help: str
-    unit: str = ""
-    initial: Any = None
-    shown: str = ""
-    option: str | None = ""
-    flag: str = ""
+    help: str  # one clause: the help of its option, its comment in the file and its line in the docs
+    unit: str = ""  # of a number, such as "s"; empty for counts and shares
+    initial: Any = None  # what a new file begins with where the key has no default; None: it has to be stated
+    shown: str = ""  # the default in words, where the value says too little
+    option: str | None = ""  # name of its option in Python; "": the key's own; None: it has no option
+    flag: str = ""  # spelling of the option, where it isn't the name in Python with dashes
     spellings: tuple[str, ...] = ()
-    panel: str = ""
-    metavar: str = ""
-    example: str = ""
+    panel: str = ""  # heading that its option stands under
+    metavar: str = ""  # what stands for the value in the help
+    example: str = ""  # a usual value, for the message about one out of range
     needs: tuple[str, Callable[[Any], bool]] | None = None
-    fixed: bool = False
-    formerly: tuple[str, ...] = ()
+    fixed: bool = False  # participants sign it, so a change makes another study
+    formerly: tuple[str, ...] = ()  # earlier names of the key; a file that has one is refused with the present name
 
 
 _WIDTH: Final = 120
@@ -76,15 +65,10 @@ def key(default: Any = ..., **about: Any) -> Any:
 
 @dataclass(frozen=True)
 class SettingsKey:
-    """A key where it stands.
+    """A key where it stands."""
 
-    Attributes:
-        table: its table; empty for one of the model itself.
-        name: in the table.
-    """
-
-    table: str
-    name: str
+    table: str  # its table; empty for one of the model itself
+    name: str  # in the table
     about: Key
     field: FieldInfo
 
@@ -185,9 +169,7 @@ def settings_keys(model: type[BaseModel]) -> dict[str, SettingsKey]:
 def build(model: type[Model], values: Mapping[str, Any], base: Model | None = None) -> Model:
     """A model from values by their flat names; the others are those of ``base``, else the defaults.
 
-    Raises:
-        pydantic.ValidationError: a value can't be.
-        TypeError: no key has such a name.
+    Raises pydantic.ValidationError: a value can't be; TypeError: no key has such a name.
     """
     keys = settings_keys(model)
     unknown = sorted(values.keys() - keys.keys())

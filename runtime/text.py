@@ -13,12 +13,7 @@ LONGEST: Final = 300
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """``no rounds``, ``1 round``, ``3 rounds``.
-
-    Args:
-        one: the noun in the singular.
-        many: in the plural; by default ``one`` with an s.
-    """
+    """``no rounds``, ``1 round``, ``3 rounds``; ``many``: the plural, by default ``one`` with an s."""
     return f"{number or 'no'} {one if number == 1 else many or one + 's'}"
 
 
@@ -52,10 +47,8 @@ def peer_text(text: str) -> str:
 def json_line(event: str, body: Mapping[str, Any], *, level: str = "info", at: float | None = None) -> str:
     """One JSON object that a verb prints while it runs, with the three keys that the lines of the logs have.
 
-    ``timestamp`` (ISO 8601, UTC), ``level`` and ``event`` come first, then the body.
-
-    Args:
-        at: seconds since 1970; default: now.
+    ``timestamp`` (ISO 8601, UTC; ``at``: seconds since 1970, default now), ``level`` and ``event`` come first, then the
+    body.
     """
     when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
     head = {"timestamp": when.isoformat(timespec="microseconds").replace("+00:00", "Z"), "level": level, "event": event}

@@ -51,7 +51,7 @@ EXEMPT = {("mechanisms/randomness.py", "os"), ("mechanisms/randomness.py", "secr
 ACCOUNTANT = ("mechanisms/pld.py", "dp_accounting")
 
 HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting", "ray"}
-# The one module that knows Ray, inside a function: whoever simulates without it needn't have it.
+# The one module that imports Ray, inside a function: a simulation without Ray doesn't need it.
 RAY_ENGINE = "sordino/lab/simulation/ray_engine.py"
 # Scripts that an environment of their own runs: they import what its requirements name.
 PEERS_RUNNERS = {"sordino/lab/bench/peers/flower_secagg.py", "sordino/lab/bench/peers/opendp_noise.py"}

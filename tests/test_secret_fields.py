@@ -39,7 +39,7 @@ SHOWN: dict[str, str] = {
     "secagg.server_cohort.Dealing.seed_commitment": COMMITMENT,
     "secagg.messages.NeighbourShares.shares": NESTED,
     "secagg.messages.UnmaskingReply.shares": NESTED,
-    "secagg.lottery.Ticket.seed": "the coordinator shows it to everybody who is invited to the round",
+    "secagg.lottery.Ticket.seed": "the coordinator shows it to all who are invited to the round",
     "secagg.packing._Layout.mask": "of bits",
     "client.host_file.StudyTable.authority_public_key": PUBLIC_KEY,
     "client.settings.Study.authority_public_key": PUBLIC_KEY,
@@ -92,7 +92,7 @@ def classes(modules: list[ModuleType]) -> Iterator[type]:
 
 
 def shown_fields(one: Any) -> Iterator[Shown]:
-    """Fields that the class's repr shows, whoever generated it."""
+    """Fields that the class's repr shows, however it was generated."""
     if dataclasses.is_dataclass(one):
         if one.__dataclass_params__.repr and one.__repr__.__qualname__.startswith(one.__qualname__ + "."):
             yield from (Shown(each.name, str(each.type)) for each in dataclasses.fields(one) if each.repr)

@@ -1,6 +1,6 @@
 """The signed statements of a study's authority: its card, answers to requests, and the package it publishes.
 
-card     the coordinator shows it to everybody who wants to join; signed by the authority that the join code names
+card     the coordinator shows it to all who want to join; signed by the authority that the join code names
 answer   the authority's decision on one request, with a certificate if it is accepted
 package  all that the authority publishes at once: roster, lottery, answers
 standing whether an identity has a place, stated on the local enrolment socket for a fresh nonce
@@ -105,20 +105,14 @@ def is_study(name: str) -> bool:
 class Card:
     """What a participant must know of a study before it requests a place.
 
-    Attributes:
-        authority_public: Ed25519 key that signs rosters, 32 bytes.
-        tls_ca: certificate of the study's TLS authority, PEM.
-        coordinator_public: Ed25519 key that signs transcripts, 32 bytes.
-        address: HOST:PORT of the sessions.
-
     Raises InvalidCard: a field of another form.
     """
 
     study: str
-    authority_public: bytes
-    tls_ca: bytes
-    coordinator_public: bytes
-    address: str
+    authority_public: bytes  # Ed25519 key that signs rosters, 32 bytes
+    tls_ca: bytes  # certificate of the study's TLS authority, PEM
+    coordinator_public: bytes  # Ed25519 key that signs transcripts, 32 bytes
+    address: str  # HOST:PORT of the sessions
 
     def __post_init__(self) -> None:
         if not is_study(self.study):
@@ -203,23 +197,18 @@ class Answer:
     """The authority's decision on one request.
 
     Attributes:
-        request_id: SHA-256 of the request's bytes; it names study, identity and code.
-        reason: one sentence if it isn't accepted, else empty.
-        host: the participant's name on the roster; empty if it isn't accepted.
-        certificate: of its TLS key, PEM, leaf first; empty if it isn't accepted.
-        roster_version: the first that lists it, or the newest one for a renewal.
         place: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
             the authority's release had no places.
 
     Raises InvalidAnswer: a field of another form.
     """
 
-    request_id: bytes
+    request_id: bytes  # SHA-256 of the request's bytes; it names study, identity and code
     accepted: bool
-    reason: str
-    host: str
-    certificate: bytes
-    roster_version: int
+    reason: str  # one sentence if it isn't accepted, else empty
+    host: str  # the participant's name on the roster; empty if it isn't accepted
+    certificate: bytes  # of its TLS key, PEM, leaf first; empty if it isn't accepted
+    roster_version: int  # the first that lists it, or the newest one for a renewal
     place: int = 0
 
     def __post_init__(self) -> None:
@@ -257,10 +246,8 @@ def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
-    """Read an answer and check its signature; also one in the first format, which an authority may still store.
-
-    Args:
-        request_id: of the request that it must answer; None: of any.
+    """Read an answer, to ``request_id`` if that is given, and check its signature; also one in the first format, which
+    an authority may still store.
 
     Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
@@ -309,17 +296,11 @@ def _answer_statement(answer: Answer, *, old: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class Package:
-    """What an authority publishes at once; each part has its own signature.
+    """What an authority publishes at once; each part has its own signature."""
 
-    Attributes:
-        roster_file: the newest signed roster, which the coordinator may already have.
-        lottery_file: the seeds of that version; None where no cohorts are drawn.
-        answers: of `sign_answer`.
-    """
-
-    roster_file: bytes
-    lottery_file: bytes | None
-    answers: tuple[bytes, ...]
+    roster_file: bytes  # the newest signed roster, which the coordinator may already have
+    lottery_file: bytes | None  # the seeds of that version; None where no cohorts are drawn
+    answers: tuple[bytes, ...]  # of `sign_answer`
 
 
 def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[bytes]) -> bytes:
@@ -364,12 +345,8 @@ STANDING_NONCE_BYTES: Final = 32
 
 
 def standing_statement(study: str, identity: bytes, standing: str, nonce: bytes) -> bytes:
-    """What the authority signs to state whether an identity has a place.
-
-    Args:
-        identity: 32 bytes.
-        standing: one of `STANDINGS`.
-        nonce: of the question, 32 bytes, fresh, so that an old statement can't be replayed.
+    """What the authority signs to state whether an identity (32 bytes) has a place: one of `STANDINGS`. The question's
+    nonce, 32 bytes, is fresh, so that an old statement can't be replayed.
     """
     if len(identity) != PUBLIC_KEY_BYTES or standing not in STANDINGS or len(nonce) != STANDING_NONCE_BYTES:
         raise ValueError("a standing has an identity and a nonce of 32 bytes each")

@@ -27,8 +27,7 @@ IDENTITY_URI: Final = "urn:sordino:identity:"
 HOST_URI: Final = "urn:sordino:host:"
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 825  # the longest that common TLS clients accept for a leaf
-CLIENT_DAYS: Final = 90
-"""For participants that renew by themselves; the others get as many as the coordinator."""
+CLIENT_DAYS: Final = 90  # for participants that renew by themselves; the others get as many as the coordinator
 CLOCK_SKEW: Final = datetime.timedelta(hours=1)
 """A certificate is valid from this long before it was made, since clocks differ."""
 
@@ -91,10 +90,7 @@ class CertificateAuthority:
         return private_pem(self.key)
 
     def issue_server(self, key: ec.EllipticCurvePublicKey, names: Sequence[str], now: datetime.datetime) -> bytes:
-        """The coordinator's certificate, PEM.
-
-        Args:
-            names: host names and IP addresses besides `LOCAL_NAMES` at which participants reach it.
+        """The coordinator's certificate, PEM; ``names``: its host names and IP addresses besides `LOCAL_NAMES`.
 
         Raises ValueError: a name that no certificate can contain.
         """
@@ -104,10 +100,8 @@ class CertificateAuthority:
     def issue_client(
         self, key: ec.EllipticCurvePublicKey, uri: str, now: datetime.datetime, days: float = CLIENT_DAYS
     ) -> bytes:
-        """A certificate that can open the sessions of one identity, or of one host's participants, PEM.
-
-        Args:
-            uri: of `identity_uri` or `host_uri`.
+        """A certificate that can open the sessions of one identity, or of one host's participants, PEM; ``uri``: of
+        `identity_uri` or `host_uri`.
         """
         alternatives = [x509.UniformResourceIdentifier(uri)]
         return self._issue(key, "sordino participant", ExtendedKeyUsageOID.CLIENT_AUTH, alternatives, now, days)
@@ -190,16 +184,12 @@ def _builder(
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,
         crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
     )
 
 

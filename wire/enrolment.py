@@ -43,22 +43,17 @@ class EnrolmentRequest:
 
     Attributes:
         kind: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place that it has.
-        identity: Ed25519 public key, 32 bytes.
-        host: the requested name of its process; the authority gives it this or another name.
-        csr: certificate signing request of a P-256 key, PEM; only its key is used.
-        at: seconds since 1970 by its clock.
-        code_id: of its join code, 16 bytes; empty for ``renew``.
 
     Raises InvalidRequest: a field of another form.
     """
 
     kind: Literal["join", "renew"]
     study: str
-    identity: bytes
-    host: str
-    csr: bytes
-    at: float
-    code_id: bytes = b""
+    identity: bytes  # Ed25519 public key, 32 bytes
+    host: str  # the requested name of its process; the authority gives it this or another name
+    csr: bytes  # certificate signing request of a P-256 key, PEM; only its key is used
+    at: float  # seconds since 1970 by its clock
+    code_id: bytes = b""  # of its join code, 16 bytes; empty for ``renew``
 
     def __post_init__(self) -> None:
         if self.kind not in ("join", "renew"):
@@ -114,14 +109,9 @@ def make_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_request(request: EnrolmentRequest, identity_key: IdentityKey, code: JoinCode | None) -> bytes:
-    """The bytes of a request; sending them again asks for the answer.
+    """The bytes of a request, with a code to join, without one to renew; sending them again asks for the answer.
 
-    Args:
-        code: to join; None to renew.
-
-    Raises:
-        ValueError: the request names another key or code.
-        InvalidRequest: it has more than `LARGEST_REQUEST` bytes.
+    Raises ValueError: the request names another key or code; InvalidRequest: more than `LARGEST_REQUEST` bytes.
     """
     if identity_key.public != request.identity or (b"" if code is None else code.code_id) != request.code_id:
         raise ValueError("a request is made with the identity and the code that it names")

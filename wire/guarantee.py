@@ -19,15 +19,10 @@ EACH_FOR_ITSELF: Final = "local-gaussian"
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom a plan trusts.
+    """Whom a plan trusts."""
 
-    Attributes:
-        words: who must behave for the stated epsilon to hold; the part before the first colon is the short form.
-        proviso: continues "if at most A collude"; empty where the coordinator may lie, or where epsilon holds anyway.
-    """
-
-    words: str
-    proviso: str
+    words: str  # who must behave for the stated epsilon to hold; the part before the first colon is the short form
+    proviso: str  # continues "if at most A collude"; empty where the coordinator may lie, or where epsilon holds anyway
 
 
 # What the coordinator is trusted to do, what that means, and the proviso. A malicious one isn't trusted at all.
@@ -76,13 +71,11 @@ def adjacency_word(adjacency: str) -> str:
 
 
 def condition(mechanism: str, colluders: int, among: str = "", *, adversary: str | None) -> str:
-    """The condition under which an epsilon holds.
+    """The condition under which an epsilon holds; ``colluders`` is A, ``among``: of how many participants, such as "of
+    12", or empty.
 
-    Args:
-        colluders: A.
-        among: of how many participants the A are, such as "of 12"; may be empty.
-        adversary: of the plan; a curious coordinator is trusted to send everybody the same. None: unknown, as a ledger
-            doesn't record it.
+    ``adversary`` is the plan's: a curious coordinator is trusted to send everybody the same. None: unknown, as in a
+    ledger.
     """
     if mechanism == TRUSTED_COORDINATOR:
         return "if the coordinator is trusted"
@@ -98,11 +91,10 @@ def counts_colluders(mechanism: str) -> bool:
 
 
 def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
-    """Why a study with all its rounds done has spent less than its budget; empty where it has spent all.
+    """Why a study with all its rounds done has spent less than its budget, by epsilon_coordinator; empty where it has
+    spent all.
 
-    Args:
-        spent, budget: epsilon_coordinator and its budget.
-        plan: as `mechanisms.plan.Plan.to_json` gives it, or its mechanism, min_survivors and sampling.
+    ``plan`` is as `mechanisms.plan.Plan.to_json` gives it, or its mechanism, min_survivors and sampling.
     """
     if not 0 < spent <= 0.99 * budget:
         return ""
@@ -122,11 +114,8 @@ def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
 def guarantee(plan: Mapping[str, Any]) -> str:
     """Adjacency and condition of a plan's epsilon: ``zero-out, if at most 2 of 12 collude``.
 
-    Args:
-        plan: as `mechanisms.plan.Plan.to_json` gives it, or a part of it.
-
-    Returns:
-        An empty text if A is missing or this version doesn't know the mechanism.
+    ``plan`` is as `mechanisms.plan.Plan.to_json` gives it, or a part of it; empty if A is missing or this version
+    doesn't know the mechanism.
     """
     described = description_of(str(plan.get("mechanism", "")))
     if described is None or "colluders" not in plan:

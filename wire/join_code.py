@@ -17,8 +17,7 @@ FINGERPRINT_BYTES: Final = 16
 SECRET_BYTES: Final = 16
 CODE_ID_BYTES: Final = 16
 MAC_BYTES: Final = 32
-LONGEST_VALID_S: Final = 366 * 86_400
-"""No code is valid for longer; if one seems to be, this machine's clock is behind."""
+LONGEST_VALID_S: Final = 366 * 86_400  # no code is valid for longer; if one seems to be, this machine's clock is behind
 
 _PREFIX: Final = "SORD1"
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
@@ -64,17 +63,12 @@ def code_mac(secret: bytes, message: bytes) -> bytes:
 class JoinCode:
     """One invitation as the participant holds it, for one identity.
 
-    Attributes:
-        fingerprint: of the authority, 16 bytes.
-        secret: 16 bytes; never in repr.
-        expires: seconds since 1970, a whole number of minutes.
-
     Raises ValueError: an impossible length or time.
     """
 
-    fingerprint: bytes
-    secret: bytes = field(repr=False)
-    expires: int
+    fingerprint: bytes  # of the authority, 16 bytes
+    secret: bytes = field(repr=False)  # 16 bytes; never in repr
+    expires: int  # seconds since 1970, a whole number of minutes
 
     def __post_init__(self) -> None:
         if len(self.fingerprint) != FINGERPRINT_BYTES or len(self.secret) != SECRET_BYTES:
@@ -119,10 +113,8 @@ class JoinCode:
     def from_text(cls, text: str) -> JoinCode:
         """Read what was typed or pasted; `check_time` checks the expiry.
 
-        Raises:
-            TruncatedCode: of another length.
-            MistypedCode: a letter that isn't in the alphabet, or letters wrong or swapped.
-            InvalidCode: not a join code, or one of another version.
+        Raises TruncatedCode: of another length; MistypedCode: a letter that isn't in the alphabet, or letters wrong or
+        swapped; InvalidCode: not a join code, or one of another version.
         """
         letters = "".join(text.split()).replace("-", "").upper()
         begins = letters[: len(_PREFIX)].replace("0", "O").replace("I", "1").replace("L", "1")

@@ -86,7 +86,7 @@ def plan_study(
     adversary: str = MALICIOUS,
     **details: Unpack[PlanDetails],
 ) -> Plan:
-    """The public plan of a study, from the requirements of its owner.
+    """The public plan of a study, from the requirements of its owner; ``details`` as of `mechanisms.plan.make_plan`.
 
     Args:
         clients: participants invited to each round: the whole roster without sampling.
@@ -98,7 +98,6 @@ def plan_study(
         largest_roster: with a lottery the largest roster that A must hold for; default: ``population``.
         graph: ``complete``, ``harary``, or ``auto``: the k-regular one where it halves the work.
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
-        details: see `mechanisms.plan.make_plan`.
 
     Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
@@ -155,8 +154,7 @@ def coding(
     Args:
         layers: number of values of each array of the model, in the order of the update.
         clip: of the whole update. By layer each of the L layers begins with clip / sqrt(L).
-        scaling, update, quantile, rate, bit_weight: see `mechanisms.clip_rule.ClipRule`; the last three count only
-            where clips adapt.
+        scaling, update, quantile, rate, bit_weight: of `ClipRule`; the last three count only where clips adapt.
         sketch_rows, sketch_ratio: rows of a count-mean sketch (0: none), and by which factor it is shorter.
 
     Raises InfeasiblePlan: the arguments contradict each other.
@@ -201,7 +199,7 @@ def _colluders(plan: Plan, roster: int) -> int:
 def check_roster_fits(plan: Plan, roster: Roster) -> None:
     """Check that a plan's promises hold with this roster, even when some of its participants are absent.
 
-    A roster may still be too small to begin a round (`smallest_roster`). Without sampling everybody is invited: any
+    A roster may still be too small to begin a round (`smallest_roster`). Without sampling all are invited: any
     roster up to the planned cohort fits. With a lottery A must hold for this roster, and each round needs a draw.
 
     Raises InvalidRoster: it doesn't fit, with what to change.
@@ -365,9 +363,7 @@ def planned_upload_bytes(plan: Plan) -> int:
 def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, signed: bool = True) -> int:
     """Bytes that one participant sends in a whole attempt, with protobuf framing and without TLS.
 
-    Args:
-        degree: neighbours; default: all others, the complete graph.
-        signed: whether there is a ConsistencyCheck.
+    ``degree``: neighbours; default: all others, the complete graph. ``signed``: whether there is a ConsistencyCheck.
     """
     degree = u1 - 1 if degree is None else degree
     holders = u1 if degree == u1 - 1 else degree
@@ -404,10 +400,7 @@ def write_draws(draws: Draws) -> bytes:
 
 
 def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
-    """The draws of a roster, where the plan draws cohorts; else None, even if there is a file.
-
-    Args:
-        data: the file's content; None if there is no file.
+    """The draws of a roster from the lottery's file, where the plan draws cohorts; else None, even if there is a file.
 
     Raises InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
     """

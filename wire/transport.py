@@ -73,8 +73,7 @@ def frames(data: bytes | bytearray) -> Iterator[bytes]:
 PARTICIPANT_PING_S: Final = 20.0
 """A participant pings after this silence: less than the 30 s after which mobile carriers' NATs drop an entry."""
 COORDINATOR_PING_S: Final = 30.0
-PING_ANSWER_S: Final = 20.0
-"""Either end closes a connection on which a ping remains unanswered for this time."""
+PING_ANSWER_S: Final = 20.0  # either end closes a connection on which a ping remains unanswered for this time
 LEAST_BETWEEN_PINGS_S: Final = 10.0
 """The coordinator disconnects a participant that pings faster (GOAWAY, too many pings)."""
 HEARTBEAT_S: Final = 45.0

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from learning.preparation.sources import Package
-from runtime.failure import ExitCode, Failure
+from runtime.failure import InputFailure, NetworkFailure
 
 _TIMEOUT_S = 900
 
@@ -65,21 +65,20 @@ def fetch(package: Package, folder: Path) -> Path:
     words = command(package, folder)
     otherwise = f"Fetch {package.file} in another way and name it with --from."
     if shutil.which(words[0]) is None:
-        raise Failure(ExitCode.INPUT, f"{words[0]} isn't installed, so {package} can't be fetched", otherwise)
+        raise InputFailure(f"{words[0]} isn't installed, so {package} can't be fetched", otherwise)
     if _is_sources(package) and importlib.util.find_spec("setuptools") is None:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{package} is an archive of sources: pip can't fetch it without setuptools, which isn't installed here",
             f"Install it (pip install setuptools), or fetch {package.file} in another way and name it with --from.",
         )
     try:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise Failure(ExitCode.NETWORK, f"{words[0]} didn't fetch {package} in {_TIMEOUT_S} s", otherwise) from None
+        raise NetworkFailure(f"{words[0]} didn't fetch {package} in {_TIMEOUT_S} s", otherwise) from None
     found = [folder / package.file, *sorted(folder.glob(f"{package.name}_*.deb"))]
     archive = next((path for path in found if path.is_file()), None)
     if done.returncode or archive is None:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines or ["no file"]
-        raise Failure(ExitCode.NETWORK, f"{words[0]} can't fetch {package}: {errors[-1][:300]}", otherwise)
+        raise NetworkFailure(f"{words[0]} can't fetch {package}: {errors[-1][:300]}", otherwise)
     return archive

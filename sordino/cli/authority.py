@@ -92,7 +92,7 @@ def _init(
         f"Made the authority of {study} in {directory}.\n\n  fingerprint  {show_fingerprint(keys.fingerprint)}\n",
         f"Carry {directory / COORDINATOR_FOLDER} to the coordinator's machine, then remove it here.",
         f"Make the study there:  sordino init DIR --authority {COORDINATOR_FOLDER} --enrol N",
-        "Keep the rest away from that machine, and a copy of it offline.",
+        "Keep the rest away from that machine, and keep an offline copy of it.",
         f"Invite a participant:  sordino authority invite {directory}",
     ]
     _print(as_json, body, lines)
@@ -225,7 +225,7 @@ def approve(
 @app.command(
     "sign",
     help=(
-        "Close the next version of the roster, sign and publish it.\n\nIt lists everybody who was accepted and not "
+        "Close the next version of the roster, sign and publish it.\n\nIt lists all who were accepted and not "
         "revoked; where cohorts are drawn, their seeds are drawn anew. Without a change nothing is signed, but all "
         "that the coordinator doesn't have yet is published. With --out the roster is also written to files, to be "
         "carried to the coordinator, which uses them from the next round on."

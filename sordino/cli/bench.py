@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.verbs import Json, verb_group
 
 NAME = "bench"
@@ -113,7 +113,7 @@ def secagg(
             at=at,
         )
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     figures = run(setting, threads) | {"warnings": _about_graph(setting)}
     if as_json:
         typer.echo(json.dumps(figures))
@@ -140,7 +140,7 @@ def noise(
     try:
         figures = run(law, stddev, dim, runs)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     row = (
         law,
         f"{stddev:g}",
@@ -186,7 +186,7 @@ def training(
     try:
         figures = run(task, task_options(task_option, {}), participants, examples, threads, runs)
     except (ValueError, TaskUnavailable) as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     names = {
         "one_by_one": "one by one",
         "one_by_one_torch_threads": f"one by one, {figures['threads']} threads in each operation",
@@ -257,7 +257,7 @@ def everything(
         most = read_bounds(bounds or OUR_BOUNDS).most
         rows = run(runs, only)
     except ValueError as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     faults = broken({row["path"]: row["ratio"]["median"] for row in rows}, most, largest=True)
     if figure is not None:
         draw_ratios(rows, most, one_line(machine), figure)
@@ -315,7 +315,7 @@ def peers(
             "opendp_noise": compare_noise(python, stddev=stddev, dim=1_000_000, repeats=repeats),
         }
     except (PeersMissing, PeerFailed, ValueError) as error:
-        raise Failure(ExitCode.INPUT, str(error)) from error
+        raise InputFailure(str(error)) from error
     names = {
         "flower_secagg": (f"one attempt, n = {clients}, d = {dim:,}, {drop:.0%} leave", "Flower SecAgg+"),
         "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
@@ -355,7 +355,7 @@ def _judge(verb: str, faults: list[str]) -> int:
 
 def _check_figure(file: Path | None) -> None:
     if file is not None and file.suffix not in (".svg", ".png"):
-        raise Failure(ExitCode.INPUT, f"--figure {file}: the name must end in .svg or .png.")
+        raise InputFailure(f"--figure {file}: the name must end in .svg or .png.")
 
 
 def _calibrated() -> dict[str, Any]:

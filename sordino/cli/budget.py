@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
-from runtime.text import counted
 from sordino.cli.verbs import Json, verb_group
 
 NAME = "budget"
@@ -31,10 +30,7 @@ Where = Annotated[
         show_default=False,
     ),
 ]
-
-
-OWN = ""
-"""The value of ``--participant`` without a name: all participants of the ledger's host."""
+OWN = ""  # the value of ``--participant`` without a name: all participants of the ledger's host
 _MARKS = ("host.toml", "study.toml", "ledger.sqlite")
 
 
@@ -60,7 +56,8 @@ def _is_place(path: Path) -> bool:
     "show",
     cls=_NameIsOptional,
     help=(
-        "What every participant has spent, and the rows behind it.\n\nA coordinator's ledger has one row for each sum, "
+        "What every participant has spent, and the rows behind it. Without DIR|FILE: in the current folder.\n\n"
+        "A coordinator's ledger has one row for each sum, "
         "with u3; a participant's has a row for each upload at the most it can cost, and one that replaces it when the "
         "cost is known. Publish the head: it proves later that no row before it was changed.\n\n"
         "--participant without a name, on a host's folder, summarises what was spent from the data there, in each "
@@ -70,14 +67,7 @@ def _is_place(path: Path) -> bool:
     "[bold]sordino budget show --participant[/bold]\n\n" + _CODES,
 )
 def show(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR|FILE",
-            help="A study's folder, a host's folder, or a ledger.",
-            show_default="the current folder",
-        ),
-    ] = Path("."),
+    path: Where = Path("."),
     participant: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +105,7 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.reporting.budget import find, read, row_of_head
+    from sordino.reporting.budget import ending, find, read, row_of_head
     from wire.records.ledger import ChangedLedger
 
     try:
@@ -137,9 +127,6 @@ def verify(
         }
         typer.echo(json.dumps(found if had_at is None else found | {"head_row": had_at}))
         return 0
-    against = " and ".join(contents.held_against)
-    typer.echo(f"{counted(contents.head.rows, 'row')}, nothing changed; compared with {against}.")
-    if had_at is not None:
-        typer.echo(f"The given head is that of row {had_at}.")
-    typer.echo(f"Head {contents.head.hash.hex()}")
+    rows, last = ending(contents)
+    typer.echo("\n".join([rows, *([] if had_at is None else [f"The given head is that of row {had_at}."]), last]))
     return 0

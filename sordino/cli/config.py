@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runtime.failure import ExitCode, listing
+from runtime.settings_keys import toml_value
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ Where = Annotated[
     epilog="Example: [bold]sordino config check my-study[/bold]\n\n" + _CODES,
 )
 def check(path: Where = Path("."), as_json: Json = False) -> None:
-    """See the help above."""
     file, _ = _load(path)
     typer.echo(json.dumps({"file": str(file), "ok": True}) if as_json else f"{file}: no mistake found.")
 
@@ -57,13 +57,12 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Also say where each value comes from.")] = False,
     as_json: Json = False,
 ) -> None:
-    """See the help above."""
     file, settings = _load(path)
     rows = list(_rows(file, settings))
     if as_json:
         typer.echo(json.dumps({key: {"value": value, "origin": came} for key, value, came in rows}))
         return
-    lines = [f"{key} = {_shown(value)}" for key, value, _ in rows]
+    lines = [f"{key} = {toml_value(value)}" for key, value, _ in rows]
     width = max(map(len, lines)) if origin else 0
     for line, (_, _, came) in zip(lines, rows, strict=True):
         typer.echo(f"{line:<{width}}  # {came}" if origin else line)
@@ -78,7 +77,6 @@ def schema(
     which: Annotated[Literal["study", "host"], typer.Argument(metavar="study|host", help="Which file.")] = "study",
     as_json: Json = False,
 ) -> None:
-    """See the help above."""
     model: type[Settings]
     if which == "study":
         from server.study_file import StudyConfiguration as model
@@ -92,22 +90,18 @@ def _load(path: Path) -> tuple[Path, Settings]:
 
     Raises ConfigurationError: the file, a key in it, or a file that it names can't be used.
     """
+    from runtime.settings_file import read_toml
+
     file = path
     if path.is_dir():
         file = path / (_HOST if (path / _HOST).exists() and not (path / _STUDY).exists() else _STUDY)
-    if file.name == _HOST or (file.name != _STUDY and _is_host(file)):
+    if file.name == _HOST or (file.name != _STUDY and "host" in read_toml(file, hint="")):
         from client.host_file import load as load_host
 
         return file, load_host(file)
     from server.study_file import load as load_study
 
     return file, load_study(file)
-
-
-def _is_host(file: Path) -> bool:
-    from runtime.settings_file import read_toml
-
-    return "host" in read_toml(file, hint="")
 
 
 def _rows(file: Path, settings: Settings) -> Iterator[tuple[str, Any, str]]:
@@ -137,9 +131,3 @@ def _rows(file: Path, settings: Settings) -> Iterator[tuple[str, Any, str]]:
                 place = (table, key) if number is None else (table, number, key)
                 if value is not None:
                     yield f"{table}.{key}" if number is None else f"{table}[{number}].{key}", value, origin(*place)
-
-
-def _shown(value: Any) -> str:
-    from runtime.settings_keys import toml_value
-
-    return toml_value(value)

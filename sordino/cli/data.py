@@ -17,7 +17,6 @@ from sordino.cli.verbs import Json, verb_group
 if TYPE_CHECKING:
     from learning.preparation.catalogue import Entry
     from learning.preparation.made import Options
-    from learning.preparation.sources import Package
     from learning.prepared_data import PreparedSet
 
 NAME = "data"
@@ -25,7 +24,7 @@ app = verb_group(
     NAME,
     "Data sets for studies: what there is, and how it gets onto this machine.\n\nA study names a set in its table "
     "\\[data]. One ships with sordino; others are made here once from a package that a public registry carries, or "
-    "read from files of a published format. Participants may also bring files of their own: see docs/data.md.",
+    "read from files of a published format. Participants may also bring their own files: see docs/data.md.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED)
 
@@ -101,7 +100,7 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
         "Make a data set on this machine.\n\nSource, licence, size, users and SHA-256 are printed before anything is "
         "done, and you are asked. Then the package is fetched by its name and version with the package manager that is "
         "installed (npm, pip, apt-get), its SHA-256 is checked, its files are read, and the set is written: one folder "
-        "with arrays and manifest.json. Nothing of a package is run, but for what this command prints. --from takes an "
+        "with arrays and manifest.json. Nothing of a package is run, except what this command prints. --from takes an "
         "archive or a folder of its files that is already there; then nothing is fetched.\n\nNAME is one of `sordino "
         "data list`, or a published format (cifar10, femnist, leaf, stackoverflow), which needs --from."
     ),
@@ -128,7 +127,7 @@ def prepare(
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=10, max=100_000, help="shakespeare: words with a number of their own.", show_default="10000"),
+        typer.Option(min=10, max=100_000, help="shakespeare: words that get a number each.", show_default="10000"),
     ] = None,
     alpha: Annotated[
         float | None,
@@ -145,6 +144,7 @@ def prepare(
 ) -> int:
     from learning.data_names import FORMATS, data_folder, is_prepared_name
     from learning.preparation.catalogue import CATALOGUE, make_from_format, make_set
+    from learning.preparation.fetching import fetch, installed
     from learning.preparation.made import Options
 
     where = (data_folder() if folder is None else folder).absolute()
@@ -163,7 +163,7 @@ def prepare(
     if entry is None:
         if len(paths) != 1:
             raise InputFailure(f"{name} is not in any registry: name its files with one --from PATH.")
-        _say([f"{name}: the files in {paths[0]}, written as a prepared set to {where / wanted}"], as_json)
+        typer.echo(f"{name}: the files in {paths[0]}, written as a prepared set to {where / wanted}", err=as_json)
         _agree(yes)
         made = make_from_format(name, paths[0].absolute(), where / wanted)
     else:
@@ -171,11 +171,12 @@ def prepare(
             packages = " and ".join(str(package) for package in entry.packages)
             raise InputFailure(f"{name} is made from {packages}: name each with a --from, in this order.")
         options = Options(**given)
-        _say(_shown(entry, options, paths, where / wanted), as_json)
+        typer.echo("\n".join(_shown(entry, options, paths, where / wanted)), err=as_json)
         _agree(yes)
         with tempfile.TemporaryDirectory(prefix="sordino-data-") as work:
             sources = [path.absolute() for path in paths] or [
-                _fetched(package, Path(work) / str(number)) for number, package in enumerate(entry.packages)
+                installed(package) or fetch(package, Path(work) / str(number))
+                for number, package in enumerate(entry.packages)
             ]
             made = make_set(entry, sources, where / wanted, options)
     if as_json:
@@ -212,14 +213,8 @@ def _used(made: PreparedSet) -> str:
     return told
 
 
-def _fetched(package: Package, work: Path) -> Path:
-    from learning.preparation.fetching import fetch, installed
-
-    return installed(package) or fetch(package, work)
-
-
 def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> list[str]:
-    """What whoever is asked should know."""
+    """What is shown before the question whether to make the set."""
     from learning.preparation.fetching import installed, spoken
 
     lines = [f"{entry.name}: {entry.title}", ""]
@@ -238,10 +233,6 @@ def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> l
         line("", f"read from {here}" if here is not None else f"fetched by: {spoken(package)}")
     line("result", str(target) + (", in the place of what is there" if target.exists() else ""))
     return lines
-
-
-def _say(lines: list[str], as_json: bool) -> None:
-    typer.echo("\n".join(lines), err=as_json)
 
 
 def _agree(yes: bool) -> None:

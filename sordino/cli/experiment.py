@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, InputFailure, listing
 from sordino.cli.experiment_audit import EPILOG, HELP, audit, mechanism_names
 from sordino.cli.experiment_runs import add_to
 from sordino.cli.verbs import counting, verb_group
@@ -80,7 +80,7 @@ def dme(
         ("--seed", seed, 0, 2**63),
     ):
         if not least <= given <= most:
-            raise Failure(ExitCode.INPUT, f"{option} {given} is out of range. Use {least} to {most}.")
+            raise InputFailure(f"{option} {given} is out of range. Use {least} to {most}.")
     if csv is not None:
         check_folder("--csv", csv)
     if figure is not None:
@@ -94,9 +94,9 @@ def dme(
     for target in targets:
         check_ranges("--epsilons", epsilon=target)
     if min(sizes) < 3:
-        raise Failure(ExitCode.INPUT, f"--clients {min(sizes)} is too few. Use at least 3.")
+        raise InputFailure(f"--clients {min(sizes)} is too few. Use at least 3.")
     if dim < 1:
-        raise Failure(ExitCode.INPUT, f"--dim {dim} is out of range. Use at least 1.")
+        raise InputFailure(f"--dim {dim} is out of range. Use at least 1.")
 
     from sordino.lab.experiments.dme import Setting, run, settings_of
     from sordino.lab.experiments.dme_output import body_of, draw, table_lines, write_csv

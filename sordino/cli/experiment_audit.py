@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure, InputFailure, listing
 from sordino.cli.verbs import counting
 
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.AUDIT, ExitCode.INTERRUPTED)
@@ -112,7 +112,7 @@ def audit(
         ("--confidence", confidence, 0.5, 1 - 1e-9),
     ):
         if not least <= given <= most:
-            raise Failure(ExitCode.INPUT, f"{option} {given:g} is out of range. Use {least:g} to {most:g}.")
+            raise InputFailure(f"{option} {given:g} is out of range. Use {least:g} to {most:g}.")
     if figure is not None:
         check_picture("--figure", figure)
 
@@ -152,7 +152,7 @@ def audit(
         except InfeasiblePlan as problem:
             raise Failure(ExitCode.INFEASIBLE, problem.reason, problem.suggestion) from None
         except UnsuitableSetting as problem:
-            raise Failure(ExitCode.INPUT, f"{setting.mechanism}: {problem}.") from None
+            raise InputFailure(f"{setting.mechanism}: {problem}.") from None
     body = body_of(rows)
     if figure is not None:
         draw(body, figure)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.verbs import rewritable
 
 if TYPE_CHECKING:
@@ -132,13 +132,13 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
             ("--parts", parts, bool(known)),
         ):
             if value is not None and not fits:
-                raise Failure(ExitCode.INPUT, f"{option} {value}: {name} has no use for it. Leave it out.")
+                raise InputFailure(f"{option} {value}: {name} has no use for it. Leave it out.")
         chosen = [] if parts is None else [part.strip() for part in parts.split(",")]
         for part in chosen:
             one_of("--parts", part, known)
         count = workers if workers is not None else os.cpu_count() or 1
         if not 1 <= count <= 256:
-            raise Failure(ExitCode.INPUT, f"--workers {count} is out of range. Use 1 to 256.")
+            raise InputFailure(f"--workers {count} is out of range. Use 1 to 256.")
         kinds = {"images": data, "colour": colour, "text": text}
         return _play(
             name,
@@ -163,10 +163,10 @@ def _seeds(given: str) -> list[int]:
 
     found = list(dict.fromkeys(numbers("--seeds", given, int, "whole numbers")))
     if min(found) < 0 or len(found) > _MOST_SEEDS:
-        raise Failure(ExitCode.INPUT, f"--seeds {given}: up to {_MOST_SEEDS} whole numbers from 0 on.")
+        raise InputFailure(f"--seeds {given}: up to {_MOST_SEEDS} whole numbers from 0 on.")
     if set(found) & set(SEEDS):
         told = " and ".join(map(str, SEEDS))
-        raise Failure(ExitCode.INPUT, f"--seeds {given}: {told} are those of selections. Use others.")
+        raise InputFailure(f"--seeds {given}: {told} are those of selections. Use others.")
     return found
 
 
@@ -197,7 +197,7 @@ def _play(
         try:
             check_dataset_name(value)
         except ValueError as error:
-            raise Failure(ExitCode.INPUT, f"{options[kind]}: {error}.") from None
+            raise InputFailure(f"{options[kind]}: {error}.") from None
     request = Request(scale=scale, seeds=seeds, data=data, parts=parts)
     teller = _Teller(quiet=as_json)
     try:
@@ -205,9 +205,9 @@ def _play(
         outcome = import_module(f"sordino.lab.experiments.{module}").play(pool, request)
         files = write(outcome, folder)
     except (ExperimentError, DatasetError, OptionError, SimulationError) as error:
-        raise Failure(ExitCode.INPUT, f"{error}.") from None
+        raise InputFailure(f"{error}.") from None
     except OSError as error:
-        raise Failure(ExitCode.INPUT, f"--output {folder} can't be used: {error}.") from None
+        raise InputFailure(f"--output {folder} can't be used: {error}.") from None
     except KeyboardInterrupt:
         print(f"\nsordino experiment: stopped. The same command goes on from {folder}.", file=sys.stderr)
         raise

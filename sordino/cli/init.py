@@ -116,7 +116,7 @@ def _run(
         remarks.append(BOUNDED.format(bound))
     if made.privacy.population is not None:
         remarks.append(LOTTERY.format(made.study.participants, made.privacy.population))
-    remarks += notes(figures, made.privacy.max_dropout, hosts_made=bool(study.hosts))
+    remarks += notes(figures, hosts_made=bool(study.hosts))
     remarks += filter(None, [defaults_told(made.study.task, new.study.task)])
     typer.echo("\n".join(described(replace(figures, expected=expected), remarks, width)))
     if study.data_files:

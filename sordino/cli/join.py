@@ -25,7 +25,7 @@ HELP = (
     "accepted: a round that breaks the policy is refused. While the coordinator can't be reached, this keeps "
     "trying for as long as host.toml says. The journal remembers what was spent: keep it, and never run two "
     "processes from one folder.\n\nWith --code a place in the study is asked for first. HOST:PORT is then the "
-    "coordinator's port for enrolment. The code names the study's authority, so nobody else can pass for it; what the "
+    "coordinator's port for enrolment. The code names the study's authority, so no other can pass for it; what the "
     "study is, and what will and will not be sent, is shown before anything is sent. The study is held against your "
     "--policy, or the plan that you accept becomes your policy. A new identity and all else is kept in the folder "
     "--home; an interruption costs nothing, the same command goes on. Later [bold]sordino join --home DIR[/bold] is "
@@ -62,7 +62,7 @@ class Joining(Table):
     )
     task: str | None = key(
         None,
-        help="the study's task, where it is none of Sordino's: a module here that you have read and trust",
+        help="the study's task, where it isn't one of Sordino's: a module here that you have read and trust",
         metavar="MODULE:CLASS",
         panel=_CODE,
     )

@@ -45,8 +45,8 @@ def options(
 
     Args:
         without, only: flat names.
-        panel: heading for all of them, where the verb has one of its own.
-        changed: by flat name, arguments of `typer.Option` that this verb says otherwise; ``spellings``: none further.
+        panel: heading for all of them, where the verb has its own.
+        changed: by flat name, other arguments of `typer.Option`; ``spellings``: no further ones.
     """
     found = []
     for model in models:
@@ -92,11 +92,7 @@ def _shown(value: Any) -> str | bool:
 
 
 def with_options(run: Callable[..., int], parameters: Sequence[inspect.Parameter]) -> Callable[..., int]:
-    """A verb whose ``**given`` takes these options, as `typer` reads it.
-
-    Args:
-        run: with options of its own first, and ``**given`` last.
-    """
+    """A verb whose ``**given`` takes these options, as `typer` reads it; ``run`` has its own options first."""
     own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != "given"]
     both = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + list(parameters)
 
@@ -134,8 +130,7 @@ def settled(
 
     Args:
         make: the model, from ``given`` and more.
-        study: of what is made the settings model whose keys ``given`` holds.
-        given: by flat name.
+        study: of what is made, the settings model whose keys ``given`` holds by flat name.
         model: the settings model.
 
     Raises Failure: a value that can't be, or one that needs another.
@@ -192,10 +187,7 @@ def graph_name(given: str, allowed: Sequence[str]) -> str:
 
 
 def check_ranges(option: str = "", **given: float) -> None:
-    """Hold numbers against the ranges of the keys of a study: ``epsilon=-1`` is about ``--epsilon``.
-
-    Args:
-        option: that they came by, where it isn't the key's.
+    """Check numbers against the ranges of a study's keys: ``epsilon=-1`` is about ``--epsilon``, or about ``option``.
 
     Raises Failure: one lies outside.
     """
@@ -240,7 +232,7 @@ def check_folder(option: str, file: Path) -> None:
 
 
 def task_options(pairs: Sequence[str] | None, named: Mapping[str, object]) -> dict[str, object]:
-    """Options of a task: those with an option of their own where they are given, and KEY=VALUE pairs.
+    """Options of a task: the given ones of ``named``, and KEY=VALUE pairs.
 
     Raises Failure: a pair is malformed, or a key is given twice.
     """

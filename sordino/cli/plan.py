@@ -29,7 +29,7 @@ HELP = (
     "Readers: epsilon_coordinator is for a reader that knows who took part; epsilon_released for readers of released "
     "models alone, amplified by the sampling rate; epsilon_conditional is the published figure, on the condition that "
     "each participant was drawn by an independent coin. A plan with the target conditional is for comparison only.\n\n"
-    "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by a scale of its own; "
+    "Clips by layer: with --clip-scaling proportional or least-noise each layer is divided by its own scale; "
     "clip, inflated_clip, granularity, local_stddev, central_stddev and full_stddev are then in scaled units. "
     "layer_noise_stddev lists the noise of each layer in units of the update: central_stddev, of the smallest sum, "
     "times the layer's scale.\n\n"
@@ -47,8 +47,7 @@ EPILOG = (
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 _OUTPUT = "Output"
-QUICK_S = 2.0
-"""Alternatives are shown unasked if they are expected to take less."""
+QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less
 
 
 def _run(
@@ -122,7 +121,7 @@ def _run(
         return _figures(arguments | changed, bounds=bool(not changed))
 
     started = time.monotonic()
-    figures = check_plan(arguments, again, privacy.max_dropout)
+    figures = check_plan(arguments, again)
     expected_s = 14 * (time.monotonic() - started)
     stated = arguments | {"min_survivors": figures.min_survivors, "quorum": figures.quorum}
     if with_alternatives if with_alternatives is not None else not as_json and expected_s < QUICK_S:
@@ -176,7 +175,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
     from sordino.planning.text import aligned, folded, heading
 
     width = terminal_width()
-    remarks = notes(figures, chosen["max_dropout"])
+    remarks = notes(figures)
     if figures.default_bounds is not None:
         remarks.append(figures.default_bounds)
     lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
@@ -189,7 +188,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
 
         central = figures.alternatives["central"]
         told = (
-            "Alternatives at the same target. Noise cost: variance of the mean's error if everybody survives, as a "
+            "Alternatives at the same target. Noise cost: variance of the mean's error if all survive, as a "
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )

@@ -83,7 +83,7 @@ def run(
     with contextlib.suppress(sqlite3.Error):  # the coordinator itself says what is wrong with its journal
         panel.view.apply_all(read_events(configuration.coordinator.state))
     display = Display(panel)
-    # What matters is in the panel, or told as a plain line; warnings stand between those as plain lines too.
+    # What matters is in the panel, or is a plain line; warnings stand between those as plain lines too.
     configure_logs(lowest=logging.WARNING, plain=True)
 
     with display:

@@ -14,7 +14,7 @@ import typer
 
 from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from server.study_tables import TaskTable
 from sordino.cli.options import check_folder, options, settled, with_options
 from sordino.cli.study_options import fitted_study, study_values
@@ -140,10 +140,9 @@ def _run(
     if output is not None:
         check_folder("--output", output)
         if output.suffix.lower() == ".npz":
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"--output {output} takes lines of JSON, and the model goes beside them as {output.name}.npz. Use "
-                f"--output {output.with_suffix('.jsonl')}.",
+                f"--output {output.with_suffix('.jsonl')}."
             )
     values = study_values(given, Sizes, SimulatedStudy)
     values.setdefault("sampling", "lottery" if "cohort" in values else "none")
@@ -156,10 +155,9 @@ def _run(
             values = _over_files(data, values)
         cohort, participants = values.get("cohort"), values.get("participants", Sizes().participants)
         if cohort is not None and "population" not in values and cohort > participants:
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"--cohort {cohort} exceeds --participants {participants}, which cohorts are drawn from. Use at most "
-                f"--cohort {participants}, or more participants.",
+                f"--cohort {participants}, or more participants."
             )
         changed = partial(simulated_study, **({"name": NAME} | values))
         study = fitted_study(changed, values, SimulatedStudy)
@@ -179,12 +177,11 @@ def _run(
         )
     except SimulationError as error:
         option = f"--{error.setting.replace('_', '-')} " if error.setting else ""
-        raise Failure(ExitCode.INPUT, option + error.told) from None
+        raise InputFailure(option + error.told) from None
     trained = trained_task(study.study.task, study.task)
     if device == "cuda" and trained in WITHOUT_TORCH:
-        raise Failure(
-            ExitCode.INPUT,
-            f"--device cuda needs a task that trains with torch; {trained} computes with numpy: leave it out.",
+        raise InputFailure(
+            f"--device cuda needs a task that trains with torch; {trained} computes with numpy: leave it out."
         )
     if settings.private and (directory is None or values.keys() & set(CHANGES)):
         more = None if data is None or counted else f"at least {{}} files in {data}, one of each participant"
@@ -242,7 +239,7 @@ def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
     from sordino.lab.simulation.own_files import own_files
 
     if values.get("dataset", OWN) != OWN:
-        raise Failure(ExitCode.INPUT, f"--data {data} holds the participants' own files: leave --dataset out.")
+        raise InputFailure(f"--data {data} holds the participants' own files: leave --dataset out.")
     return {"participants": values.get("participants") or len(own_files(data)), **values, "dataset": OWN}
 
 
@@ -260,10 +257,9 @@ def _from_folder(
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name in _DECIDED and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
-            raise Failure(
-                ExitCode.INPUT,
+            raise InputFailure(
                 f"{option.opts[0]} doesn't go with {directory}: its study.toml says it. Change it there, or leave out "
-                "the folder and choose all with options.",
+                "the folder and choose all with options."
             )
     configuration = load(directory)
     places = configuration.study.participants or len(RosterFile.of(configuration).read().roster)

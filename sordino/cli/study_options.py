@@ -16,11 +16,7 @@ from sordino.cli.options import chosen, settled, task_options
 
 
 def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
-    """What was given, by flat name, the options of the task together under ``task_options``.
-
-    Args:
-        given: options by their names in Python; others count for nothing.
-        models: whose keys count.
+    """What was given of the models' keys, by flat name, the options of the task together under ``task_options``.
 
     Raises Failure: a file that isn't there, or an option of the task that can't be.
     """

@@ -54,8 +54,7 @@ def counting(things: str) -> Callable[[int, int], None]:
 def respelled(arguments: Sequence[str], command_of: Callable[[Sequence[str]], tuple[Any, int]]) -> list[str]:
     """The arguments, with every option in the spelling of its verb.
 
-    Args:
-        command_of: of the first words, the command of click that they name, or None, and how many they are.
+    ``command_of``: of the first words, the click command that they name, or None, and how many they are.
 
     Raises Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
     """

@@ -23,7 +23,7 @@ from typing import Any, Final
 from authority.new_study import LocalStudy, NewStudy, make_local_study, new_study
 from mechanisms.statement import DDGAUSS
 from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import free_port, port_is_free
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.study_view import StudyView
@@ -425,16 +425,12 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
     from sordino.reporting.report import write_report
 
     if options.processes > options.participants:
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
-            f"at least one. Use --processes {options.participants} or fewer, or more participants.",
+            f"at least one. Use --processes {options.participants} or fewer, or more participants."
         )
     if options.port and not port_is_free("127.0.0.1", options.port):
-        raise Failure(
-            ExitCode.NETWORK,
-            f"port {options.port} is in use. Choose another with --port, or 0 for a free one.",
-        )
+        raise NetworkFailure(f"port {options.port} is in use. Choose another with --port, or 0 for a free one.")
     folder = options.out
     if folder is None:
         folder = default_folder()

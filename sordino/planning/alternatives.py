@@ -18,7 +18,7 @@ _FINE_BITS: Final = (26, 22, 20, 18, 16)
 
 
 def error_variance(plan: Plan) -> float:
-    """Variance of one value of a sum in which everybody survived: noise and rounding, data units squared.
+    """Variance of one value of a sum in which all survived: noise and rounding, data units squared.
 
     Rounding adds granularity^2 / 6 a vector, the mean of f (1 - f) over fractional parts f that are spread evenly; the
     rotation spreads them. The noise that is added is N shares, not the h_min that privacy counts on.
@@ -27,15 +27,13 @@ def error_variance(plan: Plan) -> float:
 
 
 def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
-    """Noise multiplier of a central Gaussian that keeps the same target, and whose bound says so.
+    """Noise multiplier of a central Gaussian that keeps the same target, and the accountant; ``chosen`` as of
+    `plan_study`.
 
     Without amplification the exact figure; otherwise the Renyi bound of the same reader, on a grid so fine that
     rounding no longer matters.
 
-    Args:
-        chosen: arguments of ``plan_study``, the target included.
-
-    Raises mechanisms.plan.InfeasiblePlan: not even a trusted coordinator reaches the target.
+    Raises InfeasiblePlan: not even a trusted coordinator reaches the target.
     """
     if chosen.get("sampling", "none") == "none" or chosen.get("target", "coordinator") == "coordinator":
         return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], chosen["rounds"]), "exact"
@@ -56,13 +54,9 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
 def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The table: for each distributed mechanism and number of bits whether it is feasible, and what it costs.
 
-    Args:
-        chosen: arguments of ``plan_study``.
-
-    Returns:
-        ``central``: noise_multiplier and accountant of the central Gaussian at the same target; ``rows``: mechanism,
-        bits, feasible, and for feasible ones noise_multiplier, noise_cost (variance of one value of the mean if
-        everybody survives, as a factor of the central Gaussian's) and upload_bytes.
+    Returns ``central``: noise_multiplier and accountant of the central Gaussian at the same target; ``rows``:
+    mechanism, bits, feasible, and for feasible ones noise_multiplier, noise_cost (variance of one value of the mean if
+    all survive, as a factor of the central Gaussian's) and upload_bytes.
     """
     from mechanisms.plan import InfeasiblePlan
     from wire.study import plan_study, planned_upload_bytes
@@ -92,12 +86,7 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, Any]:
-    """The table with the plan itself as a first row, where its mechanism is none of those compared.
-
-    Args:
-        table: see `alternatives`.
-        figures: of the plan.
-    """
+    """The table with the plan itself as a first row, where its mechanism is none of those compared."""
     if figures.mechanism in MECHANISMS:
         return dict(table)
     own = {

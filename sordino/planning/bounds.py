@@ -20,12 +20,10 @@ _SET_ASIDE: Final = (2.0**-20, 1e-3, 0.1, 0.5)
 def tighter_bounds(plan: Plan) -> dict[str, Any]:
     """JSON names ``accountant``, ``epsilon_exact`` and ``epsilon_pld`` of a plan.
 
-    Returns:
-        accountant: whose figure is the smallest for the plan's target: "renyi", "exact" or "pld".
-        epsilon_exact: of all rounds, unsampled, for the coordinator; None but for the central Gaussian, or if the grid
-            is too coarse to claim the continuous law.
-        epsilon_pld: of all rounds if every participant were drawn by an independent coin; None but for the central
-            Gaussian with Poisson sampling.
+    ``accountant``: whose figure is the smallest for the plan's target, "renyi", "exact" or "pld". ``epsilon_exact``: of
+    all rounds, unsampled, for the coordinator; None except for the central Gaussian, or if the grid is too coarse to
+    claim the continuous law. ``epsilon_pld``: of all rounds if every participant were drawn by an independent coin;
+    None except for the central Gaussian with Poisson sampling.
     """
     found: dict[str, Any] = {"accountant": "renyi", "epsilon_exact": None, "epsilon_pld": None}
     if plan.mechanism != "gaussian":
@@ -65,11 +63,9 @@ def _on_the_grid(plan: Plan, epsilon_at: Any) -> float | None:
 
 
 def exact_gaussian_multiplier(epsilon: float, delta: float, rounds: int = 1) -> float:
-    """The least noise multiplier at which unsampled central Gaussian rounds keep (epsilon, delta).
+    """The least noise multiplier at which unsampled central Gaussian rounds keep (epsilon, delta), rounded up.
 
-    Source: [BW18] Theorem 8, by bisection; rounded up.
-
-    Raises mechanisms.plan.InfeasiblePlan: the target is no target.
+    Source: [BW18] Theorem 8, by bisection. Raises InfeasiblePlan: the target is no target.
     """
     from mechanisms.gaussian_exact import gaussian_delta
     from mechanisms.refusals import InfeasiblePlan

@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 
 
 def defaults_told(task: str, given: Mapping[str, object]) -> str:
-    """Which bounds are the default, and what that does to values; empty where all are given, or none are used.
+    """Which bounds of a statistic are the default, and what that does to values; empty where all are given, or none are
+    used.
 
-    Args:
-        task: by its name.
-        given: its options as chosen.
-
-    Raises learning.options.OptionError: the options can't be.
+    Raises OptionError: the given options can't be.
     """
     if task not in STATISTICS:
         return ""
@@ -39,22 +36,17 @@ def defaults_told(task: str, given: Mapping[str, object]) -> str:
 
 
 def beyond_bounds(task: Any, everybody: Iterable[Dataset]) -> list[dict[str, Any]]:
-    """How many values lie beyond the bounds, and so count as one: what only a simulation knows.
+    """How many values lie beyond the bounds of a statistic, and so count as one: what only a simulation knows.
 
-    Args:
-        task: a statistic; others have none.
-        everybody: the examples of each participant.
-
-    Returns:
-        For each column of which some do: ``name``, ``beyond`` and ``values``: one value a participant, or one a row
-        where a participant's rows are spread.
+    Returns for each column with any: ``name``, ``beyond`` and ``values``: one value a participant, or one a row where a
+    participant's rows are spread.
     """
     from learning.tasks.statistic import REDUCTIONS, StatisticTask, column_name, column_values
 
     if not isinstance(task, StatisticTask) or getattr(task.options, "of_labels", False):
         return []
     options, held, found = task.options, list(everybody), []
-    if not hasattr(options, "bounds"):  # a statistic of one's own
+    if not hasattr(options, "bounds"):  # a user's own statistic
         return []
     for column, low, high in zip(options.columns, *options.bounds, strict=True):
         beyond = count = 0

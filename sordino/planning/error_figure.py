@@ -15,27 +15,21 @@ from sordino.planning.figure_style import GRID, INK, MUTED, bare, save, styled
 
 _GAP: Final = 0.048  # between the names at the ends of lines, of the panel's height
 
+_ARROW: Final = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)}
 _BELOW, _ABOVE = 0.05, 0.08  # room below and above all curves, of their height
 _SAME: Final = 0.012  # lines that end closer than that share a name
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve.
+    """One curve."""
 
-    Attributes:
-        name: written at its right end, in its colour.
-        points: (epsilon, error), ascending; errors positive.
-        dashes: of the line, () for a full one.
-        dots: measured points (epsilon, error) that are drawn as circles on it.
-    """
-
-    name: str
+    name: str  # written at its right end, in its colour
     colour: str
-    points: Sequence[tuple[float, float]]
-    dashes: tuple[float, ...] = ()
+    points: Sequence[tuple[float, float]]  # (epsilon, error), ascending; errors positive
+    dashes: tuple[float, ...] = ()  # of the line, () for a full one
     width: float = 2.0
-    dots: Sequence[tuple[float, float]] = ()
+    dots: Sequence[tuple[float, float]] = ()  # measured points (epsilon, error) that are drawn as circles on it
 
 
 @dataclass(frozen=True)
@@ -90,16 +84,9 @@ def _draw(panel: Panel, axes: Any, ticks: Sequence[float] | None) -> None:
         xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
         given.update(xs)
         axes.plot(xs, ys, color=line.colour, linewidth=line.width, **({"dashes": line.dashes} if line.dashes else {}))
-        axes.plot(
-            [x for x, _ in line.dots],
-            [y for _, y in line.dots],
-            linestyle="",
-            marker="o",
-            markersize=4.5,
-            markerfacecolor="white",
-            markeredgecolor=line.colour,
-            markeredgewidth=1.2,
-        )
+        circles = {"marker": "o", "markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.2}
+        xs, ys = [x for x, _ in line.dots], [y for _, y in line.dots]
+        axes.plot(xs, ys, linestyle="", markeredgecolor=line.colour, **circles)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_title(panel.title, fontsize=10.5, loc="left", color=INK)
@@ -166,14 +153,7 @@ def _name_ends(panel: Panel, axes: Any, room: float) -> None:
             color=line.colour,
             fontsize=9,
             va="center",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": line.colour,
-                "linewidth": 0.6,
-                "shrinkA": 1,
-                "shrinkB": 2,
-                "relpos": (0, 0.5),
-            },
+            arrowprops=_ARROW | {"color": line.colour},
         )
 
 

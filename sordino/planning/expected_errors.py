@@ -26,15 +26,11 @@ _MORE: Final = "More participants or a larger --epsilon"
 
 
 def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Standard errors of a statistic under a plan; None for a task that has no such figures.
+    """Standard errors of a statistic with these options under a plan; None for a task that has no such figures.
 
-    Args:
-        options: of the task, as `learning.make_task.make_task` takes them.
-
-    Returns:
-        ``participants``, ``min_survivors`` and ``rounds`` of the plan; ``values``, after one round with all there;
-        ``values_of_fewest``, after one with min_survivors; ``values_of_all_rounds``, after all of them with all there
-        in each: tables as `learning.tasks.statistic.StatisticTask.expected_errors`. And ``warnings``, sentences.
+    Returns ``participants``, ``min_survivors`` and ``rounds`` of the plan; ``values``, after one round with all there;
+    ``values_of_fewest``, after one with min_survivors; ``values_of_all_rounds``, after all of them with all there in
+    each: tables of `StatisticTask.expected_errors`. And ``warnings``, sentences.
     """
     if task not in STATISTICS:
         return None
@@ -121,20 +117,16 @@ def _told(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[
     meaning = f"{percent(share)} of {value['least']:g} to {value['most']:g}"
     middle = value.get("standard_error_middle", value["standard_error"])
     if middle < value["standard_error"]:
-        meaning += f", if it lies at a bound; {_rounded(middle)} in the middle"
+        meaning += f", if it lies at a bound; ± {middle:.2g} in the middle"
     return _error(value), meaning
 
 
 def _error(value: Mapping[str, Any]) -> str:
-    return _rounded(_size(value))
+    return f"± {_size(value):.2g}"
 
 
 def _size(value: Mapping[str, Any]) -> float:
     return float(value["share_error"] if "share_error" in value else value["standard_error"])
-
-
-def _rounded(error: float) -> str:
-    return f"± {error:.2g}"
 
 
 def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants: int, rounds: int) -> list[str]:

@@ -17,15 +17,10 @@ _TICKS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)
 
 
 def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
-    """Root mean squared error of one value of the mean, over the clip, by mechanism and epsilon.
+    """Root mean squared error of one value of the mean, over the clip: (epsilon, error), ascending, by mechanism.
 
-    If everybody survives; the noise is still sized for the smallest sum. Settings that no plan keeps are left out.
-
-    Args:
-        chosen: arguments of ``plan_study``.
-
-    Returns:
-        "ddgauss", "skellam", "central" (a Gaussian without grid) and "local-gaussian": (epsilon, error), ascending.
+    If all survive; the noise is still sized for the smallest sum. Settings that no plan keeps are left out. ``central``
+    is a Gaussian without grid; ``chosen`` are arguments of `plan_study`.
     """
     from mechanisms.plan import InfeasiblePlan
     from wire.study import plan_study
@@ -66,7 +61,7 @@ def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
     )
     note = (
         f"epsilon of all rounds, for the reader “{chosen['target']}”. Noise is sized for the smallest sum; the error\n"
-        "is that of a sum in which everybody survived. Adjacency: zero-out, but for the local Gaussian replace-one,\n"
+        "is that of a sum in which all survived. Adjacency: zero-out; of the local Gaussian replace-one,\n"
         "where each report alone is private. The central Gaussian trusts the coordinator."
     )
     draw_errors(

@@ -11,15 +11,12 @@ from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST
 
 OFTEN: Final = 0.05
-UNSURE: Final = 0.2
-"""Standard error of the share below a clip above which clips that adapt mostly follow noise."""
+UNSURE: Final = 0.2  # standard error of the share below a clip above which clips that adapt mostly follow noise
 
 
-def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False) -> list[str]:
-    """Sentences for a plan that is allowed but may surprise.
-
-    Args:
-        hosts_made: with this plan, files of hosts were made, which accept it.
+def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
+    """Sentences for a plan that is allowed but may surprise; ``hosts_made``: with it, hosts' files were made that
+    accept it.
     """
     found = []
     if figures.sampling not in ("none", "lottery"):
@@ -39,7 +36,7 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
     found += unreached(figures)
     if figures.abort_probability > OFTEN:
         found.append(
-            f"Note: if each participant left independently with probability {max_dropout:g}, "
+            f"Note: if each participant left independently with probability {figures.max_dropout:g}, "
             f"{percent(figures.abort_probability)} of the attempts would end without a sum."
         )
     if figures.quantile_stderr is not None and figures.quantile_stderr > UNSURE:
@@ -58,8 +55,7 @@ def notes(figures: PlanFigures, max_dropout: float, *, hosts_made: bool = False)
 def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, instead: str) -> str:
     """Why the graph is complete although a ring was asked for, without a full stop; for `--graph harary`.
 
-    Args:
-        instead: what to change where a ring would hold if fewer may drop out, such as "raise --min-survivors".
+    ``instead``: what to change where a ring would hold if fewer may drop out, such as "raise --min-survivors".
     """
     from secagg.parameters import SMALL_COHORT
 
@@ -75,7 +71,7 @@ def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, in
 
 @lru_cache(maxsize=64)
 def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None:
-    """Fewest survivors with which a ring holds; None where none does even if nobody drops out."""
+    """Fewest survivors with which a ring holds; None where no ring holds even without dropouts."""
     from secagg.parameters import sparse_sharing
 
     def holds(survivors: int) -> bool:

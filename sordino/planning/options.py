@@ -82,7 +82,7 @@ class PlannedStudy(StudyConfiguration):
 def check_population(clients: int, population: int | None, sampling: str) -> None:
     """Raises Failure: sampling without a population, or the other way round."""
     if clients < 2:
-        raise InputFailure(f"--clients {clients} is too few: a sum of one hides nobody. Use at least 3.")
+        raise InputFailure(f"--clients {clients} is too few: a sum of one hides nothing. Use at least 3.")
     from secagg.shamir import PRIME
 
     if clients >= PRIME:
@@ -104,7 +104,7 @@ def check_population(clients: int, population: int | None, sampling: str) -> Non
 
 
 def check_budgets(target: str, budget_coordinator: float | None, budget_released: float | None) -> None:
-    """Raises Failure: a second budget for the target itself, or for a plan that nobody serves."""
+    """Raises Failure: a second budget for the target itself, or for a plan that isn't served."""
     for reader, budget in (("coordinator", budget_coordinator), ("released", budget_released)):
         if budget is None:
             continue
@@ -115,16 +115,15 @@ def check_budgets(target: str, budget_coordinator: float | None, budget_released
 
 
 def default_target(sampling: str, max_dropout: float, adversarial: float) -> str:
-    """Whose epsilon is bounded: "conditional" for the published setting, which nobody serves, else "coordinator"."""
+    """The bounded epsilon's reader: "conditional" for the published setting, which isn't served, else "coordinator"."""
     return "conditional" if sampling == "poisson" and max_dropout == adversarial == 0 else "coordinator"
 
 
 def shape(
     *, dim: int | None, layers: str | None, rows: int, ratio: float
 ) -> tuple[int, tuple[int, ...] | None, tuple[int, int]]:
-    """(dim, sizes of the layers or None, rows and width of the sketch).
-
-    Raises Failure: the options contradict each other.
+    """(dim, sizes of the layers or None, rows and width of the sketch). Raises Failure: the options contradict each
+    other.
     """
     sizes = None if layers is None else _numbers("--layers", layers, whole=True)
     if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):
@@ -163,9 +162,8 @@ def of_task(
 ) -> tuple[int, float | None]:
     """(dim, clip) of a plan for a task: its values, and its own bound where it has one.
 
-    Raises:
-        Failure: the task can't be, or the values are stated as well.
-        OptionError, TaskUnavailable: its options can't be; the clip would distort it.
+    Raises Failure: the task can't be, or the values are stated as well; OptionError, TaskUnavailable: its options can't
+    be, or the clip would distort it.
     """
     from learning.make_task import clip_of, make_task, model_shapes
     from learning.parameters import dimension
@@ -195,9 +193,7 @@ def clip_rule(
         sizes: of the layers; None for one.
         clip: of the whole update; with layers each gets clip / sqrt(layers) unless ``clips`` are given.
 
-    Raises:
-        Failure: the options contradict each other.
-        mechanisms.plan.InfeasiblePlan: a number is out of range.
+    Raises Failure: the options contradict each other; InfeasiblePlan: a number is out of range.
     """
     from mechanisms.clip_rule import ClipRule
 

@@ -92,7 +92,7 @@ class PlanFigures:
 
     @property
     def error_variance(self) -> float:
-        """Variance of one value of a sum in which everybody survived: noise and rounding, data units squared.
+        """Variance of one value of a sum in which all survived: noise and rounding, data units squared.
 
         Rounding adds granularity^2 / 6 a vector (`sordino.planning.alternatives.error_variance`).
         """

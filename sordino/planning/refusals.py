@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 Again = Callable[[dict[str, Any]], PlanFigures]
 """Makes the plan with some arguments of ``plan_study`` changed; gives its figures, or raises InfeasiblePlan."""
 
-MOSTLY: Final = 0.5
-"""Attempts that may fail by independent dropouts before a plan is refused."""
+MOSTLY: Final = 0.5  # attempts that may fail by independent dropouts before a plan is refused
 _MOST_TRIED: Final = 64
 _NEARLY: Final = 1.1
 
@@ -37,12 +36,11 @@ def works(again: Again, **changed: Any) -> bool:
 
 
 def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None) -> None:
-    """How many there are, must survive and must begin, before the noise is looked for.
+    """Check clients, min_survivors and quorum against each other, before the noise is computed.
 
     Args:
         chosen: ``clients``, ``population``, ``sampling``, ``rounds``, ``max_dropout``, ``adversarial``,
             ``min_survivors`` and ``quorum``, the last two perhaps None.
-        again: as above.
         option: that states the clients.
         more: how to have {} of them, where not by that option.
 
@@ -98,19 +96,14 @@ def assumed(chosen: Mapping[str, Any]) -> int:
     return colluders_in_cohort(chosen["population"], clients, *shares, draws)
 
 
-def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None:
+def check_aborts(figures: PlanFigures, again: Again) -> None:
     """Refuse a plan whose attempts would mostly end without a sum, with a setting that was tried.
-
-    Args:
-        figures: of the plan.
-        max_dropout: share assumed to leave.
-        again: as above.
 
     Raises Failure: the probability is above one half.
     """
     from sordino.planning.notes import percent
 
-    share = figures.abort_probability
+    share, max_dropout = figures.abort_probability, figures.max_dropout
     if share <= MOSTLY:
         return
     found = []
@@ -129,7 +122,7 @@ def check_aborts(figures: PlanFigures, max_dropout: float, again: Again) -> None
 
 
 def _dropout_that_works(again: Again, max_dropout: float, survivors: int) -> str:
-    """The largest share below ``max_dropout`` with which so many survive often enough; empty if none is."""
+    """The largest share below ``max_dropout`` with which this number survives often enough; empty if none."""
     hundredth = int(100 * max_dropout)
     for dropout in (part / 100 for part in range(hundredth, -1, -1 if hundredth <= 30 else -2)):
         if dropout < max_dropout and works(again, max_dropout=dropout, min_survivors=survivors):
@@ -143,18 +136,14 @@ def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None
 
 
 def check_plan(
-    chosen: Mapping[str, Any], again: Again, max_dropout: float, option: str = "--clients", more: str | None = None
+    chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None
 ) -> PlanFigures:
-    """Make a plan, and refuse it in the words of the options, with what to type instead; returns its figures.
+    """Make a plan and return its figures, or refuse it in the words of the options, with what to type instead.
 
-    Args:
-        chosen, again, option, more: see `check_counts`; ``chosen`` has ``bits``, too.
-        max_dropout: share assumed to leave.
+    Arguments are as of `check_counts`; ``chosen`` has ``bits``, too.
 
-    Raises:
-        Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
-            which most would end without a sum.
-        mechanisms.refusals.InfeasiblePlan: no plan, and no change is known that helps.
+    Raises Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
+    which most would end without a sum; InfeasiblePlan: no plan, and no change is known that helps.
     """
     from mechanisms.refusals import InfeasiblePlan
 
@@ -166,7 +155,7 @@ def check_plan(
         if not use:
             raise
         raise Failure(ExitCode.INFEASIBLE, problem.reason, use) from None
-    check_aborts(figures, max_dropout, again)
+    check_aborts(figures, again)
     return figures
 
 
@@ -177,7 +166,7 @@ def check_study(
     more: str | None = None,
     **others: Any,
 ) -> PlanFigures:
-    """Make the plan, and refuse it in the words of the options, with what to type instead; returns its figures.
+    """`check_plan` for a study, with the options of ``init`` and ``simulate``.
 
     Args:
         study: ``min_survivors`` and ``quorum`` as they were given: None where they weren't.
@@ -185,9 +174,6 @@ def check_study(
         enrol: places among its participants for those who join with a code.
         more: how to have {} participants, where not by an option.
         others: further arguments of `wire.study.plan_study`, for plans that aren't served.
-
-    Raises runtime.failure.Failure, mechanisms.plan.InfeasiblePlan: counts that contradict each other, a budget that no
-    plan keeps, or attempts of which most would end without a sum.
     """
     from sordino.planning.text import figures_of
 
@@ -216,7 +202,7 @@ def check_study(
             renamed["participants"] = max(renamed["participants"] - enrol, 0)
         return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
 
-    return check_plan(chosen, again, privacy.max_dropout, option, more)
+    return check_plan(chosen, again, option, more)
 
 
 def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -> str:

@@ -130,7 +130,7 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise depends on nobody else's
+    alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise doesn't depend on that of others
     told = (
         f"{counted(figures.rounds, 'round')}{', any survivors' if alone else ' with fewest survivors'}, delta "
         f"{figures.delta:g}"
@@ -157,7 +157,7 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
     unit = _scaled(figures) or ", units of the update"
     if figures.mechanism == "gaussian":
         rows = [
-            ("noise multiplier", f"{figures.noise_multiplier:.3f}", "noise of every sum over the clip"),
+            ("noise multiplier", f"{figures.noise_multiplier:.3f}", "noise of every sum, divided by the clip"),
             (
                 "noise of a sum",
                 f"{figures.central_stddev:.4g}",
@@ -169,8 +169,8 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
             (
                 "noise multiplier",
                 f"{figures.noise_multiplier:.3f}",
-                f"noise of the {h_min} honest shares over the clip; {of_all:.3f} if all {clients} survive, "
-                "colluders' shares included",
+                f"noise of {counted(h_min, 'honest participant')}, divided by the clip; {of_all:.3f} if all {clients} "
+                "survive, with the colluders' noise",
             ),
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
@@ -200,7 +200,7 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 
 def _scaled(figures: PlanFigures, subject: str = ",") -> str:
-    """Where layers are divided by scales of their own, sums are in other units than the update."""
+    """Where each layer is divided by its own scale, sums are in other units than the update."""
     return "" if figures.clipping["scaling"] == "uniform" else f"{subject} in scaled units"
 
 

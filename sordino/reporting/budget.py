@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import InputFailure
-from runtime.text import peer_text
+from runtime.text import counted, peer_text
 from sordino.reporting.budget_limits import limit_lines, limits
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from server.study_file import StudyConfiguration
 
 _DIGITS: Final = 11  # of an identity that are shown, as wide as the column's head; enough for --participant
-
-
 _IDENTITY: Final = 8  # of an identity beside its number
 
 
@@ -73,9 +71,7 @@ class Contents:
 def find(path: Path) -> Place:
     """The ledger of a study's folder, of a host's folder, or the file itself.
 
-    Raises:
-        Failure: there is none.
-        ConfigurationError: the settings there can't be used.
+    Raises Failure: there is none; ConfigurationError: the settings there can't be used.
     """
     settings = path if path.is_file() else None
     if path.is_dir():
@@ -121,10 +117,8 @@ def _roster(study: StudyConfiguration) -> Roster | None:
 def read(place: Place) -> Contents:
     """Check everything there is about a ledger, and read it. Writes nothing.
 
-    Raises:
-        wire.records.ledger.ChangedLedger: it isn't what was written.
-        runtime.durable.StorageError: it, or its journal, can't be used.
-        Failure: nothing is recorded yet.
+    Raises ChangedLedger: it isn't what was written; StorageError: it, or its journal, can't be used; Failure: nothing
+    is recorded yet.
     """
     files = (place.ledger, head_file(place.ledger), place.state, place.journal)
     if not any(one is not None and one.exists() for one in files):
@@ -141,11 +135,9 @@ def read(place: Place) -> Contents:
 
 
 def row_of_head(contents: Contents, text: str) -> int:
-    """At which row the chain had the head that was published; 0: at its beginning.
+    """The row at which the chain had the published head; 0: at its beginning.
 
-    Raises:
-        Failure: not a head.
-        ChangedLedger: it never had that one.
+    Raises Failure: not a head; ChangedLedger: it never had that one.
     """
     try:
         wanted = bytes.fromhex(text)
@@ -164,7 +156,7 @@ def row_of_head(contents: Contents, text: str) -> int:
 def choose(contents: Contents, participant: str | None) -> int | str | None:
     """Whom ``--participant`` means: a number of the coordinator's journal, or the identity that begins so.
 
-    Raises Failure: nobody in this ledger.
+    Raises Failure: no participant of this ledger.
     """
     if participant is None:
         return None
@@ -273,18 +265,11 @@ def _study(
     chosen = sorted(study.spent, key=str if first.identity else int) if participant is None else [participant]
     if first.identity is not None:
         chosen = [who for who in chosen if who in study.spent]
-    return {
-        "study": first.study,
-        "study_sha256": first.study_sha256,
-        "plan": first.plan,
+    same = ("study", "study_sha256", "plan", "delta", "order", "adjacency", "mechanism", "sampling")
+    return {name: getattr(first, name) for name in same} | {
         "budget": first.epsilon,
-        "delta": first.delta,
-        "order": first.order,
-        "adjacency": first.adjacency,
-        "mechanism": first.mechanism,
         "A": first.colluders,
         "adversary": _adversary(contents, study),
-        "sampling": first.sampling,
         "q": first.rate,
         "epsilon_coordinator": study.epsilon_coordinator(),
         "participants": [
@@ -386,7 +371,7 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
         ]
     if body.get("limits", {}).get("policy") is not None:
         said += ["", "Against this host's policy:", "", *limit_lines(body["limits"])]
-    return [*said, "", *_ending(contents)]
+    return [*said, "", *ending(contents)]
 
 
 def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
@@ -403,13 +388,14 @@ def own_lines(contents: Contents, body: dict[str, Any]) -> list[str]:
             f"Run it on a host's folder: `sordino budget show {where} --participant`",
         )
     said = [f"What was spent from the data here, by the ledger {_shown(contents.place.ledger)}:", ""]
-    return [*said, *limit_lines(body["limits"]), "", *_ending(contents)]
+    return [*said, *limit_lines(body["limits"]), "", *ending(contents)]
 
 
-def _ending(contents: Contents) -> list[str]:
-    count = f"{contents.head.rows} row" + ("" if contents.head.rows == 1 else "s")
-    held = " and ".join(contents.held_against)
-    return [f"{count}, nothing changed; compared with {held}.", f"Head {contents.head.hash.hex()}"]
+def ending(contents: Contents) -> list[str]:
+    """How many rows there are, what they were compared with, and the head."""
+    compared = " and ".join(contents.held_against)
+    rows = counted(contents.head.rows, "row")
+    return [f"{rows}, nothing changed; compared with {compared}.", f"Head {contents.head.hash.hex()}"]
 
 
 def _shared_data_lines(study: dict[str, Any]) -> list[str]:
@@ -451,7 +437,7 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     head = "" if coordinator else f"{'participant':<{_DIGITS}}  "
     said += ["", f"  row  {head}round  attempt  kind       |u3|     h {renyi:>12}  at"]
     for row in study["charges"]:
-        known = coordinator or row["kind"] == EXACT  # else the participant hasn't been told u3
+        known = coordinator or row["kind"] == EXACT  # else the participant doesn't know u3
         size = str(row["h"] + study["A"]) if known else "-"
         honest = str(row["h"]) if counts_colluders(study["mechanism"]) else "-"
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(row["at"]))

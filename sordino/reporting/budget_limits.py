@@ -17,11 +17,9 @@ _NAMED: Final = ("max_epsilon", "max_delta", "max_epsilon_round", "max_epsilon_t
 
 
 def limits(totals: Totals, policy: Policy | None, who: int | str | None = None) -> dict[str, Any]:
-    """Per study and over all studies, under stable JSON names.
+    """Per study and over all studies, under stable JSON names; policy None where only a ledger is at hand.
 
-    Args:
-        policy: the host's; None where only a ledger is at hand.
-        who: only this identity's studies, with all that was spent from its data there.
+    ``who``: only this identity's studies, with all that was spent from its data there.
     """
     studies = [study for study in totals.studies.values() if who is None or who in study.spent]
     pace, now = totals.pace, time.time()

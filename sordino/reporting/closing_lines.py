@@ -36,11 +36,9 @@ def epsilon_lines(
     *,
     all_rounds: bool = False,
 ) -> list[str]:
-    """Both epsilons with the budget that they share, and under which condition they hold.
+    """Both epsilons with the budget that they share, and under which condition they hold; ``plan`` as of `guarantee`.
 
-    Args:
-        plan: see `wire.guarantee.guarantee`.
-        all_rounds: the study had all its rounds: then it is said why less than the budget was spent.
+    ``all_rounds``: the study had all its rounds; then the reason why less than the budget was spent is added.
     """
     line = f"epsilon_coordinator {coordinator:.2f} of {budget:g}, epsilon_released {released:.2f}, at delta {delta:g}"
     holds = guarantee(plan)
@@ -63,12 +61,10 @@ def finding_lines(view: StudyView) -> list[str]:
 
 
 def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
-    """What ``sordino serve`` says at its end, whether the study is finished or only stopped.
+    """What ``sordino serve`` prints at its end, whether the study is finished or only stopped.
 
-    Args:
-        view: the study, the rounds of earlier starts included.
-        home: the study's folder, as the user named it.
-        state: the coordinator's journal; models are kept beside it.
+    ``home`` is the study's folder, as the user named it; ``state`` the coordinator's journal, beside which models are
+    kept.
     """
     lines = [] if view.finished is not None else ["The coordinator ended early."]
     rounds = view.rounds
@@ -95,7 +91,7 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
     ]
     models = list((state.parent / "checkpoints").glob("round-*.npz"))
     if models:
-        # By the round in the name: a copy of the folder gives the files times of its own, in any order.
+        # By the round in the name: a copied folder has other file times, in any order.
         newest = max(models, key=lambda path: (len(path.name), path.name))
         lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{_shown(newest)}")
         if not view.seeks_statistic:
@@ -127,14 +123,12 @@ def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
     often = f"all {len(attempts)} attempts" if always else f"some of {len(attempts)} attempts"
     if len(attempts) == 1:
         often = "the attempt"
-    if len(named) == 1:
-        return (
-            f"Participant {shown} refused by its policy or budget in {often}: ask its owner, the reason is in its "
-            "own log; let more join, or serve again later."
-        )
+    whose = (
+        ("its", "ask its owner", "its own log") if len(named) == 1 else ("their", "ask their owners", "their own logs")
+    )
     return (
-        f"Participants {shown} refused by their policy or budget in {often}: ask their owners, the reason is in "
-        "their own logs; let more join, or serve again later."
+        f"Participant{'' if len(named) == 1 else 's'} {shown} refused by {whose[0]} policy or budget in {often}: "
+        f"{whose[1]}, the reason is in {whose[2]}; let more join, or serve again later."
     )
 
 

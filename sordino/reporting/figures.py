@@ -23,7 +23,7 @@ from server.study_view import StudyView
 from sordino.reporting.statistic_text import HISTOGRAM, values_of, what_counts
 from wire.guarantee import TRUSTED_COORDINATOR
 
-# Placeholder -> CSS variable. The placeholders are colours that nobody would choose.
+# Placeholder -> CSS variable. The placeholders are colours that no figure uses.
 INK, MUTED, GRID, ACCENT, WARN, QUIET = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
 PHASE_COLOURS: Final = dict(zip(PHASES, ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05"), strict=True))
 _LAYER_COLOURS: Final = (ACCENT, *(PHASE_COLOURS[phase] for phase in (PHASES[3], PHASES[4], PHASES[1], PHASES[0])))
@@ -75,20 +75,12 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
     rounds, reached = [number for number, _ in judged], [accuracy for _, accuracy in judged]
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        last = max([view.started.rounds, *rounds, 1])
+        last = max([view.started.rounds, *rounds, len(without_noise), 1])
         if without_noise:
-            count = min(len(without_noise), max(last, len(without_noise)))
-            xs = list(range(1, count + 1))
-            axes.plot(xs, list(without_noise[:count]), color=MUTED, linewidth=1.6, dashes=(4, 2.5))
-            last = max(last, count)
-        axes.plot(
-            rounds,
-            reached,
-            color=ACCENT,
-            linewidth=2.4,
-            marker="o" if len(rounds) < 40 else None,
-            markersize=4,
-        )
+            xs = list(range(1, len(without_noise) + 1))
+            axes.plot(xs, list(without_noise), color=MUTED, linewidth=1.6, dashes=(4, 2.5))
+        marker = "o" if len(rounds) < 40 else None
+        axes.plot(rounds, reached, color=ACCENT, linewidth=2.4, marker=marker, markersize=4)
         ends = [(reached[-1], f"{reached[-1]:.3f} with noise", ACCENT)] if reached else []
         if without_noise:
             ends.append((without_noise[-1], f"{without_noise[-1]:.3f} without", MUTED))
@@ -262,10 +254,8 @@ def below_clip_figure(rows: Clips, names: Sequence[str], quantile: float) -> str
 def _layer_lines(
     axes: Any, rounds: Sequence[int], values: Sequence[Sequence[float]], names: Sequence[str], form: str
 ) -> list[tuple[float, str, str]]:
-    """One line a layer; up to five have a colour and a name, else the least and the greatest a name.
-
-    Returns:
-        What `_label_ends` takes.
+    """One line a layer; up to five have a colour and a name, else the least and the greatest a name. Returns the names
+    for `_label_ends`.
     """
     columns = list(zip(*values, strict=True))
     many = len(columns) > len(_LAYER_COLOURS)

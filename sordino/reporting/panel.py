@@ -23,8 +23,7 @@ from sordino.reporting.statistic_text import HISTOGRAM, headline, values_of
 from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, waiting
 from wire.guarantee import guarantee
 
-_ENROLLED: Final = "participant-"
-"""How hosts are named that enrolled without a name of their own."""
+_ENROLLED: Final = "participant-"  # prefix of the names of hosts that enrolled without a name
 _HOST_ROWS: Final = 10
 _LOW_ROWS: Final = 5
 _CELLS: Final = 24
@@ -47,9 +46,8 @@ _ROOMY: Final = (96, 30)
 class StudyPanel:
     """A study as one screen. Thread-safe: events may come from another thread than the one that draws.
 
-    Args:
-        without_noise: accuracy of the same training without noise, round by round; may grow while it is
-        shown. clock: unix seconds; tests and recordings hand in their own.
+    ``without_noise``: accuracy of the same training without noise, by round; may grow while it is shown. ``clock``:
+    unix seconds.
     """
 
     def __init__(
@@ -311,7 +309,7 @@ class StudyPanel:
 
 
 def _label(host: str, width: int) -> str:
-    """A host's name in so many characters. Those that an authority gives begin alike: the end tells them apart."""
+    """A host's name in at most ``width`` characters. Names that an authority gives differ at the end, which is kept."""
     name = host.removeprefix(_ENROLLED)
     return name if len(name) <= width else "…" + name[max(1, len(name) - width + 1) :]
 
@@ -356,12 +354,8 @@ def _pooled(values: Sequence[float], width: int) -> list[float]:
 
 
 def _clock_text(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    return (
-        f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-        if whole >= 3600
-        else f"{whole // 60}:{whole % 60:02d}"
-    )
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 def size_text(count: float) -> str:
@@ -372,15 +366,10 @@ def size_text(count: float) -> str:
 
 
 class Display:
-    """Shows a study while it runs: a live panel on a terminal, and else one plain line for each thing that
-    matters.
+    """Shows a study while it runs: a live panel on a terminal, else one plain line for each thing that matters.
 
-    A context manager; ``show`` takes events from any thread.
-
-    Args:
-        plain: plain lines on a terminal too.
-        quiet: nothing at all.
-        stream: where to write; standard error by default, since standard output is the verb's answer.
+    A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``quiet``:
+    nothing; ``stream``: standard error by default, since standard output is the verb's answer.
     """
 
     def __init__(

@@ -44,27 +44,16 @@ _MOST_ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What the coordinator's events don't hold.
+    """What the coordinator's events don't hold; ``measured``: lines (what, how much, note) of the demo."""
 
-    Attributes:
-        without_noise: accuracy of the same training without noise, round by round; empty when it wasn't run.
-        measured: lines (what, how much, note) measured by the demo beside the coordinator's own figures.
-        one_machine: all parts ran on one machine.
-        ledger: one line about the privacy ledger.
-    """
-
-    without_noise: tuple[float, ...] = ()
+    without_noise: tuple[float, ...] = ()  # accuracy of the same training without noise, by round
     measured: tuple[tuple[str, str, str], ...] = field(default=())
-    one_machine: bool = False
-    ledger: str = ""
+    one_machine: bool = False  # all parts ran on one machine
+    ledger: str = ""  # one line about the privacy ledger
 
 
 def write_report(directory: Path, output: Path | None = None) -> tuple[Path, StudyView]:
-    """Read a study's events and write its report.
-
-    Args:
-        directory: the study's folder or its ``study.toml``.
-        output: where to write; None is ``report.html`` beside ``study.toml``.
+    """Read a study's events and write its report; by default ``report.html`` beside ``study.toml``.
 
     Raises Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
@@ -121,12 +110,7 @@ def _read_json(path: Path) -> Any:
 
 
 def render(view: StudyView, extras: Extras) -> str:
-    """The whole page, from the template ``report.html.j2``.
-
-    Args:
-        view: the study; it may be unfinished.
-        extras: see ``Extras``.
-    """
+    """The whole page, from the template ``report.html.j2``; the study may be unfinished."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from sordino.planning.text import figures_of, plan_table
@@ -325,7 +309,7 @@ def _clips(view: StudyView, plan: Plan | None) -> list[dict[str, str]]:
 
 def _epsilon_caption(view: StudyView) -> str:
     if view.started.plan.get("mechanism") == TRUSTED_COORDINATOR:
-        return "Against everybody except the coordinator, which is trusted."
+        return "Against all readers except the coordinator, which is trusted."
     found = "statistic" if view.seeks_statistic else "models"
     the_same = abs(view.epsilon_coordinator - view.epsilon_released) < 5e-3
     if the_same and view.started.plan.get("sampling", "none") == "none":

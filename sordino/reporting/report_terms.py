@@ -18,7 +18,7 @@ _LIES = (
     "anything that would open a second sum."
 )
 _TRUSTED_NOT_TO_LIE = (
-    "It is trusted to tell everybody the same: the plan is for a curious coordinator, and nobody signs who survived. "
+    "It is trusted to tell all the same: the plan is for a curious coordinator, and the set of survivors isn't signed. "
     "One that lies could open sums over fewer."
 )
 
@@ -34,14 +34,14 @@ def outcome(view: StudyView) -> str:
     if mechanism == TRUSTED_COORDINATOR:
         return (
             f"The coordinator is trusted: in each round it saw one sum over {count} {one}s without noise, no "
-            f"single {one}, and added the noise itself. What everybody else can learn about one participant's data, "
+            f"single {one}, and added the noise itself. What all others can learn about one participant's data, "
             f"over all rounds, is bounded by {spent} (zero-out)."
         )
     if mechanism == EACH_FOR_ITSELF:
         return (
             f"Each {one} carried its own noise before it left its participant, and the coordinator learned one sum "
-            f"over {count} of them a round. What anybody can learn about one participant's data, over all rounds and "
-            f"for any colluders, is bounded by {spent} (replace-one)."
+            f"over {count} of them a round. What any reader can learn about one participant's data, over all rounds "
+            f"and for any colluders, is bounded by {spent} (replace-one)."
         )
     return (
         f"In each round the coordinator learned one noisy sum over {count} {one}s, and no single {one}. What all "
@@ -112,7 +112,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
     described = description_of(mechanism)
     adjacency = adjacency_word(described.adjacency) if described else "that of the plan"
     secrecy = (
-        f"A = {colluders} of {clients} is assumed for secure aggregation alone: up to so many, together with the "
+        f"A = {colluders} of {clients} is assumed for secure aggregation alone: up to A, together with the "
         f"coordinator, learn no single update of the others, only"
     )
     if mechanism == TRUSTED_COORDINATOR:
@@ -126,12 +126,9 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
             f"{h_min} honest participants. A is an assumption, not something that is measured."
         )
     elif mechanism == EACH_FOR_ITSELF:
-        sees = (
-            f"One sum a round, over at least {survivors} updates that each carried all of their own noise already. "
-            f"{lies}"
-        )
+        sees = f"One sum a round, over at least {survivors} updates that each carried its own noise already. {lies}"
         collude = (
-            "Epsilon holds whoever colludes: a participant counts on its own noise only. "
+            "Epsilon holds for any colluders: a participant counts on its own noise only. "
             f"{secrecy} the sum of at least {h_min} honest participants. A is an assumption, not something that is "
             "measured."
         )
@@ -174,8 +171,8 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         ),
         (
             "What remains visible",
-            "Who takes part, when messages arrive, and who left. Whether training worked is hidden: on failure zeros "
-            "are sent. Losses, norms and numbers of examples never leave a participant in clear. A cheating "
+            "Who takes part, when messages arrive, and who left. Whether a training worked is hidden: one that fails "
+            "sends zeros. Losses, norms and numbers of examples never leave a participant in the clear. A cheating "
             "participant can shift the sum by any amount: inputs are not proved.",
         ),
     ]

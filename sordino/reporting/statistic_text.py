@@ -17,7 +17,7 @@ Row = tuple[str, str, str]
 
 _AT_ONCE: Final = 3
 _WITHHELD: Final = {"noise": "lost in the noise", "few answered": "too few answered"}
-"""By ``why`` of a value that isn't told (`learning.tasks.statistic.why_withheld`)."""
+"""By ``why`` of a value that isn't released (`learning.tasks.statistic.why_withheld`)."""
 HISTOGRAM: Final = "histogram"
 QUANTILE: Final = "quantile"
 
@@ -68,23 +68,23 @@ def decimals(error: float) -> int:
 
 
 def known(released: Released) -> bool:
-    """Whether any value is told."""
+    """Whether any value is released."""
     return any(_finite(value.get("value")) is not None for value in values_of(released))
 
 
 def withheld(released: Released) -> str:
-    """Why values aren't told, sentences; empty where all are."""
+    """Why values aren't released, sentences; empty where all are."""
     reasons = {value.get("why") for value in values_of(released) if _finite(value.get("value")) is None}
     told = []
     if "noise" in reasons:
         told.append(
             "The noise is too large for so few participants: it hides whether any of them answered, so no value is "
-            "told, although all of them may have had one. It would have taken more participants or a larger epsilon."
+            "released, although all may have had one. More participants or a larger epsilon would have been needed."
         )
     if "few answered" in reasons:
         told.append(
-            "Too few of the participants had a value: their number can't be told from 0 within the noise, so no value "
-            "is told."
+            "Too few of the participants had a value: their number can't be distinguished from 0 in the noise, so no "
+            "value is released."
         )
     return " ".join(told)
 
@@ -156,7 +156,7 @@ def about(released: Released) -> list[str]:
         all_of = counted(rounds, "round") + (" together" if rounds > 1 else "")
         told.append(f"From {all_of}; {counted(participants, 'participant')} in the last sum.")
     for share, error in sorted(_answered(released))[:1]:
-        if share < 1 - 2 * error:  # else everybody may have answered
+        if share < 1 - 2 * error:  # else all may have answered
             told.append(f"About {100 * share:.0f} % of the participants had a value, ± {100 * error:.2g} %.")
     if released.get("note"):
         told.append(str(released["note"]))

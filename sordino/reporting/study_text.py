@@ -45,12 +45,7 @@ def ending(view: StudyView) -> str:
 
 
 def waiting(view: StudyView, now: float | None = None) -> str:
-    """What the study waits for, in one line: never an unnamed silence.
-
-    Args:
-        now: in seconds since 1970; None is the moment of the last event.
-    """
-    now = view.last_at if now is None else now
+    """What the study waits for, in one line; ``now`` in seconds since 1970, by default the time of the last event."""
     wait, left_s = view.wait, view.wait.seconds_left(view.last_at if now is None else now)
     if view.finished is not None:
         return ending(view)
@@ -71,11 +66,7 @@ def waiting(view: StudyView, now: float | None = None) -> str:
     if not view.round:
         missing = max(0, view.participants - len(view.connected))
         return f"Waiting for {missing} of {view.participants} participants to connect"
-    return (
-        f"Round {view.round} done, preparing the next"
-        if view.completed >= view.round
-        else (f"Round {view.round}: preparing")
-    )
+    return f"Round {view.round}" + (" done, preparing the next" if view.completed >= view.round else ": preparing")
 
 
 def at_zero(view: StudyView) -> str:
@@ -116,7 +107,7 @@ class PlainLines:
     def of(self, event: Event) -> list[str]:
         """Lines for an event; none for those that say little.
 
-        Dropouts are told together when their phase ends: a lost host is one line, not one for each participant.
+        Dropouts are reported together when their phase ends: a lost host is one line, not one for each participant.
         """
         view = self._view
         if isinstance(event, WaitingForParticipants):
@@ -145,7 +136,7 @@ class PlainLines:
                 told = event.needed and f"{event.needed} needed" in event.reason  # by the reason itself
                 counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not told else ""
                 return [
-                    # A phase that ended with too few has told them when it ended.
+                    # A phase that ended with too few has reported them when it ended.
                     *([] if event.phase in view.current.phase_seconds else self._dropouts(event.phase)),
                     f"round {event.round}, {event.phase}: attempt {event.attempt} aborted: {event.reason}{counts}",
                 ]

@@ -81,7 +81,7 @@ def _checked(body: dict[str, Any], authority_known: bool) -> list[str]:
         return ["Every signature and number in it holds, under the authority that you named."]
     return [
         f"Every signature and number in it holds, under the authority {body['authority']}, which the file itself "
-        "names. Compare this fingerprint with the one that you know: anybody can make a study with an authority of "
+        "names. Compare this fingerprint with the one that you know: anyone can make a study with an authority of "
         "its own."
     ]
 
@@ -160,7 +160,7 @@ def _record(body: dict[str, Any]) -> list[str]:
 
 
 _LIMITS: Final = [
-    "That training was honest: a participant's vector is masked, and nobody could look at it. An update that makes no "
+    "That training was honest: a participant's vector is masked, and can't be inspected. An update that makes no "
     "sense, or does harm, is in the sum like any other.",
     "That sum and next model are what the participants' vectors give: their digests are the coordinator's word.",
     "That the coordinator kept nothing else, or that no other round was run: it shows what it shows. Each "

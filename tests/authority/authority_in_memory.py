@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from authority.folder import AuthorityFolder, AuthorityKeys, AuthorityTable, write_folder
-from authority.invitations import invite
+from authority.invitations import invite, revoke
 from authority.link import Pending
 from authority.roster import begin
-from authority.store import locked
+from authority.store import Member, locked
 from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
@@ -91,6 +91,10 @@ class Office:
     def invite(self, name: str = "", valid_s: float = DAY) -> JoinCode:
         with locked(self.folder.state, 0) as store:
             return invite(self.folder, store, name=name, valid_s=valid_s, now=self.now, random_bytes=self.rng.randbytes)
+
+    def revoke(self, who: str) -> list[Member]:
+        with locked(self.folder.state, 0) as store:
+            return revoke(store, who, NOW)
 
     def attend(self, *requests: bytes, sign: bool = True, **others: object) -> Visit:
         """A visit to a coordinator that shows these requests beside those that it showed before."""

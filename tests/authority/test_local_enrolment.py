@@ -1,4 +1,4 @@
-"""The authority's desk: a code for whoever opens its socket, never more than places, and a slow one holds nobody up."""
+"""The authority's socket: a code for each process that opens it, up to the places; slow ones delay no other."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_code_of_the_desk_is_as_good_as_any(front: Front) -> None:
 
 
 def test_never_more_codes_than_places(front: Front) -> None:
-    """A member or an open code for each place; one that nobody keeps is taken back."""
+    """A member or an open code for each place; a code that isn't kept is taken back."""
     request = participant(1).join(front.code())
     front.office.attend(request)
     lost = front.code(keep=False)
@@ -109,7 +109,7 @@ def test_never_more_codes_than_places(front: Front) -> None:
     front.code()
 
 
-def test_codes_that_nobody_kept_leave_the_store(front: Front) -> None:
+def test_codes_that_were_not_kept_leave_the_store(front: Front) -> None:
     """A container that fails at its beginning again and again takes one each time; they'd all be there for ever."""
     alice, bob = participant(1), participant(2)
     used = front.code()
@@ -159,7 +159,7 @@ def test_a_code_of_the_desk_costs_the_same_whatever_was_before(front: Front, mon
 
 
 def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Front) -> None:
-    """Her authority was away for longer than ten minutes: she is told that she comes late, not that she has no code."""
+    """The authority was away for more than ten minutes: the refusal names the delay, not a missing code."""
     folder, drawn = front.office.folder, front.office.rng.randbytes
     never_used, by_hand = front.code(), front.office.invite(valid_s=local_enrolment.VALID_S)
     for after_s in (-60.0, 60.0, EXPIRED_KEPT_S):
@@ -211,7 +211,7 @@ def test_many_at_once_share_the_places(front: Front) -> None:
     assert len(got) == len(set(got)) == 7
 
 
-def test_who_says_nothing_holds_nobody_up(front: Front) -> None:
+def test_a_silent_client_delays_no_other(front: Front) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(5):
             silent = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -243,13 +243,12 @@ def test_nonsense_gets_no_code(front: Front, said: bytes) -> None:
     front.code()
 
 
-def test_who_has_a_place_is_told_by_the_authority(front: Front) -> None:
+def test_the_authority_states_who_has_a_place(front: Front) -> None:
     alice = participant(1)
     assert front.state(alice) == "unknown"
     front.office.attend(alice.join(front.code()))
     assert front.state(alice) == "member"
-    with locked(front.office.folder.state) as store:
-        revoke(store, "laptop", NOW)
+    front.office.revoke("laptop")
     assert front.state(alice) == "revoked"
     assert front.told == [one for one in front.told if "handed_out" in one]
     assert front.state(alice, study="others") is None
@@ -260,7 +259,7 @@ def test_who_has_a_place_is_told_by_the_authority(front: Front) -> None:
 
 
 def test_a_socket_in_the_desks_place_is_not_believed(front: Front) -> None:
-    """Whoever can write to its folder can put one there: she repeats what was true once, or is true of others."""
+    """A process that can write to its folder can put one there, and repeat what was true once, or is true of others."""
     alice, bob = participant(1), participant(2)
     front.office.attend(alice.join(front.code()), bob.join(front.code()))
     path, answers, asked = front.path.with_name("taken"), list[dict[str, Any]](), list[dict[str, Any]]()
@@ -308,9 +307,8 @@ def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
             front.code()
     office.attend(participant(2).join(by_hand))
     assert len(office.roster()) == 2
-    with locked(office.folder.state) as store:
-        revoke(store, participant(1).identity.public.hex(), NOW)
-    front.code()  # her place is free
+    office.revoke(participant(1).identity.public.hex())
+    front.code()  # the place is free
     with pytest.raises(Failure, match="all 2 places of the socket are taken"):
         front.code()
 
@@ -340,11 +338,10 @@ def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, mo
 
 
 def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood takes the desk's answers: who then took a home of somebody revoked would be refused, and stay away."""
+    """A flood uses up the answers: a process that then took a revoked identity's home would be refused for good."""
     alice = participant(1)
     front.office.attend(alice.join(front.code()))
-    with locked(front.office.folder.state) as store:
-        revoke(store, "laptop", NOW)
+    front.office.revoke("laptop")
     left, real = [4], LocalEnrolmentSocket._may_ask
 
     def flooded(desk: LocalEnrolmentSocket) -> bool:
@@ -357,7 +354,7 @@ def test_a_desk_that_is_busy_is_asked_again(front: Front, monkeypatch: pytest.Mo
     assert [str(one) for one in front.told[1:]] == [
         f"The authority's socket {front.path} is busy: asking again, for 20 s."
     ]
-    left[0] = 10**6  # for longer than anybody waits
+    left[0] = 10**6  # for longer than a client waits
     monkeypatch.setattr(visits, "BUSY_S", 0.6)
     begun = time.monotonic()
     assert front.state(alice) is None
@@ -376,9 +373,9 @@ def test_a_desk_with_too_many_visitors_is_asked_again(front: Front) -> None:
     def crowd() -> None:
         waiting = socket.socket(socket.AF_UNIX)
         waiting.connect(str(path))
-        time.sleep(0.5)  # she finds no room
+        time.sleep(0.5)  # the client finds no room
         for _ in range(2):
-            listener.accept()[0].close()  # the crowd's, then hers unheard
+            listener.accept()[0].close()  # the crowd's, then the client's, unread
         waiting.close()
         os.replace(front.path, path)
         listener.close()
@@ -491,7 +488,7 @@ def test_the_authority_looks_sooner_when_a_code_is_out(front: Front) -> None:
     assert time.monotonic() - begun < 20
 
 
-def test_codes_are_never_told(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
+def test_codes_are_never_printed(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
     from sordino.cli.authority import _tell_desk
 
     code = front.code()

@@ -138,7 +138,7 @@ def test_init_makes_what_is_kept_and_what_is_carried(run: Run, home: Path) -> No
     assert before == {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
-def test_a_study_under_an_authority_of_its_own(run: Run, home: Path, tmp_path: Path) -> None:
+def test_a_study_under_a_separate_authority(run: Run, home: Path, tmp_path: Path) -> None:
     """As docs/enrolment.md says: what is carried takes the place of what `sordino init` made."""
     study, carried = tmp_path / STUDY, home / "coordinator"
     options = ("--participants", 0, "--enrol", 7, "--epsilon", 50, "--listen", "localhost:9443")
@@ -198,7 +198,7 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     assert (code, out.count("SORD1-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
 
 
-def test_an_invitation_names_the_data_and_the_task_that_she_must_bring(run: Run, tmp_path: Path) -> None:
+def test_an_invitation_names_the_required_data_and_task(run: Run, tmp_path: Path) -> None:
     own = ("--dataset", "own", "--participants", 0, "--enrol", 7, "--task", "mean", "--max-dropout", 0, "--epsilon", 30)
     assert run("init", tmp_path / "clinic", *own, "--rounds", 1)[0] == 0
     out = run("authority", "invite", tmp_path / "clinic/authority")[1]
@@ -218,7 +218,7 @@ def test_an_invitation_names_the_data_and_the_task_that_she_must_bring(run: Run,
         (("invite", "--valid", "1s"), 2, "a minute at least"),
         (("invite", "--valid", "9000d"), 2, "366 days at most"),
         (("invite", "--name", "x", "--count", 2), 2, "--name is for one participant"),
-        (("revoke", "nobody"), 2, "nobody on the roster is called nobody"),
+        (("revoke", "nobody"), 2, "no member of the roster is called nobody"),
         (("run", "--every", "often"), 2, "--every often isn't a time"),
     ],
 )
@@ -350,7 +350,7 @@ def test_run_approves_and_signs_by_itself(
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own(run: Run, home: Path, coordinator: Coordinator) -> None:
+def test_as_a_separate_process(run: Run, home: Path, coordinator: Coordinator) -> None:
     """Beside it codes are made with the same folder; killed and started again it goes on."""
     command = [sys.executable, "-m", "sordino", "authority", "run", str(home), "--every", "0.2s"]
     people: list[IdentityKey] = [identity("ann"), identity("bob")]

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from server.journal import Journal
 from sordino.reporting.budget_limits import limit_lines
 from tests.support.commands import Run, output, refusal
 from wire.guarantee import UNRECORDED
-from wire.records.ledger_rows import make_entry
+from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument, plan_study
 
 ME, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -45,22 +44,24 @@ def plan(mechanism: str = "ddgauss", adversary: str = "malicious") -> Any:
     )
 
 
-def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str = "ddgauss", data: bytes = b"") -> None:
+def entry(study: str, round_: int, who: bytes | None = ME, mechanism: str = "ddgauss", **others: Any) -> LedgerEntry:
+    """A row of a participant, or with ``who`` None of a coordinator."""
+    participant = {} if who is None else {"identity": who, "data": (others.pop("data", b"") or who).hex()}
+    of = others.pop("of", plan(mechanism))
+    values: dict[str, Any] = {"study_sha256": hashlib.sha256(study.encode()).digest()} | participant | others
+    return make_entry(of, study=study, round=round_, attempt=1, **values)
+
+
+def append(home: Path, *entries: LedgerEntry) -> None:
     host = load(home).host
     journal = ClientJournal(host.journal, host.ledger)
-    for round_ in range(1, rounds + 1):
-        entry = make_entry(
-            plan(mechanism),
-            study=study,
-            study_sha256=hashlib.sha256(study.encode()).digest(),
-            round=round_,
-            attempt=1,
-            identity=who,
-            data=(data or who).hex(),
-            clock=time.time,
-        )
-        journal.ledger.append(entry).result()
+    for one in entries:
+        journal.ledger.append(one).result()
     journal.close()
+
+
+def spend(home: Path, study: str, rounds: int, who: bytes = ME, mechanism: str = "ddgauss", data: bytes = b"") -> None:
+    append(home, *(entry(study, number, who, mechanism, data=data) for number in range(1, rounds + 1)))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def home(study: Path, tmp_path: Path) -> Path:
     return place
 
 
-def test_in_her_own_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_hosts_folder(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     out = output(run, "budget", "show", "--participant")
     lines = out.splitlines()
@@ -133,7 +134,7 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
     assert json.loads(run("budget", "show", "--participant", "--json", "host-01")[1]) == body
     assert [one["study"] for one in body["limits"]["studies"]] == ["clinic", "registry"]
     assert body["limits"]["together"][0]["allowed"] == 12
-    # One identity, by how it begins; the rows and the policy's limits for her.
+    # One identity, by how it begins; its rows and the policy's limits.
     out = output(run, "budget", "show", "host-01", "--participant", OTHER.hex()[:8])
     assert "registry" not in out.partition("Against this host's policy:")[0]
     assert "round  attempt" in out
@@ -149,35 +150,17 @@ def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: R
     body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
     shown = body["limits"]["together"][0]["epsilon"]
     totals = read_ledger(home / "ledger.sqlite")[2]
-    of = plan()
-    asked = epsilon_in_total(
-        of,
-        totals,
-        delta=1e-5,
-        study_sha256=hashlib.sha256(b"registry").digest(),
-        data_name=ME.hex(),
-    )
+    registry = hashlib.sha256(b"registry").digest()
+    asked = epsilon_in_total(plan(), totals, delta=1e-5, study_sha256=registry, data_name=ME.hex())
     assert asked > shown
-    host = load(home).host
-    journal = ClientJournal(host.journal, host.ledger)
-    entry = make_entry(
-        of,
-        study="registry",
-        study_sha256=hashlib.sha256(b"registry").digest(),
-        round=2,
-        attempt=1,
-        identity=ME,
-        data=ME.hex(),
-    )
-    journal.ledger.append(entry).result()
-    journal.close()
+    append(home, entry("registry", 2))
     body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
     assert body["limits"]["together"][0]["epsilon"] == pytest.approx(asked, rel=1e-9)
     assert body["all_studies"][0]["epsilon"] == pytest.approx(asked, rel=1e-9)
 
 
 def test_identities_over_the_same_data(home: Path, run: Run) -> None:
-    """She joined again with a new code: what both of her identities spent is one figure, not the larger of two."""
+    """A participant joined again with a new code: what both identities spent is one figure, not the larger of two."""
     before = json.loads(run("budget", "show", home, "--json")[1])
     spend(home, "clinic", 2, bytes(32), data=ME)
     body = json.loads(run("budget", "show", home, "--json")[1])
@@ -244,7 +227,7 @@ def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_pat
     assert "there is no ledger here. Name a study's folder, a host's folder, or the file." in err
 
 
-def test_a_coordinators_ledger_is_not_hers(study: Path, run: Run, tmp_path: Path) -> None:
+def test_a_coordinators_ledger_is_no_participants(study: Path, run: Run, tmp_path: Path) -> None:
     from wire.records.ledger import COORDINATOR, About, Ledger
 
     shutil.copytree(study, tmp_path / "study")
@@ -261,21 +244,13 @@ def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, 
     """No row says what the coordinator may do: the naive line is the same for both."""
     of = plan(adversary=adversary)
     document = StudyDocument(study="clinic", task="softmax-regression", task_options={}, plan=of).to_bytes()
-    entry = make_entry(
-        of,
-        study="clinic",
-        study_sha256=hashlib.sha256(document).digest(),
-        round=1,
-        attempt=1,
-        participants=range(20),
-        clock=time.time,
-    )
+    row = entry("clinic", 1, None, of=of, study_sha256=hashlib.sha256(document).digest(), participants=range(20))
 
     async def charged() -> None:
         journal = Journal(tmp_path / "state.sqlite")
         await journal.open_study("clinic", document)
         await journal.begin_attempt(1, 1)
-        await journal.charge(entry, b"")
+        await journal.charge(row, b"")
         journal.close()
 
     asyncio.run(charged())

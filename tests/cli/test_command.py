@@ -109,7 +109,7 @@ def test_a_ring_may_be_asked_for_by_the_word_that_is_printed(run: Run, tmp_path:
 
 
 @pytest.mark.parametrize(("given", "share"), [("10%", "0.1"), ("2.5 %", "0.025")])
-def test_a_share_in_percent_is_told_as_a_decimal(run: Run, given: str, share: str) -> None:
+def test_a_share_in_percent_is_suggested_as_a_decimal(run: Run, given: str, share: str) -> None:
     for verb in (("plan", "--dropout"), ("graph", "--dropout"), ("bench", "secagg", "--drop")):
         assert f"write {share}." in refusal(run, *verb, given)
 

@@ -66,7 +66,7 @@ def test_values_come_with_their_origin(run: Run, small_study: Path, monkeypatch:
     assert "#" not in run("config", "show", small_study / "shorter.toml")[1]
 
 
-def test_a_policy_in_a_file_of_its_own_is_named(run: Run, small_study: Path) -> None:
+def test_a_policy_in_a_separate_file_is_named(run: Run, small_study: Path) -> None:
     host = small_study / "hosts" / "host-01"
     text = (host / "host.toml").read_text()
     before, rest = text.split("[policy]", 1)

@@ -105,7 +105,7 @@ def test_preparing_and_listing(run: Run, package: Path, tmp_path: Path) -> None:
     assert set(listed["prepared"]) == {"twelve", "others"}
 
 
-def test_what_is_told_of_a_set_is_as_it_will_be_made() -> None:
+def test_a_set_is_described_as_it_will_be_made() -> None:
     """`--vocabulary 500` said "vocabulary 10,000"."""
     plays, shaped = CATALOGUE["shakespeare"], CATALOGUE["femnist-shaped"]
     assert plays.told()[0].endswith("vocabulary 10,000")

@@ -48,7 +48,7 @@ def test_published_values(
 
 @pytest.mark.parametrize("clients", [3, 10, 16, 63])
 def test_small_cohorts_share_with_everybody(clients: int) -> None:
-    """The published rule says (2, 2) for 10 and 16: anybody's two neighbours would know her update."""
+    """The published rule says (2, 2) for 10 and 16: two neighbours would know a participant's update."""
     figures = graph_figures(clients, 0.0, 0.0, "curious")
     assert (figures["graph"], figures["degree"], figures["set_by"]) == ("complete", clients - 1, "small")
     assert figures["colluders"] == 2

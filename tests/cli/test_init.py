@@ -183,7 +183,7 @@ def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
     assert server.study_file.load(folder).read_authority_public_key() == authority.keys.public
 
 
-def test_a_study_of_nobody_yet(run: Run, tmp_path: Path) -> None:
+def test_a_study_without_participants_yet(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "trial"
     code, out, _ = run("init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
     assert (code, json.loads(out)["hosts"]) == (0, [])
@@ -328,7 +328,7 @@ def test_hosts_are_as_many_as_participants_where_those_are_few(run: Run, tmp_pat
     assert (code, len(json.loads(out)["hosts"])) == (0, 6)
 
 
-def test_default_bounds_are_told_where_a_study_is_made(run: Run, tmp_path: Path) -> None:
+def test_default_bounds_are_noted_by_init(run: Run, tmp_path: Path) -> None:
     small = ("--participants", 20, "--hosts", 2, "--dataset", "own", "--rounds", 1, "--bits", 18)
     mean = ("--task", "mean", "--task-option", "column=hours")
     assert "Note: the bounds 0 to 1 are the default" in " ".join(

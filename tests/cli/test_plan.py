@@ -51,7 +51,7 @@ def planned(run: Run, *arguments: object) -> dict[str, Any]:
         (("--mechanism", "binomial", "--bits", 20), "zero-out", "the secure sum"),
     ],
 )
-def test_every_mechanism_has_the_stable_names_and_says_whom_it_trusts(
+def test_every_mechanism_has_the_stable_names_and_states_its_trust(
     run: Run, arguments: tuple[object, ...], adjacency: str, trusts: str
 ) -> None:
     figures = planned(run, *arguments)
@@ -253,7 +253,7 @@ def test_the_rotation_is_named(run: Run) -> None:
         ),
     ],
 )
-def test_who_shares_with_whom_and_what_the_coordinator_may_do(
+def test_the_graph_and_the_coordinator_are_described(
     run: Run, arguments: tuple[object, ...], rows: tuple[str, ...]
 ) -> None:
     code, out, _ = run("plan", *arguments, "--no-alternatives")
@@ -293,7 +293,7 @@ def test_binomial_noise_is_planned_on_the_complete_graph(run: Run) -> None:
     assert "no other is planned with binomial noise" in figures["warnings"][0]
 
 
-def test_a_ring_that_was_asked_for_and_does_not_hold_is_told(run: Run) -> None:
+def test_a_requested_ring_that_does_not_hold_is_noted(run: Run) -> None:
     """The naive plan says "complete" among its rows, and nothing of what was asked for."""
     asked = ("--graph", "harary", "--no-alternatives")
     for arguments, told, suggested in (
@@ -314,7 +314,7 @@ def test_a_ring_that_was_asked_for_and_does_not_hold_is_told(run: Run) -> None:
 
 @pytest.mark.parametrize("graph", ["harary", "complete"])
 def test_bytes_of_alternatives_are_those_of_the_plan(run: Run, graph: str) -> None:
-    """The naive table counts the complete graph's shares for everybody."""
+    """The naive table counts the complete graph's shares for all."""
     options = ("--max-dropout", 0.1, "--graph", graph)
     figures = planned(run, *options, "--alternatives")
     here = next(row for row in figures["alternatives"]["rows"] if (row["mechanism"], row["bits"]) == ("ddgauss", 16))
@@ -530,7 +530,7 @@ def test_a_mechanism_that_is_only_compared_stands_in_its_own_table(run: Run) -> 
     assert marked.split()[:3] == [">", "binomial", "20"]
 
 
-def test_default_bounds_are_told_before_anything_is_spent(run: Run) -> None:
+def test_default_bounds_are_noted_by_plan(run: Run) -> None:
     mean = ("--clients", 100, "--rounds", 1, "--task", "mean", "--no-alternatives")
     told = " ".join(run("plan", *mean)[1].split())
     assert "Note: the bounds 0 to 1 are the default, as neither low nor high is given" in told

@@ -94,7 +94,7 @@ def test_a_gap_is_found(folder: Path, run: Run) -> None:
     )
 
 
-def test_another_authority_is_told_by_its_fingerprint(folder: Path, run: Run) -> None:
+def test_another_authority_is_named_by_its_fingerprint(folder: Path, run: Run) -> None:
     assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in refusal(
         run, "transcript", "verify", files(folder)[0], "--authority", "00" * 32, code=42
     )
@@ -121,7 +121,7 @@ def test_bad_input(folder: Path, arguments: list[str], said: str, run: Run) -> N
     assert "Traceback" not in err
 
 
-def test_show_says_who_left_where_and_what_it_doesnt_prove(folder: Path, run: Run) -> None:
+def test_show_lists_dropouts_and_what_is_not_proved(folder: Path, run: Run) -> None:
     code, out, _ = run("transcript", "show", folder / "dropouts")
     words = " ".join(out.split())
     assert code == 0
@@ -159,6 +159,6 @@ def test_show_of_a_drawn_cohort(folder: Path, run: Run) -> None:
     )
 
 
-def test_a_studys_folder_is_told_where_its_transcripts_lie(tmp_path: Path, run: Run) -> None:
+def test_for_a_studys_folder_the_transcripts_are_named(tmp_path: Path, run: Run) -> None:
     (tmp_path / "coordinator" / "transcripts").mkdir(parents=True)
     assert f"such as {tmp_path}/coordinator/transcripts/*.transcript" in refusal(run, "transcript", "show", tmp_path)

@@ -32,7 +32,7 @@ def planned(task: str, options: dict[str, Any], **others: Any) -> Plan:
 
 
 def play(task: str, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """All rounds with everybody there, with the encoder's own noise; what is released then."""
+    """All rounds with all participants, with the encoder's own noise; what is released then."""
     made = make_task(task, options)
     learner: Any = made.learner(make_server_optimizer("fedavg", 1.0, 0.0, 0.0, 1e-3), empty())
     values = np.linspace(3.0, 9.0, plan.clients)
@@ -58,7 +58,7 @@ def play(task: str, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
         ("histogram", {"column": 0, "high": 12, "bins": 6}),
     ],
 )
-def test_what_depends_on_nobodys_data_is_told_exactly(task: str, options: dict[str, Any]) -> None:
+def test_errors_that_do_not_depend_on_data_are_exact(task: str, options: dict[str, Any]) -> None:
     for rounds, mechanism in ((1, "ddgauss"), (3, "gaussian")):
         plan = planned(task, options, rounds=rounds, mechanism=mechanism)
         expected = expected_errors(plan, task, options)
@@ -83,7 +83,7 @@ def test_a_counted_mean_lies_between_the_middle_and_the_bounds() -> None:
     assert expected["standard_error_middle"] == pytest.approx(expected["standard_error"] / np.sqrt(2))
 
 
-def test_a_quantiles_share_is_at_most_as_unsure_as_told() -> None:
+def test_a_quantiles_share_has_at_most_the_expected_error() -> None:
     options = {"high": 12, "bins": 64, "quantiles": "0.25,0.5"}
     plan = planned("quantile", options)
     expected = (expected_errors(plan, "quantile", options) or {})["values"]

@@ -93,7 +93,7 @@ def enrolled(participants: int = 13) -> StudyView:
     )
 
 
-def test_people_who_enrolled_are_told_apart_on_80_columns() -> None:
+def test_enrolled_hosts_are_distinct_on_80_columns() -> None:
     text = "\n".join(drawn(enrolled(9), [], width=80, height=30))
     for number in range(8):
         assert f"{number * 2654435761 % 2**32:08x}  " in text
@@ -114,7 +114,7 @@ def test_a_reason_is_read_whole_on_80_columns() -> None:
     assert "round 1  Keys  participant 4  refused by its policy or budget" in text
 
 
-def test_who_is_lost_has_another_sign(stream: Callable[..., Events]) -> None:
+def test_lost_participants_have_another_sign(stream: Callable[..., Events]) -> None:
     assert "\n".join(drawn(StudyView().apply_all(stream(until=5)), [])).count("□") == 20
 
 
@@ -140,7 +140,7 @@ def test_plain_lines_without_a_terminal(events: Events) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 130])
-def test_whom_epsilon_trusts_is_never_cut_off(events: Events, without_noise: list[float], width: int) -> None:
+def test_the_condition_of_epsilon_is_never_cut_off(events: Events, without_noise: list[float], width: int) -> None:
     assert isinstance(events[0], StudyStarted)
     started = replace(events[0], plan={**events[0].plan, "adversary": "curious"})
     lines = drawn(StudyView().apply_all([started, *events[1:]]), without_noise, width, 24)

@@ -192,8 +192,8 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
     for told in (
         "of 8, at delta 1e-05; zero-out, if the coordinator is trusted",
         "it saw one sum over 7 updates without noise, no single update, and added the noise itself",
-        "What everybody else can learn",
-        "Against everybody except the coordinator, which is trusted.",
+        "What all others can learn",
+        "Against all readers except the coordinator, which is trusted.",
         "epsilon doesn't bound what it learns itself",
         "none of the noise is theirs",
     ):
@@ -203,8 +203,8 @@ def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
         assert false not in text[: text.index("The plan")] + promised, false
 
 
-def test_whether_anybody_is_drawn_is_said_where_two_epsilons_are_the_same() -> None:
-    """The naive page takes equal figures for everybody in each round."""
+def test_sampling_is_stated_where_two_epsilons_are_the_same() -> None:
+    """The naive page takes equal figures as a sign that all take part in each round."""
     drawn = {"sampling": "lottery", "population": 12}
     nobody = "No sampling, so coordinator and released are equal."
     no_smaller = "Against readers of the models only, this gives no smaller bound here: coordinator and released are"
@@ -222,7 +222,7 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     text = page_of("ddgauss", adversary="curious")
     for told in (
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
-        "It is trusted to tell everybody the same: the plan is for a curious coordinator",
+        "It is trusted to tell all the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
         "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
         "trusted to follow the protocol: it sends everybody the same, and reads what it can; nobody signs who is in a "
@@ -236,11 +236,11 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     assert "nobody alone: each of h_min honest" in page_of("ddgauss")
 
 
-def test_each_for_itself_is_replace_one_whoever_colludes() -> None:
+def test_local_noise_is_replace_one_for_any_colluders() -> None:
     text = page_of("local-gaussian")
     for told in (
         "of 8, at delta 1e-05; replace-one, even if all others collude",
-        "What anybody can learn",
+        "What any reader can learn",
         "Adjacency is replace-one",
         "a participant counts on its own noise only",
     ):
@@ -294,7 +294,7 @@ def test_why_epsilon_jumps_is_said_below_its_chart(events: Events) -> None:
     assert "charged in full with the first round" in render(StudyView().apply_all(events), Extras())
 
 
-def test_a_file_that_is_no_study_is_told_apart(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_a_file_that_is_no_study_is_refused(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "visits0.csv").write_text("age,label\n1,0\n")
     assert "is no study: name the study's folder, or its study.toml." in refusal(
         run, "report", tmp_path / "visits0.csv"

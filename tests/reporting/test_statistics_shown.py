@@ -115,7 +115,7 @@ def test_what_the_figures_are_over() -> None:
     assert "± is one standard error" in told
     assert "at 95 %" in " ".join(about(QUANTILES))
     noisy = MEAN | {"values": [{"name": "a", "value": 1.0, "answered": 0.9, "answered_error": 0.06}]}
-    assert "had a value" not in " ".join(about(noisy))  # everybody may have had one
+    assert "had a value" not in " ".join(about(noisy))  # all may have had one
 
 
 @pytest.mark.parametrize("released", STATISTICS)
@@ -236,7 +236,7 @@ def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
     assert json.dumps(dict(view.released))
 
 
-def test_what_she_is_shown_before_she_joins() -> None:
+def test_what_is_shown_before_joining() -> None:
     from types import SimpleNamespace
 
     from client.joining.description import _task

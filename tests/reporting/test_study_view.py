@@ -81,7 +81,7 @@ def test_gathering_before_a_round(events: Events) -> None:
     assert waiting(view) == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
 
 
-def test_plain_lines_say_whom_it_waits_for_at_once_and_every_ten_seconds() -> None:
+def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
     lines, told = PlainLines(StudyView()), []
     for tenth in range(0, 250, 5):
         told += [(tenth / 10, line) for line in lines.of(connecting(5, at=100 + tenth / 10))]
@@ -104,7 +104,7 @@ def test_states_of_participants(stream: Callable[..., Events]) -> None:
     assert [(number, phase, len(members)) for number, phase, _, members in groups] == [(5, "MaskedInputCollection", 20)]
 
 
-def test_who_was_away(events: Events) -> None:
+def test_absent_participants(events: Events) -> None:
     view = StudyView().apply_all(events)
     away = set(view.members("host-03") + view.members("host-07"))
     assert view.absent[5] == frozenset()
@@ -112,7 +112,7 @@ def test_who_was_away(events: Events) -> None:
     assert view.absent[8] == frozenset()
 
 
-def test_a_coordinator_that_starts_again_finds_nobody(events: Events) -> None:
+def test_after_a_restart_no_participant_is_connected(events: Events) -> None:
     view = StudyView().apply_all([*events, replace(events[0], seq=9999)])
     assert view.connected == set()
     assert len(view.rounds) == 15
@@ -130,18 +130,18 @@ def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: 
 
 def test_a_finished_study_served_again_says_so(events: Events) -> None:
     view = StudyView().apply_all([*events, events[0], events[-1]])
-    assert view.lost == StudyView().apply_all(events).lost  # whoever was there at its end wasn't lost
+    assert view.lost == StudyView().apply_all(events).lost  # those connected at its end weren't lost
     assert waiting(view) == "Already finished: 15 of 15 rounds"
     assert waiting(StudyView().apply_all([events[0], events[-1]])) == "Already finished: 15 of 15 rounds"
 
 
-def test_nobody_is_lost_after_the_end(events: Events) -> None:
+def test_no_participant_is_lost_after_the_end(events: Events) -> None:
     view = StudyView().apply_all(events)
     view.apply(ParticipantLost(participant=3, host="host-01", reason="closed"))
     assert view.lost == set()
 
 
-def test_after_an_abort_who_is_connected_is_not_dropped(events: Events) -> None:
+def test_after_an_abort_a_connected_participant_is_not_dropped(events: Events) -> None:
     view = StudyView().apply_all(events[:101])
     view.apply(AttemptStarted(round=1, attempt=1, cohort=100))
     view.apply(ParticipantDropped(round=1, attempt=1, phase="ShareKeys", participant=3))
@@ -183,7 +183,7 @@ def test_what_an_epsilon_holds_for_is_said_beside_it(
     assert max(map(len, lines)) <= 100
 
 
-def test_the_last_model_is_told_by_its_round_not_by_the_files_times(events: Events, tmp_path: Path) -> None:
+def test_the_last_model_is_found_by_its_round(events: Events, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     for number, age in ((9, 3.0), (15, 1.0), (14, 2.0)):  # the newest round has the oldest file, as after a copy
@@ -217,7 +217,7 @@ def refused_attempts(attempts: int = 3) -> Events:
     return [replace(event, seq=number, at=float(number)) for number, event in enumerate(said, 1)]
 
 
-def test_a_refusal_is_told_once_in_each_attempt_and_counts_once_in_a_round() -> None:
+def test_a_refusal_is_reported_per_attempt_and_counted_per_round() -> None:
     view, lines = told_of(refused_attempts())
     assert lines.count(f"round 3, AdvertiseKeys: dropped participant 4 (host-04): {REFUSED}") == 3
     assert lines[-1] == "round 3, AdvertiseKeys: attempt 3 aborted: 1 participants, 2 needed"  # counts said once
@@ -228,7 +228,7 @@ def test_a_refusal_is_told_once_in_each_attempt_and_counts_once_in_a_round() -> 
     assert line == "dropouts            1 participant in 1 round, 3 attempts aborted"
 
 
-def test_who_refused_by_policy_is_named_when_the_study_stops() -> None:
+def test_participants_that_refused_are_named_when_the_study_stops() -> None:
     assert REFUSED_BY_POLICY == REFUSED
     view = StudyView(history=False)
     assert why_stopped(view).startswith("the study stopped: a round failed as often as it may. Start what is missing")
@@ -261,7 +261,7 @@ def test_no_colluders_are_named_where_they_make_no_difference() -> None:
 
 
 def test_a_roster_that_grows_and_shrinks() -> None:
-    """Who was revoked is neither connected nor away; who joined later has a number that nobody had before."""
+    """A revoked participant is neither connected nor away; one that joined later has a new number."""
     view = StudyView().apply_all([StudyStarted(at=1.0, participants=3, members=(0, 1, 4), rounds=9)])
     too_few = WaitingForEnrolment(at=2.0, round=1, attempt=1, received=3, needed=4, first=True)
     view.apply(too_few)

@@ -1,4 +1,4 @@
-"""How an end that somebody asks for comes about: noted at first, and at once for who asks twice."""
+"""A request to stop: the first is noted, the second interrupts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_first_is_noted_and_the_second_interrupts() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_who_asks_twice_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_request_to_stop_does_not_wait(tmp_path: Path) -> None:
     ready, asked = tmp_path / "ready", StopRequest()
     deaf = f"import signal, time\nsignal.signal(15, print)\nopen({str(ready)!r}, 'w').close()\ntime.sleep(60)"
     child = Child("deaf", [], tmp_path / "log")

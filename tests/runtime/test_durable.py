@@ -1,4 +1,4 @@
-"""The writer thread: what is reported as durable is there, one bad write spoils no other, and nobody waits for ever."""
+"""The writer thread: what is reported as durable is there, a bad write spoils no other, no caller waits for ever."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_what_was_queued_is_written_before_the_file_is_closed(tmp_path: Path) ->
     assert len(names(store)) == 50
 
 
-def test_nobody_waits_for_a_closed_file(tmp_path: Path) -> None:
+def test_a_closed_file_refuses_at_once(tmp_path: Path) -> None:
     store = DurableStore(tmp_path / "facts.sqlite", SCHEMA, APPLICATION)
     store.close()
     with pytest.raises(StorageError, match="closed"):
@@ -190,7 +190,7 @@ def mode(path: Path) -> int:
 
 
 def test_files_are_their_owners_alone_from_the_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the umask: SQLite by itself makes files that everybody can read."""
+    """For any umask: SQLite by itself makes files that all users can read."""
     seen: list[int] = []
     connect = sqlite3.connect
 

@@ -1,4 +1,4 @@
-"""A key is read only from a file that nobody else can read, change or replace, and written only to a new one."""
+"""A key is read only from a file that no other user can read, change or replace, and written only to a new one."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Another:
 
 @pytest.mark.parametrize("name", ["a.key", "keys"])
 def test_another_users_file_or_folder(key: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may read everybody's files, but must not take a key from just anybody either."""
+    """Root may read all files, but must not take a key from any user either."""
     Another(monkeypatch, {name}, uid=os.geteuid() + 4711)
     with pytest.raises(KeyFileError, match=r"belongs to another user .* chown"):
         read_key_file(key)
@@ -188,7 +188,7 @@ def test_the_file_that_was_looked_at_is_the_one_that_is_read(key: Path, monkeypa
         about = fstat(descriptor)
         if key.exists():
             key.rename(key.with_name("before"))
-            key.write_bytes(b"of somebody else")
+            key.write_bytes(b"of another user")
             key.chmod(0o644)
         return about
 

@@ -1,4 +1,4 @@
-"""Logs of the processes: where there is no terminal every line is JSON, whoever wrote it."""
+"""Logs of the processes: without a terminal every line is JSON, those of libraries too."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_lines_of_verbs_have_the_same_keys() -> None:
     }
 
 
-def test_a_wait_is_told_when_something_changed_and_now_and_then() -> None:
+def test_a_wait_is_reported_on_changes_and_periodically() -> None:
     from sordino.cli.serve import Waits
 
     waits = Waits(every_s=10)

@@ -44,7 +44,7 @@ def test_text_of_a_peer() -> None:
 
 @contextlib.asynccontextmanager
 async def stranger(method: str, answer: Callable[[bytes, Any], Any]) -> AsyncIterator[tuple[str, bytes]]:
-    """Somebody who answers as it suits him: his address and certificate authority."""
+    """A server that gives this answer: its address and certificate authority."""
     authority, key = Authority(), new_key()
     certificate = authority.tls.issue_server(key.public_key(), (), datetime.datetime.now(datetime.UTC))
     server = grpc.aio.server()

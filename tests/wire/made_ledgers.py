@@ -42,7 +42,7 @@ def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
     return LedgerEntry(**values | changes)
 
 
-def hers(round_: int, who: str = "11" * 32, attempt: int = 1, **changes: Any) -> LedgerEntry:
+def own_row(round_: int, who: str = "11" * 32, attempt: int = 1, **changes: Any) -> LedgerEntry:
     """A participant's row."""
     return entry(round_, attempt, **{"participants": None, "identity": who, "data": who, **changes})
 

@@ -43,7 +43,7 @@ def test_the_same_keys_are_held_once() -> None:
     assert writer.write(CohortKeys(tuple(members))) is writer.write(CohortKeys(tuple(members)))
 
 
-def test_nobody_is_taken_for_somebody_else() -> None:
+def test_no_participant_is_taken_for_another() -> None:
     """The same participant in full and as a digest, and then in full again."""
     writer = codec.CohortKeysWriter(1, 1)
     full = CohortKeys(((5, advertisement(5)),))
@@ -62,7 +62,7 @@ def test_neighbour_shares() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 40])
-def test_an_unmasking_request_with_uploads_of_its_own(others: int) -> None:
+def test_an_unmasking_request_with_uploads(others: int) -> None:
     """Signatures and uploads are the receiver's own; each signature is serialised once."""
     uploads = tuple((bytes([who + 1]) * 32, bytes([who]) * 64) for who in range(others))
     writer = codec.UnmaskingRequestWriter(3, 1)

@@ -1,4 +1,4 @@
-"""Certificates: whom they name, that neither side's serves the other side, and that nobody else can issue any."""
+"""Certificates: whom they name, that neither side's serves the other side, and that only the authority issues any."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_participant_issues_nothing(tmp_path: Path) -> None:
     assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)
 
 
-def test_whom_a_certificate_names() -> None:
+def test_names_in_a_certificate() -> None:
     certificate, key = client_pair()
     assert named_in(certificate, AUTHORITY.pem) == [identity_uri(IDENTITY)]
     leaf = x509.load_pem_x509_certificate(certificate)

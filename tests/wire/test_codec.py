@@ -104,7 +104,7 @@ def test_requests_with_uploads_were_seen(recorded: Recorded) -> None:
     assert codec.write_unmasking_request(1, 1, recorded.asked[UNMASK, 0]).uploads
 
 
-def test_digests_of_those_who_are_no_neighbours() -> None:
+def test_digests_of_participants_that_are_no_neighbours() -> None:
     message = CohortKeys(((0, b"d" * 32), (70_000, b"e" * 32)))
     assert codec.read_cohort_keys(codec.write_cohort_keys(1, 1, message)) == message
 

@@ -106,7 +106,7 @@ def test_a_code_hides_its_secret() -> None:
     assert CODE.code_id not in (CODE.secret, CODE.fingerprint)
 
 
-def test_every_wrong_letter_and_every_swap_is_told() -> None:
+def test_every_wrong_letter_and_every_swap_is_found() -> None:
     """A code without a checksum would name another authority or hold another secret, and fail far away."""
     text = CODE.to_text()
     for place in range(6, len(text)):
@@ -149,7 +149,7 @@ def test_what_is_no_code(change: Callable[[str], str], kind: type[InvalidCode], 
     assert CODE.to_text()[6:20] not in str(caught.value)
 
 
-def test_time_is_told_apart_from_slips() -> None:
+def test_expiry_is_distinguished_from_typing_errors() -> None:
     JoinCode.from_text(CODE.to_text()).check_time(CODE.expires - 1)
     with pytest.raises(ExpiredCode, match="has expired"):
         CODE.check_time(CODE.expires)
@@ -205,7 +205,7 @@ def test_a_mac_is_good_for_one_request(changes: dict[str, object]) -> None:
     data = json.loads(make_request(forged, signer, other_code if "code_id" in changes else CODE))
     data["mac"] = honest.mac.hex()
     assert not read_request(json.dumps(data, separators=(",", ":")).encode()).mac_is(CODE.secret)
-    # And nobody but the identity's owner can change a field and keep the signature.
+    # And only the identity's owner can change a field and keep the signature.
     data["signature"] = honest.signature.hex()
     with pytest.raises(InvalidRequest, match="signed by its identity"):
         read_request(json.dumps(data, separators=(",", ":")).encode())
@@ -364,7 +364,7 @@ def test_an_answer_of_the_first_format_is_read_and_has_no_place() -> None:
     old = dataclasses.replace(ANSWER, place=0)
     fields = json.loads(sign_answer(ANSWER, AUTHORITY)) | {"format": "sordino-enrolment-answer-1"}
     del fields["place"]
-    with pytest.raises(InvalidAnswer, match="isn't signed"):  # nobody can strike the place out of a later one
+    with pytest.raises(InvalidAnswer, match="isn't signed"):  # the place of a later one can't be removed
         verify_answer(json.dumps(fields).encode(), PUBLIC)
     texts = (b"accepted", b"", b"laptop", ANSWER.certificate)
     statement = encode("sordino/v1/enrolment-answer", bytes(32), *texts, number(3))

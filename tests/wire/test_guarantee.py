@@ -19,7 +19,7 @@ def test_of_a_malicious_coordinator_the_mechanism_alone_decides() -> None:
 
 @pytest.mark.parametrize("adversary", [CURIOUS, SEMI_MALICIOUS])
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "binomial"])
-def test_nobody_alone_is_trusted_only_where_the_coordinator_may_lie(mechanism: str, adversary: str) -> None:
+def test_a_coordinator_that_may_not_lie_is_trusted(mechanism: str, adversary: str) -> None:
     """The naive words are those of the mechanism, whatever the coordinator is trusted with."""
     trust = trust_of(mechanism, adversary)
     assert trust.words.partition(":")[0].startswith(SHORT[adversary])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import wire.records.ledger
 from runtime.durable import StorageError
-from tests.wire.made_ledgers import OTHER, ROWS, STUDY, entry, fill, hers, open_
+from tests.wire.made_ledgers import OTHER, ROWS, STUDY, entry, fill, open_, own_row
 from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,
@@ -125,7 +125,7 @@ def test_sql_itself_refuses_to_change_rows(path: Path) -> None:
 
 
 def tamper(path: Path, *statements: tuple[str, tuple[Any, ...]] | str) -> None:
-    """As somebody would who has the file."""
+    """As an attacker with the file would."""
     connection = sqlite3.connect(path)
     connection.execute("DROP TRIGGER IF EXISTS rows_stay")
     connection.execute("DROP TRIGGER IF EXISTS rows_are_kept")
@@ -428,7 +428,7 @@ def test_a_missing_one_is_made_only_where_there_was_none(tmp_path: Path) -> None
         (About(PARTICIPANT), "is a coordinator's ledger, not a participant's"),
     ],
 )
-def test_another_studys(path: Path, about: About, told: str) -> None:
+def test_a_ledger_of_another_study(path: Path, about: About, told: str) -> None:
     before = everything(path.parent)
     with pytest.raises(LedgerError, match=told):
         open_(path, about)
@@ -471,7 +471,7 @@ def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, c
                 first.result()
         else:
             assert first.result().number == rows
-        with pytest.raises(LedgerError, match="the end"):  # nobody knows what is on the disk: nothing more is written
+        with pytest.raises(LedgerError, match="the end"):  # it is unknown what is on the disk: nothing more is written
             ledger.append(entry(ROWS + 2)).result()
     ledger.close()
     assert "next_head" in json.loads(head_file(path).read_text())
@@ -526,7 +526,7 @@ def test_a_disk_that_takes_no_more(path: Path) -> None:
         (entry(6, delta=1e-6), "its delta is not that"),
         (entry(6, adjacency="replace-one"), "its adjacency is not that"),
         (entry(6, colluders=1, honest=4), "its colluders is not that"),
-        (hers(6), "no row of a coordinator"),
+        (own_row(6), "no row of a coordinator"),
     ],
 )
 def test_rows_that_cannot_follow(path: Path, row: LedgerEntry, told: str) -> None:
@@ -542,7 +542,7 @@ def test_two_studies_share_a_participants_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     for study, digest in (("seven", STUDY), ("eight", OTHER)):
         ledger = open_(path, About(PARTICIPANT))
-        ledger.append(hers(1, study=study, study_sha256=digest)).result()
+        ledger.append(own_row(1, study=study, study_sha256=digest)).result()
         with pytest.raises(InvalidRow, match="no row of a participant"):
             ledger.append(entry(2))
         ledger.close()

@@ -1,4 +1,4 @@
-"""Attempts within a day, told by the rows alone: across restarts, studies and clocks that are put back."""
+"""Attempts within a day, by the rows alone: across restarts, studies and clocks that are put back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.made_ledgers import OTHER, STUDY, hers
+from tests.wire.made_ledgers import OTHER, STUDY, own_row
 from wire.records.ledger import PARTICIPANT, About, Ledger, read_ledger
 from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import DAY_S, Pace, Totals
@@ -20,9 +20,9 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     for study, digest in (("seven", STUDY), ("eight", OTHER)):
         ledger = Ledger(path, About(PARTICIPANT), create=True)
-        ledger.append(hers(1, at=NOON, study=study, study_sha256=digest)).result()
-        ledger.append(hers(1, at=NOON + 5, study=study, study_sha256=digest, kind=EXACT)).result()
-        ledger.append(hers(1, "22" * 32, at=NOON + 6, study=study, study_sha256=digest)).result()
+        ledger.append(own_row(1, at=NOON, study=study, study_sha256=digest)).result()
+        ledger.append(own_row(1, at=NOON + 5, study=study, study_sha256=digest, kind=EXACT)).result()
+        ledger.append(own_row(1, "22" * 32, at=NOON + 6, study=study, study_sha256=digest)).result()
         ledger.close()
     pace = read_ledger(path)[2].pace
     # Two studies, two identities each: two attempts; a row that replaces a charge is none.
@@ -66,5 +66,5 @@ def test_no_clock_gives_more_than_the_limit_within_a_day_of_the_latest_time(cloc
 def test_only_a_day_is_kept(count: int) -> None:
     totals = Totals()
     for n in range(1, count):
-        totals.add(hers(n, at=NOON + 60.0 * n, cost=0.1))
+        totals.add(own_row(n, at=NOON + 60.0 * n, cost=0.1))
     assert len(totals.pace._charged) == DAY_S // 60

@@ -71,7 +71,7 @@ def test_documents_come_back_whole(options: dict[str, Any]) -> None:
     json.dumps(plan_figures(plan), allow_nan=False)
 
 
-def test_a_document_says_whose_the_data_are_where_they_are_the_participants_own() -> None:
+def test_a_document_states_own_data_only_where_it_is_true() -> None:
     plain = document(plan_study(**WANTED, **coding(LAYERS, clip=2.0)))
     own = replace(plain, own_data=True)
     assert b"own_data" not in plain.to_bytes()
@@ -106,7 +106,7 @@ def test_what_contradicts_itself_is_refused() -> None:
             coding(LAYERS, **change)
 
 
-def test_what_nobody_can_check_is_never_served() -> None:
+def test_sampling_that_cannot_be_checked_is_never_served() -> None:
     sampled = WANTED | {"sampling": "poisson", "population": 6000}
     for target, told in (("conditional", "comparison"), ("released", "nobody could check")):
         plan = plan_study(**sampled, target=target, **coding(LAYERS, clip=1.0))
@@ -250,7 +250,7 @@ def test_rosters_that_the_plan_does_not_cover() -> None:
     check_roster_fits(larger, roster(5000, 10))
 
 
-def test_figures_that_nobody_can_state_are_null() -> None:
+def test_figures_that_cannot_be_stated_are_null() -> None:
     huge = plan_study(
         **WANTED | {"sampling": "poisson", "population": 10**6, "rounds": 1500, "epsilon": 8.0},
         target="conditional",

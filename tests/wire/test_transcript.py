@@ -1,4 +1,4 @@
-"""A transcript holds when the round was played as the protocol says, and whoever changes one is found at a named check.
+"""A transcript holds when the round was played as the protocol says, and any change is found by a named check.
 
 The changed ones are signed again with the coordinator's own key, as a coordinator that lies would sign them: a verifier
 that looks at that signature alone takes them all.
@@ -157,7 +157,7 @@ def test_it_is_the_same_file_however_often_it_is_written() -> None:
     assert read_transcript(written("whole")).data == written("whole")
 
 
-def test_who_was_caught_is_named_in_the_sum_or_not() -> None:
+def test_caught_participants_are_named_in_the_sum_or_not() -> None:
     """Inconsistent shares that cost nothing leave their dealer in u3; who sent something else never got to u1."""
     finished = round_of("absent")
     first, last = (finished.config.roster.identity(who) for who in (0, 6))
@@ -324,7 +324,7 @@ def smaller_u1(found: Transcript, finished: Finished) -> Transcript:
 
 
 def another_in_u1(position: int) -> Change:
-    """Somebody who wasn't asked, with keys that she signed for this very round."""
+    """A participant that wasn't asked, with keys that it signed for this very round."""
 
     def change(found: Transcript, finished: Finished) -> Transcript:
         losers = sorted(set(range(len(finished.config.roster))) - finished.config.invited)
@@ -451,13 +451,13 @@ def caught_are(*people: int | bytes, out: tuple[int, ...] = ()) -> Change:
 
 LIES: dict[str, tuple[str, str, Change]] = {
     "a survivor is left out": ("six", Check.QUORUM, fewer_survivors),
-    "somebody who left is a survivor": ("whole", Check.QUORUM, more_survivors),
+    "a participant that left is a survivor": ("whole", Check.QUORUM, more_survivors),
     "u2 and u3 are swapped": ("whole", Check.SETS, sets_swapped),
     "u3 is too small": ("whole", Check.SETS, too_few),
-    "u2 holds somebody who isn't in u1": ("whole", Check.SETS, lambda t, _: replace(t, u2=(*t.u2, 7))),
+    "u2 holds a participant that isn't in u1": ("whole", Check.SETS, lambda t, _: replace(t, u2=(*t.u2, 7))),
     "u1 forgets who left": ("whole", Check.QUORUM, smaller_u1),
-    "u1 holds somebody who wasn't drawn": ("drawn", Check.LOTTERY, another_in_u1(-1)),
-    "u1 holds somebody who isn't on the roster": ("whole", Check.LOTTERY, another_in_u1(7)),
+    "u1 holds a participant that wasn't drawn": ("drawn", Check.LOTTERY, another_in_u1(-1)),
+    "u1 holds a number that isn't on the roster": ("whole", Check.LOTTERY, another_in_u1(7)),
     "keys are the coordinator's": ("whole", Check.ADVERTISEMENTS, advertised(2, own_keys)),
     "keys are another member's": ("whole", Check.ADVERTISEMENTS, advertised(2, lambda t, _: t.advertisements[4])),
     "a colluder repeats a key": (
@@ -484,7 +484,7 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "another attempt": ("whole", Check.ADVERTISEMENTS, lambda t, f: charged(replace(t, attempt=2), f)),
     "another model": ("whole", Check.ADVERTISEMENTS, lambda t, _: replace(t, model_sha256=bytes(32))),
     "another version of the roster": ("whole", Check.ADVERTISEMENTS, another_roster(version=2)),
-    "a roster without somebody who left": ("whole", Check.LOTTERY, another_roster(members=(0, 2, 3, 4, 5, 6))),
+    "a roster without a participant that left": ("whole", Check.LOTTERY, another_roster(members=(0, 2, 3, 4, 5, 6))),
     "a roster that the coordinator signed": ("whole", Check.ROSTER, another_roster(coordinator_key())),
     "a roster of another study": ("whole", Check.ROSTER, another_roster(study="another")),
     "a roster larger than the plan": ("whole", Check.FIT, another_roster(members=tuple(range(8)))),
@@ -530,8 +530,8 @@ LIES: dict[str, tuple[str, str, Change]] = {
         Check.SETS,
         lambda t, f: replace(t, excluded=(Excluded(f.config.roster.identity(0), "cheated"),)),
     ),
-    "somebody who isn't on the roster is caught": ("whole", Check.SETS, caught_are(bytes(32))),
-    "somebody is caught twice": ("whole", Check.SETS, caught_are(0, 0)),
+    "an identity that isn't on the roster is caught": ("whole", Check.SETS, caught_are(bytes(32))),
+    "a participant is caught twice": ("whole", Check.SETS, caught_are(0, 0)),
     "who is excluded is caught again": ("absent", Check.SETS, caught_are(6, out=(6,))),
 }
 

@@ -76,7 +76,7 @@ REQUEST_VERSION = b"\x02\x01\x00\x30\x00\x30\x59", b"\x02\x01\x07\x30\x00\x30\x5
 
 @pytest.mark.parametrize("change", [REQUEST_VERSION, CURVE])
 def test_a_request_for_a_certificate(change: tuple[bytes, bytes]) -> None:
-    """Whoever reaches the port for enrolment can send one: it must cost her a refusal and nobody a traceback."""
+    """Any client that reaches the port for enrolment can send one: it gets a refusal, and there is no traceback."""
     identity = IdentityKey.generate(lambda count: bytes(range(count)))
     asked = EnrolmentRequest("renew", "clinics", identity.public, "pc", CSR, 1.0)
     fields = json.loads(make_request(asked, identity, None))

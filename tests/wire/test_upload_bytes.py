@@ -16,7 +16,7 @@ KEY, SHARE_BYTES, SIGNATURE, HASH, SALT, TAG = 32, 32, 64, 32, 16, 16
 
 
 def sent_bytes(attempt: Attempt, who: int) -> int:
-    """All control messages of one participant as protobuf, and the vector; no signature where nobody signs."""
+    """All control messages of one participant as protobuf, and the vector; no signature where none is required."""
     upload = attempt.sent[MASK, who]
     messages = (
         {"advertise_keys": codec.write_advertisement(attempt.sent[ADVERTISE, who])},

@@ -50,10 +50,8 @@ class LedgerError(StorageError):
 
 
 class ChangedLedger(LedgerError):
-    """The ledger was changed after it was written.
-
-    Attributes:
-        row: the first that is wrong, from 1; None if it isn't a single row.
+    """The ledger was changed after it was written; ``row``: the first wrong one, from 1, or None if it isn't a single
+    row.
     """
 
     def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
@@ -89,17 +87,14 @@ class Row:
 class About:
     """What a ledger is for; its hash begins the chain.
 
-    Attributes:
-        side: `COORDINATOR` or `PARTICIPANT`.
-        study, study_sha256: the one study of a coordinator's ledger (name and document, hexadecimal); both are empty
-            in a participant's, which holds all studies over the same data.
-        mark: 32 random hexadecimal digits that distinguish ledgers of the same study.
+    A coordinator's ledger has one study (name, and SHA-256 of its document, hexadecimal); in a participant's, which
+    holds all studies over the same data, both are empty.
     """
 
-    side: str
+    side: str  # `COORDINATOR` or `PARTICIPANT`
     study: str = ""
     study_sha256: str = ""
-    mark: str = ""
+    mark: str = ""  # 32 random hexadecimal digits that distinguish ledgers of the same study
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
@@ -108,16 +103,13 @@ class About:
     @classmethod
     def from_bytes(cls, data: bytes) -> About:
         """Inverse of `to_bytes`; raises `ValueError`."""
-        try:
+        with contextlib.suppress(RecursionError, TypeError, KeyError):
             values = json.loads(data)
-        except RecursionError as error:
-            raise ValueError("not the beginning of a ledger") from error
-        if not isinstance(values, dict) or not all(isinstance(values.get(name), str) for name in vars(cls(""))):
-            raise ValueError("not the beginning of a ledger")
-        about = cls(values["side"], values["study"], values["study_sha256"], values["mark"])
-        if about.to_bytes() != data or about.side not in (COORDINATOR, PARTICIPANT):
-            raise ValueError("not the beginning of a ledger")
-        return about
+            about = cls(values["side"], values["study"], values["study_sha256"], values["mark"])
+            texts = all(isinstance(value, str) for value in vars(about).values())
+            if texts and about.to_bytes() == data and about.side in (COORDINATOR, PARTICIPANT):
+                return about
+        raise ValueError("not the beginning of a ledger")
 
     def check(self, entry: LedgerEntry) -> None:
         """Refuse a row of another study, or of the other side. Raises `InvalidRow`."""
@@ -151,14 +143,10 @@ Visit = Callable[[Row], None]
 def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals]:
     """Check a whole ledger: rows, chain, order, head, and the file beside it. Writes nothing.
 
-    May be called while a writer appends.
+    May be called while a writer appends. ``visit`` is called with each row in order, and again from the first row if
+    the writer has appended meanwhile.
 
-    Args:
-        visit: called with each row in order, and again from the first row if the writer has appended meanwhile.
-
-    Raises:
-        LedgerError: there is no such ledger, or the file isn't one.
-        ChangedLedger: something in it was changed.
+    Raises LedgerError: there is no such ledger, or the file isn't one; ChangedLedger: something in it was changed.
     """
     found = find_ledger(path, visit)
     if found is None:
@@ -391,9 +379,9 @@ class Ledger:
     def append(self, entry: LedgerEntry) -> Future[Row]:
         """Add a row; the future resolves when it is durable. Rows keep the order of calls.
 
-        Raises InvalidRow: the row can't follow those before it; nothing is written.
-
         The future raises `StorageError` if the row isn't written; then no row can be until the ledger is opened again.
+
+        Raises InvalidRow: the row can't follow those before it; nothing is written.
         """
         future: Future[Row] = Future()
         with self._turn:

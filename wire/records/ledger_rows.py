@@ -24,10 +24,8 @@ import numpy as np
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
-CHARGE: Final = "charge"
-"""The attempt costs this much, however it ends."""
-EXACT: Final = "exact"
-"""Replaces the charge at h_min: a quorum has signed a u3 with this participant."""
+CHARGE: Final = "charge"  # the attempt costs this much, however it ends
+EXACT: Final = "exact"  # replaces the charge at h_min: a quorum has signed a u3 with this participant
 EXCLUDED: Final = "excluded"
 """Replaces the charge at h_min: a quorum has signed a u3 without this participant, which costs nothing."""
 KINDS: Final = (CHARGE, EXACT, EXCLUDED)
@@ -206,10 +204,8 @@ def make_entry(
     """Price one attempt.
 
     Args:
-        plan: under which the vectors are encoded.
         participants: u3 by roster position, for a row of the coordinator.
-        identity: of the participant, for its row.
-        data: name of its training data, for a participant's row.
+        identity, data: of the participant, and the name of its training data, for its row.
         survivors: |u3|, for a participant's row; None while it is unknown: then the cost at h_min, the largest.
 
     Raises ValueError: the plan covers no such sum.

@@ -264,8 +264,7 @@ _SAME_IN_A_STUDY: Final = (
 
 DAY_S: Final = 86_400.0
 
-Attempt = tuple[str, int, int]
-"""SHA-256 of the study document in hexadecimal digits, round, attempt."""
+Attempt = tuple[str, int, int]  # SHA-256 of the study document in hexadecimal digits, round, attempt
 
 
 class Pace:

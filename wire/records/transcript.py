@@ -60,12 +60,7 @@ T = TypeVar("T")
 
 
 class InvalidTranscript(ValueError):
-    """A transcript that doesn't hold.
-
-    Attributes:
-        check: the first that fails.
-        sentence: what is wrong.
-    """
+    """A transcript that doesn't hold: the first ``check`` that fails, and a sentence that says what is wrong."""
 
     def __init__(self, check: Check, sentence: str) -> None:
         super().__init__(f"{check}: {sentence}")
@@ -244,7 +239,6 @@ def write_transcript(
     """The file of a finished round.
 
     Args:
-        transcript: of `transcript_of`.
         coordinator_key: whose public half is on the card.
         sum_sha256: SHA-256 of the opened sum, or None where the sum has no noise and could be guessed from its digest.
         next_model_sha256: of the model with which the next round begins.

@@ -53,10 +53,8 @@ class VerifiedTranscript:
 def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscript:
     """Check everything that a single file can prove.
 
-    Args:
-        data: the file.
-        authority: the study's authority, known beforehand: its Ed25519 public key (32 bytes) or its fingerprint (16).
-            None takes the one that the file names; then the result doesn't prove which authority the study has.
+    ``authority`` is the study's, known beforehand: its Ed25519 public key (32 bytes) or its fingerprint (16). None
+    takes the one that the file names; then the result doesn't prove which authority the study has.
 
     Raises InvalidTranscript: names the first `wire.records.transcript.Check` that fails.
     """

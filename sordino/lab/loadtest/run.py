@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from authority.new_study import LocalStudy, make_local_study
 from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
-from runtime.failure import ExitCode, Failure
+from runtime.failure import ExitCode, InputFailure
 from runtime.processes import free_port
 from runtime.text import counted
 from server.events import AttemptStarted
@@ -65,7 +65,7 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
     allow_open_files(options)
     new_study = load_study(options, free_port())
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Failure(ExitCode.INPUT, f"{out} is not empty. Name a folder that is new or empty.")
+        raise InputFailure(f"{out} is not empty. Name a folder that is new or empty.")
     folder = out if out is not None else Path(tempfile.mkdtemp(prefix="sordino-loadtest-"))
     try:
         study = make_local_study(folder / "study", new_study)
@@ -96,10 +96,9 @@ def allow_open_files(options: LoadOptions) -> None:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         most = hard - _OTHER_FILES
         fewer = f"Use --clients {most} or fewer, or raise" if most >= max(3, options.processes) else "Raise"
-        raise Failure(
-            ExitCode.INPUT,
+        raise InputFailure(
             f"{options.clients} participants need {wanted} open files, the system allows {hard}. "
-            f"{fewer} the limit with ulimit -n {wanted}.",
+            f"{fewer} the limit with ulimit -n {wanted}."
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
