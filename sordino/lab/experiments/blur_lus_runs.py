@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from learning.datasets import load_labels
@@ -146,7 +147,7 @@ class Plays:
         steps: int | None = None,
         cohort: int | None = None,
     ) -> SimulationSettings:
-        """One run; what is None is the scale's."""
+        """Return one run; what is None is the scale's."""
         sizes = self.sizes if cohort is None else replace(self.sizes, cohort=cohort)
         if method == VOTES:
             sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options})
@@ -168,7 +169,7 @@ class Plays:
         )
 
     def compare(self, stage: str, methods: Sequence[str], setup: Setup, over: Mapping[str, Sequence[Any]]) -> list[Row]:
-        """Methods against the values of one name, with what was chosen for the rest."""
+        """Compare methods over the values of one name; everything else is as chosen."""
         ((name, values),) = over.items()
         runs = []
         for method in methods:
@@ -177,71 +178,49 @@ class Plays:
                 given.setdefault("clip", setup.clip(given["epsilon"]))
                 rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries} | given
                 runs += [
-                    Run({"method": method, name: value}, self.settings(method=method, seed=seed, **rest), self.last)
+                    Run(
+                        {"method": method, name: value},
+                        self.settings(method=method, seed=seed, **rest),
+                        self.sizes.last,
+                    )
                     for seed in self.seeds
                 ]
         return self.pool.run(stage, runs)
 
-    @property
-    def last(self) -> int:
-        """Evaluations that count."""
-        return self.sizes.last
-
     def choose(self) -> tuple[Setup, list[Choice]]:
-        """The published protocol, on seeds of its own."""
+        """Choose by the published protocol, on the selection's seeds."""
         sizes = self.sizes
-        rates = tuned(
-            self.pool,
+        tune = partial(tuned, self.pool, last=sizes.last)
+        rates = tune(
             "Local rate for all methods: federated averaging without noise and clip",
             {"rate": sizes.rates},
-            lambda *, seed, rate: self.settings(method=FEDAVG, epsilon=None, rate=rate, clip=_NO_CLIP, seed=seed),
-            self.last,
+            partial(self.settings, method=FEDAVG, epsilon=None, clip=_NO_CLIP),
         )
         rate = rates.taken()["rate"]
-        clips = tuned(
-            self.pool,
+        clips = tune(
             f"S of DP-FedAvg, taken for DDGauss and BLUR + LUS, local rate {rate:g}",
             {"clip": sizes.clips},
-            lambda *, seed, epsilon, clip: self.settings(
-                method=FEDAVG, epsilon=epsilon, rate=rate, clip=clip, seed=seed
-            ),
-            self.last,
+            partial(self.settings, method=FEDAVG, rate=rate),
             of={"epsilon": sizes.epsilons},
         )
         found = {epsilon: clips.taken(epsilon)["clip"] for epsilon in sizes.epsilons}
-        both = tuned(
-            self.pool,
+        weights = [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1]
+        both = tune(
             f"lambda and c of BLUR + LUS at {CONDITIONAL} {sizes.middle:g}",
-            {
-                "weight": [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1],
-                "sparsity": sizes.sparsities,
-            },
-            lambda *, seed, weight, sparsity: self.settings(
-                method=OURS,
-                epsilon=sizes.middle,
-                rate=rate,
-                clip=found[sizes.middle],
-                seed=seed,
-                weight=weight,
-                sparsity=sparsity,
-            ),
-            self.last,
+            {"weight": weights, "sparsity": sizes.sparsities},
+            partial(self.settings, method=OURS, epsilon=sizes.middle, rate=rate, clip=found[sizes.middle]),
         )
-        votes = tuned(
-            self.pool,
+        votes = tune(
             f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
             {"queries": _asked(sizes, self.data)},
-            lambda *, seed, queries: self.settings(
-                method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0, seed=seed, queries=queries
-            ),
-            self.last,
+            partial(self.settings, method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0),
         )
         pair = both.taken()
         setup = Setup(rate, found, pair["weight"], pair["sparsity"], votes.taken()["queries"])
         return setup, [rates, clips, both, votes]
 
     def own_rates(self, setup: Setup) -> tuple[list[Row], list[Choice]]:
-        """Every method with local rate and S of its own, at the middle epsilon."""
+        """Run every method at its best local rate and S, at the middle epsilon."""
         sizes, rows, choices = self.sizes, [], []
         rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
         for method in METHODS:
@@ -255,10 +234,10 @@ class Plays:
                 f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
                 {"rate": sizes.rates, "clip": clips},
                 one,
-                self.last,
+                self.sizes.last,
             )
             own = choice.taken()
-            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.last) for seed in self.seeds]
+            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.sizes.last) for seed in self.seeds]
             rows += self.pool.run(f"{method} with a rate of its own", runs)
             choices.append(choice)
         return rows, choices
