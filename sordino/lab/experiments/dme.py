@@ -1,8 +1,8 @@
-"""Distributed mean estimation ([KLS21] section 6.1): what the noise, the grid and the word length cost in accuracy.
+"""Distributed mean estimation ([KLS21] section 6.1): the cost of noise, grid and word length in accuracy.
 
-Each participant holds a vector on the sphere whose radius is the clip. One round, nobody leaves, nobody colludes: the
-published setting. Every trial draws new vectors and a new rotation from a public seed, and runs the encoder of a study
-as it is: encode for each participant, sum modulo 2^B, decode. Noise and rounding draw on the operating system.
+Each participant holds a vector on the sphere whose radius is the clip. One round; none leave or collude, as published.
+Every trial draws new vectors and a new rotation from a public seed, and runs a study's encoder: encode for each
+participant, sum modulo 2^B, decode. Noise and rounding draw on the operating system.
 
 Closed form of the mean squared error of one value of the mean, for n participants, granularity g and the variance s^2
 of one noise share in grid units:
@@ -69,11 +69,7 @@ Chunk = tuple[int, Setting, range]
 
 
 def plan_of(setting: Setting) -> Plan:
-    """One round in which everybody survives and nobody colludes.
-
-    Raises:
-        InfeasiblePlan: no plan keeps it.
-    """
+    """Return the plan of one round in which all survive and none collude; `InfeasiblePlan` if there is none."""
     return plan_study(
         mechanism=setting.mechanism,
         clients=setting.clients,
