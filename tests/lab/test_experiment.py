@@ -180,8 +180,8 @@ def test_the_table_of_closed_forms(run: Run) -> None:
     assert "Adjacency: zero-out (skellam), replace-one (local-gaussian)" in out
 
 
-def test_what_is_about_common_noise_is_not_said_of_others(run: Run) -> None:
-    """The naive summary says of local noise, too, that it is near a central Gaussian's: it is far from it."""
+def test_the_summary_of_distributed_noise_leaves_out_other_mechanisms(run: Run) -> None:
+    """The naive summary would call local noise near a central Gaussian's, which it isn't."""
     for mechanism in ("gaussian", "local-gaussian"):
         _, out, _ = run(*SHORT[:-1], 0, "--mechanisms", mechanism)
         assert "16 bits or more" not in out

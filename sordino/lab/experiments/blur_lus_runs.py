@@ -1,4 +1,4 @@
-"""The runs of ``sordino experiment blur-lus``: what is chosen by the published protocol, and each method's settings."""
+"""The runs of ``sordino experiment blur-lus``: the choices of the published protocol, and each method's settings."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ class BlurLusSizes(Sizes):
 
     Attributes:
         clips, rates: grids of S and of the local rate.
-        middle: of epsilon, where lambda, c and queries are chosen and all but Table 1 is played.
+        middle: epsilon of the choices of lambda, c and queries, and of all but Table 1.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.
-        queries: grid of AE-DPFL's queries a round; more than the coordinator has public examples for are left out.
+        queries: grid of AE-DPFL's queries per round, limited by the coordinator's public examples.
     """
 
     batch_size: int
-    steps: int
-    epsilons: tuple[float, ...]
-    alpha: float
-    alphas: tuple[float, ...]
+    steps: int = 30
+    epsilons: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0)
+    middle: float = 6.0
+    alpha: float = 0.1
+    alphas: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)
     weights: tuple[float, ...]
     sparsities: tuple[float, ...]
-    table_sparsities: tuple[float, ...]
+    table_sparsities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     step_counts: tuple[int, ...]
     cohorts: tuple[int, ...]
     queries: tuple[int, ...]
@@ -58,16 +59,10 @@ SIZES: Final = {
         cohort=40,
         rounds=60,
         batch_size=16,
-        steps=30,
-        epsilons=(2.0, 4.0, 6.0, 8.0),
-        middle=6.0,
-        alpha=0.1,
-        alphas=(0.1, 1.0, 10.0, 100.0),
         rates=(0.03, 0.1, 0.3, 0.5, 1.0),
         clips=(0.1, 0.3, 1.0, 3.0),
         weights=(0.1, 0.4, 0.8),
         sparsities=(0.1, 0.3, 0.7),
-        table_sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
         step_counts=(5, 10, 30, 60),
         cohorts=(20, 40, 80),
         queries=(2, 5, 20),
@@ -81,16 +76,10 @@ SIZES: Final = {
         cohort=136,
         rounds=1000,
         batch_size=64,
-        steps=30,
-        epsilons=(2.0, 4.0, 6.0, 8.0),
-        middle=6.0,
-        alpha=0.1,
-        alphas=(0.1, 1.0, 10.0, 100.0),
         rates=(0.01, 0.03, 0.1, 0.3),
         clips=(0.01, 0.03, 0.1, 0.3, 1.0),
         weights=(0.05, 0.1, 0.2, 0.4, 0.8),
         sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
-        table_sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
         step_counts=(10, 20, 30, 40, 50),
         cohorts=(68, 136, 204, 272),
         queries=(1, 5, 20),
@@ -100,19 +89,19 @@ SIZES: Final = {
     ),
 }
 COLOUR: Final[Mapping[str, Any]] = {
-    "participants": 1000,  # not told by the paper
+    "participants": 1000,  # the paper gives no number
     "cohort": 60,
     "rounds": 300,
     "batch_size": 50,
     "cohorts": (20, 40, 60, 80, 100),
     "options": {"classes": 10, "channels": 3, "side": 32},
 }
-"""What differs for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are played."""
+"""Changes for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are played."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What was chosen."""
+    """The choices."""
 
     rate: float
     clips: Mapping[float, float]  # by epsilon
@@ -121,7 +110,7 @@ class Setup:
     queries: int
 
     def clip(self, epsilon: float) -> float:
-        """S at an epsilon; what was chosen at the nearest one."""
+        """Return S at an epsilon: the choice at the nearest one."""
         return self.clips[min(self.clips, key=lambda known: abs(known - epsilon))]
 
 
@@ -222,12 +211,13 @@ class Plays:
     def own_rates(self, setup: Setup) -> tuple[list[Row], list[Choice]]:
         """Run every method at its best local rate and S, at the middle epsilon."""
         sizes, rows, choices = self.sizes, [], []
-        rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
+        rest: dict[str, Any] = {"sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
         for method in METHODS:
             clips = (1.0,) if method == VOTES else sizes.clips
 
             def one(*, seed: int, rate: float, clip: float, method: str = method) -> SimulationSettings:
-                return self.settings(method=method, rate=rate, clip=clip, seed=seed, **_allowed(rest, rate))
+                below = {"weight": min(setup.weight, 0.9 / rate)}  # lambda below 1 / rate (Lemma 2)
+                return self.settings(method=method, rate=rate, clip=clip, seed=seed, **rest | below)
 
             choice = tuned(
                 self.pool,
@@ -244,7 +234,7 @@ class Plays:
 
 
 def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
-    """Of the grid of queries what the coordinator has public examples for, over all rounds."""
+    """Return the grid of queries, as far as the coordinator has public examples for all rounds."""
     most = math.floor(VoteOptions().pool * len(load_labels(data, "test"))) // sizes.rounds
     return tuple(one for one in sizes.queries if one <= most) or (max(most, 1),)
 
@@ -260,8 +250,3 @@ def _method_options(method: str, weight: float, sparsity: float, queries: int) -
     if method == VOTES:
         return {"queries": queries}
     return {"method": "dp-fedavg"}
-
-
-def _allowed(rest: Mapping[str, Any], rate: float) -> dict[str, Any]:
-    """With lambda below 1 / rate (Lemma 2)."""
-    return {**rest, "weight": min(rest["weight"], 0.9 / rate)}

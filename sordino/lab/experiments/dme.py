@@ -48,7 +48,7 @@ class Setting:
 
     Attributes:
         clip: radius of the sphere and L2 clip, data units.
-        data: "sphere": independent vectors; "equal": all participants hold the same one, which the wrap bound is for.
+        data: "sphere": independent vectors; "equal": all participants hold the same one, the worst case for wrapping.
         seed: of vectors and rotations, public. Noise never depends on it.
     """
 
@@ -96,7 +96,7 @@ def vectors_of(setting: Setting, trial: int) -> Vectors:
 
 
 def squared_error(plan: Plan, setting: Setting, trial: int) -> float:
-    """Mean squared error of one value of the mean, in one trial: encoded by everybody, summed mod 2^B, decoded."""
+    """Return the mean squared error of one value of the mean: encoded by all, summed mod 2^B, decoded."""
     vectors = vectors_of(setting, trial)
     name = f"sordino experiment dme rotation {setting.seed} {trial}"
     encoder = Encoder(plan, hashlib.sha256(name.encode()).digest())
@@ -127,7 +127,7 @@ def rounding_variance(spread: float) -> float:
 
 
 def closed_forms(plan: Plan) -> dict[str, float]:
-    """Mean squared errors of one value of the mean that are expected, if nothing wraps around.
+    """Return the expected mean squared errors of one value of the mean, if nothing wraps around.
 
     Returns:
         closed_form: (s^2 + 1/6) g^2 / n; expected: the same with the rounding's variance on this grid; integer_stddev:

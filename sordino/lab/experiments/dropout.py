@@ -40,12 +40,12 @@ class Sizes:
     task: str
     participants: int
     rounds: int
-    epsilon: float
-    delta: float
     planned: tuple[float, ...]
     leaving: tuple[float, ...]
     clips: tuple[float, ...]
     rates: tuple[float, ...]
+    epsilon: float = 6.0
+    delta: float = 1e-5
     last: int = 3
 
 
@@ -55,8 +55,6 @@ SIZES: Final = {
         task="softmax-regression",
         participants=200,
         rounds=20,
-        epsilon=6.0,
-        delta=1e-5,
         planned=(0.0, 0.1, 0.3, 0.5),
         leaving=(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5),
         clips=(0.1, 0.3, 1.0),
@@ -67,8 +65,6 @@ SIZES: Final = {
         task="mlp",
         participants=1000,
         rounds=100,
-        epsilon=6.0,
-        delta=1e-5,
         planned=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
         leaving=(0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
         clips=(0.03, 0.1, 0.3, 1.0),
