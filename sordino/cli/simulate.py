@@ -55,7 +55,7 @@ _PANEL: Final = "Simulation"
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command goes on where it stopped."
 _NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
-"""What may be chosen anew with a study's folder."""
+"""Options that may change a study's folder."""
 
 
 def _option(told: str, metavar: str | None = None, **more: Any) -> Any:
@@ -204,7 +204,7 @@ _ENDINGS: Final = {
 
 
 def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a simulation over the participants' own files: as many participants as files, unless stated.
+    """Return the values of a simulation over files: by default one participant per file.
 
     Raises:
         Failure: a data set is named as well.
@@ -221,7 +221,7 @@ def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
 def _from_folder(
     context: typer.Context, directory: Path, values: Mapping[str, Any]
 ) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
-    """The study of a file with `CHANGES`, and what makes it with further changes.
+    """Return a folder's study with `CHANGES`, and a function that makes it with further changes.
 
     Raises:
         Failure: an option is given that the file decides.

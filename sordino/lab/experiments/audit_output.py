@@ -1,4 +1,4 @@
-"""What ``sordino experiment audit`` prints and draws."""
+"""Output of ``sordino experiment audit``: lines, JSON and a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole simulation: settings in, rows out; what ``sordino simulate`` and experiments call."""
+"""A whole simulation, for ``sordino simulate`` and experiments: settings in, rows out."""
 
 from __future__ import annotations
 
