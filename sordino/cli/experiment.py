@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -98,34 +99,28 @@ def dme(
     if dim < 1:
         raise InputFailure(f"--dim {dim} is out of range. Use at least 1.")
 
-    from sordino.lab.experiments.dme import Setting, run, settings_of
+    from sordino.lab.experiments.dme import Setting, run
     from sordino.lab.experiments.dme_output import body_of, draw, table_lines, write_csv
 
-    common = Setting(
-        mechanism=names[0],
-        clients=sizes[0],
-        dim=dim,
-        bits=widths[0],
-        epsilon=targets[0],
-        delta=delta,
-        clip=clip,
-        k_stddevs=k_stddevs,
-        data=data,
-        seed=seed,
-    )
-    settings = list(
-        settings_of(
-            clients=sorted(set(sizes)),
-            mechanisms=names,
-            bits=sorted(set(widths)),
-            epsilons=sorted(set(targets)),
-            common=common,
+    settings = [
+        Setting(
+            mechanism=name,
+            clients=count,
+            dim=dim,
+            bits=width,
+            epsilon=target,
+            delta=delta,
+            clip=clip,
+            k_stddevs=k_stddevs,
+            data=data,
+            seed=seed,
         )
-    )
+        for count, name, width, target in product(sorted(set(sizes)), names, sorted(set(widths)), sorted(set(targets)))
+    ]
     rows = run(settings, trials, workers=workers, told=counting("encodings"))
     if not any(row["feasible"] for row in rows):
         raise Failure(ExitCode.INFEASIBLE, str(rows[0]["reason"]), rows[0]["suggestion"] or None)
-    body = body_of(common, rows, trials)
+    body = body_of(settings[0], rows, trials)
     if csv is not None:
         write_csv(rows, csv)
     if figure is not None:

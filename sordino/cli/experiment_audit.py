@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -32,14 +31,8 @@ EPILOG = (
 )
 
 
-@dataclass(frozen=True)
-class _Scale:
-    canaries: int
-    dim: int
-    rounds: int
-
-
-_SCALES = {"small": _Scale(8192, 8192, 2), "paper": _Scale(16384, 16384, 3)}
+# Canaries, which are as many as values of a vector, and rounds.
+_SCALES = {"small": (8192, 2), "paper": (16384, 3)}
 
 
 def mechanism_names(text: str) -> list[str]:
@@ -98,9 +91,10 @@ def audit(
     one_of("--scale", scale, tuple(_SCALES))
     names = mechanism_names(mechanisms)
     divisors = list(dict.fromkeys(numbers("--noise-divided-by", noise_divided_by, float, "numbers")))
-    people = _SCALES[scale].canaries if canaries is None else canaries
-    values = max(_SCALES[scale].dim, people) if dim is None else dim
-    times = _SCALES[scale].rounds if rounds is None else rounds
+    usual, usual_rounds = _SCALES[scale]
+    people = usual if canaries is None else canaries
+    values = max(usual, people) if dim is None else dim
+    times = usual_rounds if rounds is None else rounds
     check_ranges(epsilon=epsilon, delta=delta, bits=bits, clip=clip, max_dropout=max_dropout)
     for option, given, least, most in (
         *(("--noise-divided-by", one, 1, 1000) for one in divisors),

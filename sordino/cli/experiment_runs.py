@@ -17,6 +17,7 @@ from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.verbs import rewritable
 
 if TYPE_CHECKING:
+    from sordino.lab.experiments.outcome import Request
     from sordino.lab.experiments.run_pool import Standing
 
 _CODES: Final = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INTERRUPTED)
@@ -123,6 +124,7 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     ) -> int:
         from sordino.cli.options import one_of
+        from sordino.lab.experiments.outcome import Request
 
         one_of("--scale", scale, ("small", "paper"))
         one_of("--device", device, ("cpu", "cuda", "auto"))
@@ -139,19 +141,9 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
         count = workers if workers is not None else os.cpu_count() or 1
         if not 1 <= count <= 256:
             raise InputFailure(f"--workers {count} is out of range. Use 1 to 256.")
-        kinds = {"images": data, "colour": colour, "text": text}
-        return _play(
-            name,
-            module,
-            scale=scale,
-            seeds=_seeds(seeds),
-            workers=count,
-            folder=output or Path(f"experiment-{name}"),
-            data={kind: value for kind, value in kinds.items() if value is not None},
-            parts=chosen,
-            device=device,
-            as_json=as_json,
-        )
+        kinds = {"--data": ("images", data), "--colour": ("colour", colour), "--text": ("text", text)}
+        request = Request(scale, _seeds(seeds), _data_sets(kinds), parts=chosen)
+        return _play(name, module, request, output or Path(f"experiment-{name}"), count, device, as_json)
 
     command.__name__ = module
     return command
@@ -170,35 +162,34 @@ def _seeds(given: str) -> list[int]:
     return found
 
 
-def _play(
-    name: str,
-    module: str,
-    *,
-    scale: str,
-    seeds: list[int],
-    workers: int,
-    folder: Path,
-    data: dict[str, str],
-    parts: list[str],
-    device: str,
-    as_json: bool,
-) -> int:
-    from learning.blocks import DatasetError
+def _data_sets(kinds: dict[str, tuple[str, str | None]]) -> dict[str, str]:
+    """Return the named data sets by kind.
+
+    Raises:
+        Failure: an option holds no name of a data set.
+    """
     from learning.data_names import check_dataset_name
+
+    found = {}
+    for option, (kind, name) in kinds.items():
+        if name is not None:
+            try:
+                check_dataset_name(name)
+            except ValueError as error:
+                raise InputFailure(f"{option}: {error}.") from None
+            found[kind] = name
+    return found
+
+
+def _play(name: str, module: str, request: "Request", folder: Path, workers: int, device: str, as_json: bool) -> int:
+    from learning.blocks import DatasetError
     from learning.options import OptionError
-    from sordino.lab.experiments.outcome import Request, write
+    from sordino.lab.experiments.outcome import write
     from sordino.lab.experiments.run_pool import ExperimentError, RunPool
     from sordino.lab.simulation.record import versions
     from sordino.lab.simulation.settings import SimulationError
 
     began = time.monotonic()
-    options = {"images": "--data", "colour": "--colour", "text": "--text"}
-    for kind, value in data.items():
-        try:
-            check_dataset_name(value)
-        except ValueError as error:
-            raise InputFailure(f"{options[kind]}: {error}.") from None
-    request = Request(scale=scale, seeds=seeds, data=data, parts=parts)
     teller = _Teller(quiet=as_json)
     try:
         pool = RunPool(folder, workers, teller, device)
@@ -213,10 +204,10 @@ def _play(
         raise
     body: dict[str, Any] = {
         "experiment": name,
-        "scale": scale,
-        "seeds": seeds,
-        "data": data,
-        "parts": parts,
+        "scale": request.scale,
+        "seeds": request.seeds,
+        "data": request.data,
+        "parts": request.parts,
         "versions": versions(),
         "wall_s": round(time.monotonic() - began, 1),
         **outcome.to_json(),

@@ -55,7 +55,11 @@ _PANEL: Final = "Simulation"
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command goes on where it stopped."
 _NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
-"""What may be chosen anew with a study's folder."""
+"""Options that may change a study's folder."""
+
+
+def _option(told: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(metavar=metavar, help=told, rich_help_panel=_PANEL, **more)
 
 
 def _run(
@@ -65,68 +69,40 @@ def _run(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset.",
-            rich_help_panel=_PANEL,
+        _option(
+            "Where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset.",
+            "FOLDER",
             show_default=False,
         ),
     ] = None,
     target: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="Whose epsilon is planned for: coordinator, released, or conditional, for comparison only.",
-            rich_help_panel=_PANEL,
-        ),
+        _option("Whose epsilon is planned for: coordinator, released, or conditional, for comparison only.", "NAME"),
     ] = "coordinator",
-    drop: Annotated[
-        float, typer.Option(help="Share of a round's participants that leave it.", rich_help_panel=_PANEL)
-    ] = 0.0,
+    drop: Annotated[float, _option("Share of a round's participants that leave it.")] = 0.0,
     drop_law: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="independent: each with that chance. exact: that share, to whole participants.",
-            rich_help_panel=_PANEL,
-        ),
+        str, _option("independent: each with that chance. exact: that share, to whole participants.", "NAME")
     ] = "independent",
     secagg: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="ideal: the sum it stands for. real: its keys, shares and masks, in memory; slow for many.",
-            rich_help_panel=_PANEL,
-        ),
+        _option("ideal: the sum it stands for. real: its keys, shares and masks, in memory; slow for many.", "NAME"),
     ] = "ideal",
-    evaluate_every: Annotated[
-        int, typer.Option(min=1, help="Rounds from one evaluation to the next.", rich_help_panel=_PANEL)
-    ] = 1,
+    evaluate_every: Annotated[int, _option("Rounds from one evaluation to the next.", min=1)] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a line of JSON a round, and a checkpoint, FILE.npz, to go on from.",
-            rich_help_panel=_PANEL,
-            show_default="no file",
+        _option(
+            "Write a line of JSON a round, and a checkpoint, FILE.npz, to go on from.", "FILE", show_default="no file"
         ),
     ] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=1, help="Rounds from one checkpoint to the next.", rich_help_panel=_PANEL)
-    ] = 10,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that train and encode.", rich_help_panel=_PANEL)] = 1,
+    checkpoint_every: Annotated[int, _option("Rounds from one checkpoint to the next.", min=1)] = 10,
+    workers: Annotated[int, _option("Processes that train and encode.", min=1)] = 1,
     engine: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names.",
-            rich_help_panel=_PANEL,
+        _option(
+            "local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names.", "NAME"
         ),
     ] = "local",
-    device: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Of tasks that train with torch: cpu, cuda or auto.", rich_help_panel=_PANEL),
-    ] = "cpu",
+    device: Annotated[str, _option("Of tasks that train with torch: cpu, cuda or auto.", "NAME")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **given: Any,
 ) -> int:
@@ -204,12 +180,8 @@ def _run(
             print(f"sordino simulate: stopped {progress.reached}. {told}", file=sys.stderr)
             raise
     if as_json:
-        body = {
-            "configuration": result.configuration,
-            "rows": result.rows,
-            "aborted": result.aborted,
-            "summary": result.summary,
-        }
+        names = ("configuration", "rows", "aborted", "summary")
+        body = {name: getattr(result, name) for name in names}
         typer.echo(json.dumps(finite(body), allow_nan=False))
     else:
         typer.echo()
@@ -229,7 +201,7 @@ _ENDINGS: Final = {
 
 
 def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a simulation over the participants' own files: as many participants as files, unless stated.
+    """Return the values of a simulation over files: by default one participant per file.
 
     Raises:
         Failure: a data set is named as well.
@@ -246,7 +218,7 @@ def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
 def _from_folder(
     context: typer.Context, directory: Path, values: Mapping[str, Any]
 ) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
-    """The study of a file with `CHANGES`, and what makes it with further changes.
+    """Return a folder's study with `CHANGES`, and a function that makes it with further changes.
 
     Raises:
         Failure: an option is given that the file decides.

@@ -23,6 +23,14 @@ Run = Callable[..., tuple[int, str, str]]
 SMALL = ("--participants", "60", "--rounds", "2", "--bits", "18")
 
 
+def body_of(run: Run, *arguments: str) -> dict[str, Any]:
+    """The JSON object of a simulation that succeeds."""
+    code, out, err = run("simulate", *arguments, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
 def test_options_of_init_are_shared() -> None:
     """Each option of init is an option of simulate, but for those of a network and of what is made."""
     made, taken = (set(inspect.signature(verb.run).parameters) for verb in (init, simulate))
@@ -52,10 +60,10 @@ def test_a_simulation_in_plain_lines(run: Run) -> None:
         ("local-gaussian", "replace-one, even if all others collude"),
     ],
 )
-def test_an_epsilon_stands_with_its_adjacency_and_condition(
+def test_an_epsilon_is_shown_with_its_adjacency_and_condition(
     run: Run, tmp_path: Path, mechanism: str, holds: str
 ) -> None:
-    """A trusted coordinator's noise protects against everybody but the coordinator, so nothing may call it theirs."""
+    """A trusted coordinator's noise doesn't protect against the coordinator, so no text may say so."""
     file = tmp_path / "run.jsonl"
     asked = ("--participants", "60", "--rounds", "1", "--bits", "20", "--mechanism", mechanism, "--output", file)
     code, out, err = run("simulate", *asked)
@@ -86,15 +94,13 @@ def test_without_noise_it_says_that_nothing_is_private(run: Run) -> None:
     assert code == 0
     assert "NOT PRIVATE: no noise is added, epsilon is infinite." in out
     assert "epsilon     infinite: NOT PRIVATE" in out
-    body = json.loads(run("simulate", *SMALL, "--mechanism", "none", "--json")[1])
+    body = body_of(run, *SMALL, "--mechanism", "none")
     assert body["configuration"]["private"] is False
     assert body["summary"]["epsilon_coordinator"] is None
 
 
-def test_real_secure_aggregation_is_said(run: Run) -> None:
-    code, out, _ = run("simulate", *SMALL, "--participants", "30", "--secagg", "real", "--json")
-    assert code == 0
-    body = json.loads(out)
+def test_real_secure_aggregation_is_reported(run: Run) -> None:
+    body = body_of(run, *SMALL, "--participants", "30", "--secagg", "real")
     assert body["configuration"]["secure_aggregation"].startswith("real: every key")
     assert [row["survivors"] for row in body["rows"]] == [30, 30]
 
@@ -130,14 +136,10 @@ def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
 def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     made = make_local_study(folder, new_study(name="mine", participants=50, hosts=2, rounds=2, bits=18))
-    code, out, _ = run("simulate", str(folder), "--json")
-    assert code == 0
-    body = json.loads(out)
+    body = body_of(run, str(folder))
     assert body["configuration"]["plan_identity"] == made.plan.identity
     assert body["configuration"]["settings"]["study"]["name"] == "mine"
-    code, out, _ = run("simulate", str(folder), "--participants", "300", "--cohort", "40", "--json")
-    assert code == 0
-    body = json.loads(out)
+    body = body_of(run, str(folder), "--participants", "300", "--cohort", "40")
     assert body["configuration"]["plan"]["sampling"] == "lottery"
     assert [row["participants"] for row in body["rows"]] == [40, 40]
     code, _, err = run("simulate", str(folder), "--epsilon", "3")
@@ -164,14 +166,17 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
         (("--drop", "0.9", "--drop-law", "exact"), 5, ""),
     ],
 )
-def test_endings_that_are_not_hoped_for(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_failures_have_their_exit_code_and_a_sentence(
+    run: Run, arguments: tuple[str, ...], code: int, told: str
+) -> None:
     given = SMALL + arguments if not arguments[0].startswith("/") else arguments
     ended, out, err = run("simulate", *given)
     assert ended == code
     assert told in err
-    if code == 5:
+    if code == ExitCode.STUDY:
         assert "round 1, attempt 3: aborted, 6 are left" in out
         assert "round aborted: 0 of 2" in out
+        assert "--drop 0.9 is above --max-dropout 0.3: plan for as many as leave" in out
 
 
 @pytest.mark.parametrize(
@@ -202,13 +207,13 @@ def test_what_init_refuses_is_refused_in_the_same_words(
     assert not folder.exists()
 
 
-def test_it_says_that_everybody_diverged(run: Run) -> None:
-    """The simulation may know; a study's coordinator sees zeros with noise."""
+def test_diverged_training_is_reported(run: Run) -> None:
+    """Only a simulation knows it; a study's coordinator sees zeros with noise."""
     wild = ("--participants", "60", "--rounds", "1", "--client-rate", "3e38")
     code, out, _ = run("simulate", *wild)
     assert code == 0
     assert "diverged    every one of 60 local trainings gave NaN or infinity and went in as zeros" in out
-    summary = json.loads(run("simulate", *wild, "--json")[1])["summary"]
+    summary = body_of(run, *wild)["summary"]
     assert (summary["diverged"], summary["contributions"]) == (60, 60)
     assert "diverged" not in run("simulate", *SMALL)[1]
 
@@ -223,33 +228,30 @@ def test_what_a_budget_leaves_unspent_is_explained(run: Run) -> None:
 
 def test_the_figure_on_condition_is_never_above_the_proved_one(run: Run) -> None:
     """At one round its theorem, for whole orders only, may say more than the account does under no condition."""
-    asked = ("--participants", "300", "--cohort", "150", "--rounds", "3", "--bits", "18", "--json")
-    for row in json.loads(run("simulate", *asked)[1])["rows"]:
+    for row in body_of(run, "--participants", "300", "--cohort", "150", "--rounds", "3", "--bits", "18")["rows"]:
         assert row["epsilon_conditional"] <= row["epsilon_coordinator"]
 
 
 def test_a_study_of_few_can_be_simulated_without_noise(run: Run) -> None:
-    """Nothing is planned then, so nothing is refused."""
+    """Without a plan nothing is refused."""
     code, out, _ = run("simulate", "--participants", "3", "--rounds", "1", "--mechanism", "none")
     assert code == 0
     assert "survivors   3.0 a round" in out
 
 
 def test_every_optimiser_learns_at_its_own_rate(run: Run) -> None:
-    """Of 1, as of FedAvg, the adaptive ones make a loss of 3 and more."""
+    """With a rate of 1, that of FedAvg, the adaptive ones have a loss of 3 or more."""
     for name in SERVER_OPTIMIZERS:
         asked = ("--participants", "60", "--rounds", "6", "--mechanism", "none", "--server-optimizer", name)
-        summary = json.loads(run("simulate", *asked, "--json")[1])["summary"]
-        assert summary["loss"] < 1.5, name
-    found = json.loads(run("simulate", *asked, "--server-rate", "1", "--json")[1])
+        assert body_of(run, *asked)["summary"]["loss"] < 1.5, name
+    found = body_of(run, *asked, "--server-rate", "1")
     assert found["configuration"]["settings"]["study"]["server_rate"] == 1
     assert found["summary"]["loss"] > 3
 
 
 def test_both_spellings_are_taken(run: Run) -> None:
     """Verbs name clients, participants and dropouts differently; an ambiguous spelling gets a question."""
-    code, out, _ = run("simulate", "--clients=50", "--rounds", "1", "--json")
-    assert (code, json.loads(out)["rows"][0]["participants"]) == (0, 50)
+    assert body_of(run, "--clients=50", "--rounds", "1")["rows"][0]["participants"] == 50
     code, out, _ = run("plan", "--participants", "50", "--rounds", "1", "--drop", "0.2", "--json")
     assert (code, json.loads(out)["clients"]) == (0, 50)
     code, _, told = run("loadtest", "--participants", "5", "--dropout=2")
@@ -324,13 +326,7 @@ def test_durations() -> None:
         (("--output", "test.npz"), "Use --output test.jsonl."),
     ],
 )
-def test_what_would_have_no_effect_or_none_that_is_meant(run: Run, arguments: tuple[str, ...], told: str) -> None:
+def test_options_without_effect_are_refused(run: Run, arguments: tuple[str, ...], told: str) -> None:
     code, out, err = run("simulate", *SMALL, *arguments)
     assert (code, out) == (2, "")
     assert told in err
-
-
-def test_why_nobody_was_left(run: Run) -> None:
-    code, out, _ = run("simulate", *SMALL, "--drop", "0.8", "--drop-law", "exact")
-    assert code == ExitCode.STUDY
-    assert "--drop 0.8 is above --max-dropout 0.3: plan for as many as leave" in out

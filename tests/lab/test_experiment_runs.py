@@ -40,18 +40,9 @@ TINY = {"data": "fashion-mnist-subset", "participants": 30, "rounds": 2}
 
 def tiny(seed: int = 1, **others: Any) -> SimulationSettings:
     """Two rounds of ten out of thirty; without noise equal settings give equal results."""
-    given: dict[str, Any] = {
-        "task": "softmax-regression",
-        "options": {"client_rate": 0.3, "local_epochs": 1},
-        "data": "fashion-mnist-subset",
-        "participants": 30,
-        "cohort": 10,
-        "rounds": 2,
-        "epsilon": None,
-        "clip": 1.0,
-        "seed": seed,
-    }
-    return published(**(given | others))
+    options = {"client_rate": 0.3, "local_epochs": 1}
+    given = {"task": "softmax-regression", "options": options, "cohort": 10, "epsilon": None, "clip": 1.0}
+    return published(**(TINY | given | {"seed": seed} | others))
 
 
 # ---------------------------------------------------------------- runs
@@ -79,14 +70,14 @@ def test_with_noise_the_row_holds_the_account() -> None:
     assert json.dumps(figures_of(result, 1)["survivors"]) == "[10, 10]"
 
 
-def test_what_no_plan_holds_is_a_row_too() -> None:
+def test_an_infeasible_run_is_a_row_too() -> None:
     row = play(OneRun({"bits": 4}, tiny(epsilon=4.0, bits=4)))
     assert row["outcome"] == "infeasible"
     assert "bits" in row["reason"]
     assert accuracy(row) is None
 
 
-def test_identity_is_of_what_counts() -> None:
+def test_the_identity_depends_on_settings_only() -> None:
     one = OneRun({"a": 1}, tiny())
     assert one.identity == OneRun({"b": 2}, dataclasses.replace(tiny(), workers=3)).identity
     assert one.identity != OneRun({"a": 1}, tiny(seed=2)).identity
@@ -94,7 +85,7 @@ def test_identity_is_of_what_counts() -> None:
 
 
 @pytest.mark.parametrize("changed", ["version", "format", "form"])
-def test_rows_of_another_version_are_not_taken_for_this_ones(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_another_version_are_not_used(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = OneRun({}, tiny()).identity
     if changed == "version":
         monkeypatch.setattr(experiment_runs, "versions", lambda: {"sordino": "0.0.0"})
@@ -109,13 +100,13 @@ def test_rows_of_another_version_are_not_taken_for_this_ones(changed: str, monke
 
 
 def test_another_process_knows_a_run_by_the_same_name() -> None:
-    """What is kept is looked for by the next process: no address of an object may be part of the name."""
+    """The next process looks for kept rows: the name may contain no address of an object."""
     code = "from sordino.lab.experiments.runs import made_by; import json; print(json.dumps(made_by()))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == experiment_runs.made_by()
 
 
-# ---------------------------------------------------------------- the lab
+# ---------------------------------------------------------------- the pool
 
 
 def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +145,8 @@ def test_a_line_that_was_cut_off_is_played_anew(tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == 2
 
 
-def test_what_was_not_installed_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row "unavailable" is told once and not kept; nor is one taken that an earlier version has kept."""
+def test_a_run_without_an_installed_package_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row "unavailable" is returned but not kept; one that an earlier version kept is ignored."""
     run = OneRun({}, tiny())
     gone = {"kind": "run", "id": run.identity, "labels": {}, "seed": 1, "outcome": "unavailable", "reason": "no torch"}
     with monkeypatch.context() as patched:
@@ -255,7 +246,7 @@ def test_selections_take_seeds_of_their_own() -> None:
     assert not set(SEEDS) & set(Request().seeds)
 
 
-# ---------------------------------------------------------------- models of their own
+# ---------------------------------------------------------------- models of the experiments
 
 
 def test_the_pooled_perceptron_learns_from_averaged_pixels() -> None:
@@ -267,19 +258,12 @@ def test_the_pooled_perceptron_learns_from_averaged_pixels() -> None:
     assert inputs.shape == (2, 49)
     assert inputs[0] == pytest.approx(np.ones(49))
     assert inputs[1] == pytest.approx(-np.ones(49))
-    one, two = task.local_update(*_given(task)), task.local_updates(*_given_many(task))  # type: ignore[attr-defined]
-    assert np.concatenate([part.ravel() for part in one.values()]) == pytest.approx(two[0], abs=1e-6)
-
-
-def _given(task: Any) -> tuple[Any, ...]:
     images = np.random.default_rng(0).integers(0, 256, (7, 28, 28)).astype(np.uint8)
-    labels = np.arange(7, dtype=np.int64)
-    return task.initial_parameters(), Dataset(images, labels), np.random.default_rng(1), math.inf
-
-
-def _given_many(task: Any) -> tuple[Any, ...]:
-    parameters, data, rng, clip = _given(task)
-    return parameters, [data, data.take([0, 1])], [rng, np.random.default_rng(2)], clip
+    data, start = Dataset(images, np.arange(7)), task.initial_parameters()
+    rngs = [np.random.default_rng(1), np.random.default_rng(2)]
+    one = task.local_update(start, data, np.random.default_rng(1), math.inf)
+    two = task.local_updates(start, [data, data.take([0, 1])], rngs, math.inf)  # type: ignore[attr-defined]
+    assert np.concatenate([part.ravel() for part in one.values()]) == pytest.approx(two[0], abs=1e-6)
 
 
 def test_word_pairs_have_the_gradient_of_their_loss() -> None:
@@ -357,46 +341,23 @@ def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
 def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every experiment in a few seconds."""
     one = {**TINY, "last": 1}
-    small = {**one, "cohort": 10, "evaluate_every": 1}
-    softmax = {"task": "softmax-regression"}
+    small = {**one, "cohort": 10, "evaluate_every": 1, "task": "softmax-regression", "rates": (0.1,)}
+    large_clip = {**small, "clips": (1.0,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
         (dropout, SMALL, {**one, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}),
-        (
-            clipping,
-            SMALL,
-            {**small, **softmax, "epsilons": (4.0,), "clips": (0.1, 1.0), "rates": (0.1,)},
-        ),
-        (
-            bits,
-            (SMALL, "images"),
-            {**small, **softmax, "epsilons": (4.0, 8.0), "bits": (4, 20), "clips": (1.0,), "rates": (0.1,)},
-        ),
-        (
-            compression,
-            SMALL,
-            {
-                **small,
-                **softmax,
-                "options": {},
-                "epsilons": (None, 4.0),
-                "ratios": (1.0, 5.0),
-                "clips": (1.0,),
-                "rates": (0.1,),
-            },
-        ),
+        (clipping, SMALL, {**small, "epsilons": (4.0,), "clips": (0.1, 1.0)}),
+        (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
+        (compression, SMALL, {**large_clip, "options": {}, "epsilons": (None, 4.0), "ratios": (1.0, 5.0)}),
         (
             blur_lus,
             SMALL,
             {
-                **small,
-                **softmax,
+                **large_clip,
                 "batch_size": 8,
                 "steps": 2,
                 "epsilons": (2.0, 8.0),
                 "middle": 8.0,
                 "alphas": (1.0,),
-                "rates": (0.1,),
-                "clips": (1.0,),
                 "weights": (0.4,),
                 "sparsities": (0.3,),
                 "table_sparsities": (0.5,),

@@ -1,17 +1,17 @@
 """An audit: a lower bound on epsilon from one run of the whole mechanism ([SNJ23]).
 
-Every participant is a canary. A fair coin of her own decides, once for all rounds, what she contributes: her canary or
-nothing (`Encoder.encode_nothing`, her noise share present) where the plan's adjacency is zero-out, her canary or its
-negative where it is replace-one. Canaries are orthogonal, so that no canary covers another, and longer than the clip:
-what is left after clipping has exactly the clip's norm if clipping works.
+Every participant is a canary. A fair coin, fixed for all rounds, decides its contribution: its canary or nothing
+(`Encoder.encode_nothing`, with its noise share) where the plan's adjacency is zero-out; its canary or the negative
+where it is replace-one. Canaries are orthogonal, so none covers another, and longer than the clip: if clipping
+works, what is left has exactly the clip's norm.
 
-The auditor knows everything public: plan, rotations, canaries, who was in which sum. She sees the decoded means of all
-rounds (with local noise every report, which is what that guarantee is about) and scores each coin by its log-likelihood
-ratio under normal noise of the planned size. How many coins she guesses is registered before the run
+The auditor knows everything public: plan, rotations, canaries, the members of each sum. It sees the decoded means of
+all rounds (with local noise every report, which that guarantee is about) and scores each coin by its log-likelihood
+ratio under normal noise of the planned size. The number of guesses is registered before the run
 (`audit_bound.registered_guesses`): two numbers, one for a right mechanism and one for noise a quarter as large; the
 bounds of both hold together.
 
-Encoder and plan are a study's own. Left out are masks (sums are exact without them), the network and colluders, whose
+Encoder and plan are a study's. Left out are masks (sums are exact without them), the network, and colluders, whose
 noise shares the plan doesn't count.
 """
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Randomness = Callable[[int, int], "RandomBytes"]
-"""(round, participant or `COORDINATOR`) -> where their private randomness comes from."""
+"""(round, participant or `COORDINATOR`) -> source of private randomness."""
 COORDINATOR: Final = -1
 
 REGISTERED_FOR: Final = (1.0, 4.0)
-"""Noise is that many times smaller than planned in the worlds that the registered numbers of guesses are best for."""
+"""How many times smaller than planned the noise is in the two worlds for which a number of guesses is registered."""
 CANARY_CLIPS: Final = 5.0
 _FINGERPRINT: Final = 16  # values of a report's noise that are compared between rounds; of a sum's, all
 
@@ -60,11 +60,11 @@ class Setting:
         canaries: participants, each of them a canary.
         dim: values of a vector, at least ``canaries``.
         max_dropout: share of participants that the plan allows to leave.
-        leaving: share that is missing in each round, drawn anew; whoever is there doesn't depend on coins.
-        error: chance that the lower bound exceeds the truth, of this audit.
-        seed: of coins, canaries, rotations and of who leaves. Noise never depends on it.
-        noise_divided_by: 1, or a mistake on purpose: all noise drawn has that many times less deviation than claimed.
-        clip_times: 1, or a mistake on purpose: updates are cut to that many clips.
+        leaving: share that is missing in each round, drawn anew, independently of coins.
+        error: chance that this audit's lower bound exceeds the truth.
+        seed: of coins, canaries, rotations and leavers. Noise never depends on it.
+        noise_divided_by: 1, or a deliberate mistake: all noise has that many times less deviation than claimed.
+        clip_times: 1, or a deliberate mistake: updates are cut to that many clips.
     """
 
     mechanism: str
@@ -84,14 +84,14 @@ class Setting:
 
 
 class UnsuitableSetting(ValueError):
-    """No audit can be made of this setting; says what to change."""
+    """This setting can't be audited; the message says what to change."""
 
 
 def plan_of(setting: Setting) -> Plan:
-    """The plan whose claim the audit holds it to; nobody colludes.
+    """Return the plan whose claim is audited; none collude.
 
     Raises:
-        InfeasiblePlan: no plan keeps it.
+        InfeasiblePlan: no plan fits the setting.
     """
     return plan_study(
         mechanism=setting.mechanism,
@@ -114,7 +114,7 @@ def coins_of(setting: Setting) -> NDArray[np.int64]:
 
 
 def present_in(setting: Setting, round_number: int) -> NDArray[np.bool_]:
-    """(canaries,): who is in the sum of that round."""
+    """Return (canaries,): the participants in the sum of that round."""
     draw = np.random.default_rng(list(_seed(setting, f"leaving {round_number}")))
     present = np.ones(setting.canaries, bool)
     present[draw.permutation(setting.canaries)[: round(setting.leaving * setting.canaries)]] = False
@@ -149,12 +149,12 @@ class Canaries:
 
 @dataclass(frozen=True)
 class Observed:
-    """What one round showed.
+    """Observations of one round.
 
     Attributes:
-        present: (canaries,) who was in it.
-        along: (canaries,) her canary's direction in the sum, or in her report; data units; 0 for who was absent.
-        squared, values: sum of squares of the noise, data units squared, and of how many values.
+        present: (canaries,) in the sum.
+        along: (canaries,) the canary's direction in the sum, or in its report; data units; 0 for the absent.
+        squared, values: sum of squares of the noise, data units squared, and its number of values.
         fingerprint: values of the noise in the frame it was drawn in.
     """
 
@@ -172,10 +172,10 @@ def _from_the_system(round_number: int, participant: int) -> RandomBytes:
 def observe(
     setting: Setting, plan: Plan, number: int, coins: NDArray[np.int64], randomness: Randomness = _from_the_system
 ) -> Observed:
-    """Run one round: encode for everybody present, sum modulo 2^B, decode, compare with the canaries.
+    """Run one round: encode for all present, sum modulo 2^B, decode, compare with the canaries.
 
     Args:
-        plan: what is really encoded by, perhaps a `mistaken` one.
+        plan: for encoding, perhaps a `mistaken` one.
         number: of the round, counted from 1.
         coins: (canaries,) of +1 and -1.
     """
@@ -224,7 +224,7 @@ def _observe_reports(
     for participant in np.flatnonzero(present).tolist():
         signed = canaries.direction(participant) * float(coins[participant])
         words = encoder.encode(signed * (CANARY_CLIPS * setting.clip), randomness(number, participant))
-        # Her report as it is: decoding divides by the survivors, here by a number that the plan takes.
+        # The report as it is: decoding divides by the survivors, here by a number that the plan accepts.
         report = encoder.decode_sum(words, plan.min_survivors) * plan.min_survivors
         along[participant] = float(signed @ report) * float(coins[participant])
         noise = report - signed * _contributed(setting)
@@ -234,19 +234,19 @@ def _observe_reports(
 
 
 def planned_variance(plan: Plan, survivors: int) -> float:
-    """Of one value of what is seen of a round, by the plan: a sum of ``survivors``, or a single report."""
+    """Return the planned variance of one value: of a sum of ``survivors``, or of a single report."""
     if plan.mechanism == GAUSSIAN:
         return plan.central_stddev**2
     return plan.local_stddev**2 * (1 if plan.mechanism == LOCAL else survivors)
 
 
 def rounding_variance(plan: Plan, survivors: int) -> float:
-    """What stochastic rounding adds to one value at most: a quarter of a grid step squared for each update in it."""
+    """Return the most that rounding adds to one value's variance: a quarter of a squared grid step per update in it."""
     return plan.granularity**2 / 4 * (1 if plan.mechanism == LOCAL else survivors)
 
 
 def distance_between(plan: Plan, survivors: Sequence[int]) -> float:
-    """Between the two worlds of a coin, in deviations of its score, for a canary who is in all rounds.
+    """Return the distance of a coin's two worlds, in deviations of its score, for a canary present in all rounds.
 
     sqrt(sum over rounds of shift^2 / variance): under normal noise all rounds together are one Gaussian mechanism with
     this sensitivity and deviation 1.
@@ -266,7 +266,7 @@ def scores_of(plan: Plan, rounds: Sequence[Observed]) -> Floats:
 
 
 def proved_epsilon(plan: Plan, rounds: Sequence[NDArray[np.bool_]]) -> float:
-    """What the account of these rounds says, with those who really were in the sums: the largest of a participant."""
+    """Return the account's epsilon for these rounds, with the actual survivors: the largest of a participant."""
     account = Account(plan)
     for number, present in enumerate(rounds, start=1):
         survivors = frozenset(int(one) for one in np.flatnonzero(present))
@@ -282,17 +282,17 @@ def audit(
     """Run one audit.
 
     Args:
-        randomness: for tests of mistakes; by default the operating system's, fresh for everybody.
-        told: called with rounds done and rounds in all.
+        randomness: for tests of mistakes; by default the operating system's, fresh each time.
+        told: called with the rounds done and all rounds.
 
     Returns:
-        One row under stable JSON names: the setting's, what was registered, found and proved. ``epsilon_planned`` is
-        for the fewest survivors, ``epsilon_proved`` for those there were, ``epsilon_gaussian`` the exact one of normal
-        noise of that size, ``deviation_over_shift`` its multiplier; ``epsilon_lower_expected`` what the bound is
-        expected to be; ``violation``: it exceeds the proved epsilon; the rest is `audit_noise.noise_check`.
+        One row under stable JSON names: the setting, what was registered, found and proved. ``epsilon_planned`` is for
+        the fewest survivors, ``epsilon_proved`` for the actual ones, ``epsilon_gaussian`` the exact one of normal noise
+        of that size, ``deviation_over_shift`` its multiplier; ``epsilon_lower_expected`` the expected bound;
+        ``violation``: the bound exceeds the proved epsilon; the rest is `audit_noise.noise_check`.
 
     Raises:
-        InfeasiblePlan: no plan keeps the setting.
+        InfeasiblePlan: no plan fits the setting.
         UnsuitableSetting: more canaries than values; more leave than the plan allows; a mistake that can't be drawn.
     """
     if setting.dim < setting.canaries:
@@ -346,9 +346,7 @@ def audit(
         "registered_guesses": registered,
         "epsilon_lower": best["epsilon_lower"],
         "epsilon_lower_expected": expected,
-        "guesses": best["guesses"],
-        "right": best["right"],
-        "tried": best["tried"],
+        **best,
         "violation": best["epsilon_lower"] > proved,
         **noise,
     }

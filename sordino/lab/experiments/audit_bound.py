@@ -7,12 +7,12 @@ guesses their coins; v guesses are right. If the run is (epsilon, delta)-private
     beta = Pr[W >= v],  alpha = max over i = 1, 2, ... of Pr[v > W >= v - i] / i,
 
 with W binomial, r trials of chance q = e^epsilon / (1 + e^epsilon): the chance that randomised response, the worst
-mechanism for delta = 0, tells the truth. The right-hand side is a p-value of the hypothesis "(epsilon, delta)-private",
-and a hypothesis with a smaller epsilon implies each one with a larger one, so the largest epsilon that is refuted is a
-lower confidence bound.
+mechanism for delta = 0, tells the truth. The right-hand side is a p-value of the hypothesis "(epsilon, delta)-private".
+A hypothesis with a smaller epsilon implies each with a larger one, so the largest refuted epsilon is a lower confidence
+bound.
 
 r must not depend on which guesses are right. For delta = 0 it may depend on the outputs; with delta > 0 it is fixed
-before the run, by a rule that knows the plan alone (`registered_guesses`).
+before the run, by a rule that knows only the plan (`registered_guesses`).
 
 Only numpy is used: sums of at most a few ten thousand positive terms, rounded against the accusation.
 """
@@ -54,15 +54,15 @@ def _binomial_terms(trials: int, epsilon: float) -> Floats:
 
 
 def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The largest chance of at least ``right`` right guesses under (epsilon, delta)-differential privacy.
+    """Return the largest chance of at least ``right`` right guesses under (epsilon, delta)-differential privacy.
 
     Source: [SNJ23] Theorem 5.2 and Corollary 5.4; for delta = 0 the binomial tail alone.
 
     Args:
-        canaries: m >= 1, each with a fair and independent coin, up to 10^6.
-        guesses: r, how many coins are guessed, fixed before the run; at most m.
-        right: v, how many guesses are right; at most r.
-        epsilon: >= 0, up to 60.
+        canaries: m, 1 to 10^6, each with a fair and independent coin.
+        guesses: r, number of guessed coins, fixed before the run; at most m.
+        right: v, number of right guesses; at most r.
+        epsilon: 0 to 60.
         delta: in [0, 1].
 
     Returns:
@@ -85,16 +85,15 @@ def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: f
 
 
 def epsilon_lower(*, canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """A lower bound on epsilon that exceeds the truth with a chance of at most ``error``.
+    """Return a lower bound on epsilon that exceeds the truth with a chance of at most ``error``.
 
-    Source: [SNJ23] Lemma 4.7 (p-values to confidence bounds) on `p_value`.
+    Source: [SNJ23] Lemma 4.7 (p-values to confidence bounds) on `p_value`, which gives the other arguments.
 
     Args:
-        canaries, guesses, right, delta: as in `p_value`.
         error: one minus the confidence, in (0, 1); 1e-3 for 99.9 %.
 
     Returns:
-        The largest epsilon found to be refuted, or 0 if none is: then nothing is shown.
+        The largest epsilon that was refuted, or 0 if none was: then nothing is shown.
 
     Raises:
         ValueError: an argument lies outside its range.
@@ -121,14 +120,11 @@ def _upper_tail(x: float) -> float:
 
 
 def expected_accuracy(distance: float, share: float) -> float:
-    """How often guesses are right if scores are normal and the ``share`` with the clearest scores is guessed.
+    """Return the accuracy of guesses if scores are normal and the ``share`` with the clearest scores is guessed.
 
-    Scores of the two kinds of canaries have deviation 1 and means ``distance`` apart; half of the guesses go to the
-    highest scores and half to the lowest: to those above t, with Pr[N > t - distance] + Pr[N > t] = ``share``.
-
-    Args:
-        distance: >= 0.
-        share: of canaries that are guessed, in (0, 1].
+    Scores of the two kinds of canaries have deviation 1 and means ``distance`` >= 0 apart; half of the guesses go to
+    the highest scores and half to the lowest: to those above t, with Pr[N > t - distance] + Pr[N > t] = ``share``, in
+    (0, 1].
     """
     low, high = -40.0, 40.0 + distance
     while high - low > 1e-9:
@@ -140,25 +136,22 @@ def expected_accuracy(distance: float, share: float) -> float:
 
 
 def expected_bound(distance: float, *, canaries: int, guesses: int, delta: float, error: float) -> float:
-    """`epsilon_lower` where as many guesses are right as `expected_accuracy` says, rounded down."""
+    """Return `epsilon_lower` if the number of right guesses is that of `expected_accuracy`, rounded down."""
     right = math.floor(guesses * expected_accuracy(distance, guesses / canaries) + 1e-9)
     return epsilon_lower(canaries=canaries, guesses=guesses, right=right, delta=delta, error=error)
 
 
 @lru_cache(maxsize=64)
 def registered_guesses(distance: float, *, canaries: int, delta: float, error: float) -> int:
-    """How many coins to guess: the even number whose `expected_bound` is largest, from public numbers alone.
+    """Return the even number of guesses whose `expected_bound` is largest, from public numbers alone.
 
-    Few guesses are nearly all right but prove little; many include coins that nobody could tell. Candidates are about
+    Few guesses are nearly all right but prove little; many include coins that can't be told apart. Candidates are about
     forty numbers from 10 to all canaries in equal ratios, so the answer doesn't depend on rounding errors of a sum.
 
     Args:
         distance: between the means of the two kinds of scores, in their deviations.
-        canaries: at least 10.
+        canaries: at least 10, else a ValueError.
         delta, error: as in `epsilon_lower`.
-
-    Raises:
-        ValueError: fewer than 10 canaries.
     """
     if canaries < 10:
         raise ValueError("an audit needs at least 10 canaries")
@@ -176,16 +169,13 @@ def registered_guesses(distance: float, *, canaries: int, delta: float, error: f
 
 
 def guesses_of(scores: Floats, guesses: int) -> NDArray[np.int64]:
-    """The auditor: +1 for the ``guesses`` / 2 highest scores, -1 for as many lowest, 0 (no guess) for the others.
+    """Guess +1 for the ``guesses`` / 2 highest scores, -1 for as many lowest, 0 (no guess) for the others.
 
     Source: [SNJ23] Algorithm 1. Ties are broken by position, which is independent of the coins.
 
     Args:
         scores: (m,) float64, the higher the likelier that the coin is +1.
-        guesses: even, 0 to m.
-
-    Raises:
-        ValueError: an odd number of guesses, or more than scores.
+        guesses: even, 0 to m, else a ValueError.
     """
     if guesses % 2 or not 0 <= guesses <= len(scores):
         raise ValueError("guesses must be even and at most the number of canaries")
@@ -199,11 +189,10 @@ def guesses_of(scores: Floats, guesses: int) -> NDArray[np.int64]:
 def best_of(
     scores: Floats, coins: NDArray[np.int64], registered: Sequence[int], delta: float, error: float
 ) -> dict[str, Any]:
-    """The largest of the bounds of several numbers of guesses, each at ``error`` / their number (union bound).
+    """Return the largest of the bounds of several numbers of guesses, each at ``error`` / their number (union bound).
 
     Args:
-        scores: (m,) float64.
-        coins: (m,) of +1 and -1.
+        scores, coins: (m,) float64, and (m,) of +1 and -1.
         registered: even numbers of guesses, fixed before the run.
         delta, error: as in `epsilon_lower`; ``error`` is that of the answer.
 

@@ -1,7 +1,7 @@
-"""Plans whose noise or clip isn't what is claimed: what an audit has to find. No study can run one.
+"""Plans whose noise or clip isn't as claimed, for an audit to find. No study can run one.
 
-A `Plan` refuses to exist with such numbers, and every participant checks it again. Here the check is stepped around on
-purpose, in a copy that only the audit's encoder sees; what is claimed stays the unchanged plan's epsilon.
+A `Plan` refuses such numbers, and every participant checks it again. This module bypasses the check on purpose, in a
+copy that only the audit's encoder sees; the claim stays the unchanged plan's epsilon.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def mistaken(plan: Plan, *, noise_divided_by: float = 1.0, clip_times: float = 1.0) -> Plan:
-    """What an implementation with a mistake would encode by.
+    """Return the plan by which a mistaken implementation would encode.
 
     Args:
-        plan: with one fixed clip; left as it is.
-        noise_divided_by: the deviation of all noise is that many times smaller than planned, at least 1.
+        plan: with one fixed clip; left unchanged.
+        noise_divided_by: how many times smaller than planned the deviation of all noise is, at least 1.
         clip_times: updates are cut to that many clips; the grid and the noise stay the plan's.
 
     Returns:
-        ``plan`` itself if nothing is mistaken. Otherwise an object that must go nowhere but into an `Encoder`.
+        ``plan`` itself without a mistake. Otherwise an object for an `Encoder` only.
 
     Raises:
         ValueError: a factor below 1, or noise that no sampler draws.

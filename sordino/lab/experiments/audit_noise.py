@@ -1,15 +1,15 @@
-"""Is the noise in the outputs the plan's? A sharper question than epsilon's, and a narrower one.
+"""Check that the noise in the outputs is the plan's: a sharper question than epsilon's, and a narrower one.
 
-Too little is a claim that isn't kept. Too much is no breach by itself, but a sign of one: n shares that are the same
-draw add up to sqrt(n) of the planned deviation, and whoever knows her own knows all of them.
+Too little noise breaks the claim. Too much is no breach by itself, but a sign of one: n equal shares add up to sqrt(n)
+of the planned deviation, and each participant then knows the others' noise.
 
-Whoever tosses the coins knows what was contributed, and so the noise itself: outputs less contributions. Its size has a
-known law, so an eighth less is seen at once, where a lower bound on epsilon needs it to be several times less. But it
-trusts that noise of the right size protects, which is what the plan's proof says and an audit doesn't.
+The auditor draws the coins, so it knows the contributions and thus the noise: outputs less contributions. Its size has
+a known law, so a deficit of an eighth shows at once, where a lower bound on epsilon needs a factor of several. But the
+check trusts that noise of the right size protects, which the plan's proof says and an audit doesn't.
 
-Chances of a false alarm are stated for noise that is exactly the plan's; rounding errors only add to it, at most a
-quarter of a grid step squared for each update, which the upper bound allows for. Sums of
-squares of thousands of independent values are taken as chi-squared, inner products as normal.
+Chances of a false alarm hold for noise that is exactly the plan's; rounding adds at most a quarter of a squared grid
+step per update, which the upper bound allows for. Sums of squares of thousands of independent values are taken as
+chi-squared, inner products as normal.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def chi_squared_quantile(chance: float, degrees: int) -> float:
 def noise_check(
     squared: Sequence[float], values: Sequence[int], fingerprints: Sequence[Floats], rounding: float = 0.0
 ) -> dict[str, Any]:
-    """Whether noise is smaller or larger than planned, and whether two rounds share it.
+    """Check whether noise is smaller or larger than planned, and whether two rounds share it.
 
     Args:
         squared: for each round the sum of squares of its noise, in planned variances.
-        values: for each round how many values that sum has.
+        values: for each round the number of values in that sum.
         fingerprints: for each round the same many values of its noise in the frame it was drawn in, any unit.
         rounding: most that rounding adds to the variance of a value in any round, in planned variances, >= 0.
 
     Returns:
-        JSON names ``noise_found``: deviation over the planned one; ``noise_least``: below which a right mechanism lies
-        with a chance of `FALSE_ALARM`; ``noise_short``; ``noise_most``: above which it lies with the same chance at
-        most; ``noise_excess``; ``noise_correlation``: the largest between two rounds, 0 with a
-        single one; ``noise_most_correlation``; ``noise_shared``.
+        JSON names ``noise_found``: deviation over the planned one; ``noise_least`` and ``noise_most``: a right
+        mechanism lies below, or above, with a chance of at most `FALSE_ALARM` each; ``noise_short``;
+        ``noise_excess``; ``noise_correlation``: the largest between two rounds, 0 with a single one;
+        ``noise_most_correlation``; ``noise_shared``.
     """
     degrees = sum(values)
     pairs = list(combinations(range(len(fingerprints)), 2))

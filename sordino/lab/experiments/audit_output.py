@@ -1,4 +1,4 @@
-"""What ``sordino experiment audit`` prints and draws."""
+"""Output of ``sordino experiment audit``: lines, JSON and a figure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _COLUMNS: Final = ("lower bound", "expected", "proved", "right", "noise found")
 
 
 def body_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON object: one entry an audit, and whether any of them accuses."""
+    """Return the JSON object: one entry per audit, and whether any of them accuses."""
     return {"accused": any(accusations(row) for row in rows), "rows": [dict(row) for row in rows]}
 
 
 def accusations(row: Mapping[str, Any]) -> list[str]:
-    """What an audit found wrong, one sentence each; empty if nothing."""
+    """Return the audit's accusations, one sentence each; empty if none."""
     found = []
     if row["violation"]:
         found.append(
@@ -37,13 +37,13 @@ def accusations(row: Mapping[str, Any]) -> list[str]:
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """The mechanism, and what is mistaken on purpose."""
+    """Return the mechanism, and its deliberate mistake."""
     divided = row["noise_divided_by"]
     return f"{row['mechanism']}, noise / {divided:g}" if divided != 1 else str(row["mechanism"])
 
 
 def table_lines(body: Mapping[str, Any]) -> list[str]:
-    """A line for each audit, then what was found wrong, and how to read it."""
+    """Return a line for each audit, then the accusations, and how to read them."""
     rows = body["rows"]
     first = rows[0]
     wide = max(len(name_of(row)) for row in rows)
@@ -69,7 +69,7 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
 
 
 def draw(body: Mapping[str, Any], file: Path) -> None:
-    """A line for each audit: the bound found, what was expected, and the proved epsilon that it may not pass."""
+    """Draw a line for each audit: the bound found, the expected one, and the proved epsilon as its limit."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

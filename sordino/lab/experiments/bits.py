@@ -1,7 +1,7 @@
-"""Bits of a value against accuracy: distributed discrete Gaussian and Skellam beside the central Gaussian.
+"""Accuracy against bits per value: distributed discrete Gaussian and Skellam beside the central Gaussian.
 
-The setting of [KLS21] section 6.2 and [AKL21] section 5, on smaller data where the scale is small. Fewer bits make the
-grid coarser, so rounding adds to the noise, or nothing fits at all: such plans are refused, and the table says so.
+The setting of [KLS21] section 6.2 and [AKL21] section 5; the small scale uses smaller data. Fewer bits make the grid
+coarser, so rounding adds to the noise, or no plan exists at all, which the table then says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from sordino.lab.experiments.tables import (
     Table,
 )
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
-from sordino.lab.simulation.settings import SimulationSettings
 
 NAME: Final = "bits"
 IMAGES, TEXT = "images", "text"
@@ -107,7 +106,7 @@ SIZES: Final = {
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
-    """Choose clip and rate with the central Gaussian, then every mechanism at every width and epsilon."""
+    """Choose clip and rate with the central Gaussian, then run every mechanism at every width and epsilon."""
     notes: list[str] = []
     tables: list[Table] = []
     axes: list[Axes] = []
@@ -128,7 +127,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
 
 def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
-    """A part with its data, seen to be there before anything is played."""
+    """Return a part with its sizes and its data, after a check that the data are present."""
     sizes = replace(SIZES[request.scale, part], **request.sizes)
     data = request.images(sizes.data) if part == IMAGES else request.data.get(TEXT, sizes.data)
     if not data:
@@ -146,31 +145,14 @@ def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
 
 
 def _part(pool: RunPool, request: Request, part: str, sizes: BitsSizes, data: str) -> tuple[Choice, list[Row], str]:
-    how = request.partition(data)
-
-    def settings(
-        *, mechanism: str, bits: int, epsilon: float | None, clip: float, rate: float, seed: int
-    ) -> SimulationSettings:
-        return sizes.settings(
-            data=data,
-            rate=rate,
-            epsilon=epsilon,
-            mechanism=mechanism,
-            bits=bits,
-            clip=clip,
-            seed=seed,
-            server_momentum=0.9,
-            partition=how,
-        )
-
-    def central(*, seed: int, clip: float, rate: float) -> SimulationSettings:
-        return settings(mechanism=CENTRAL, bits=MOST_BITS, epsilon=sizes.middle, clip=clip, rate=rate, seed=seed)
+    settings = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data))
+    central = partial(settings, mechanism=CENTRAL, bits=MOST_BITS)
 
     choice = tuned(
         pool,
         f"Clip and client rate of the central Gaussian at {CONDITIONAL} {sizes.middle:g}, {part}",
         {"clip": sizes.clips, "rate": sizes.rates},
-        central,
+        partial(central, epsilon=sizes.middle),
         sizes.last,
     )
     chosen = choice.taken()
@@ -183,11 +165,7 @@ def _part(pool: RunPool, request: Request, part: str, sizes: BitsSizes, data: st
         )
     ]
     runs += [
-        Run(
-            {"mechanism": "none", "bits": 0, "epsilon": None},
-            make(mechanism=CENTRAL, bits=MOST_BITS, epsilon=None, seed=seed),
-            sizes.last,
-        )
+        Run({"mechanism": "none", "bits": 0, "epsilon": None}, central(epsilon=None, seed=seed, **chosen), sizes.last)
         for seed in request.seeds
     ]
     told = (

@@ -1,9 +1,9 @@
 """BLUR and LUS against DP-FedAvg, AE-DPFL and the distributed discrete Gaussian: Tables 1 to 3 and figures of [CWZC22].
 
-The published protocol: one local rate, batch size and number of local steps for all methods; the clip S by a grid for
-DP-FedAvg, at each epsilon; lambda and c by grids, with that S. How the local rate came about isn't told there; here it
-is the best one of federated averaging without noise and clip, which favours none of the private methods. Beside it
-stands what the paper doesn't have: accuracy against the local rate, and every method with a rate of its own.
+The published protocol uses one local rate, batch size and number of local steps for all methods; the clip S from a grid
+for DP-FedAvg, at each epsilon; lambda and c from grids, with that S. The paper doesn't say how it chose the local rate;
+here it is the best one of federated averaging without noise and clip, which favours none of the private methods. Added
+to the paper: accuracy against the local rate, and every method at its best rate.
 """
 
 from __future__ import annotations
@@ -29,16 +29,27 @@ from sordino.lab.experiments.tables import CONDITIONAL, Table
 
 NAME: Final = "blur-lus"
 PARTS: Final = ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates")
+_COLOURED: Final = ("alpha", "steps", "active")
+"""Parts that take CIFAR-10 at the papers' size."""
+_PAIR: Final = (FEDAVG, OURS)
+_COMPARED: Final = {
+    "epsilon": ("epsilon", METHODS, "Table 1: epsilon", CONDITIONAL, CONDITIONAL, NAMES),
+    "alpha": ("alpha", METHODS, "Table 2: alpha", "heterogeneity", "heterogeneity", LOG),
+    "steps": ("steps", _PAIR, "local steps", "local steps Q", "local steps", LOG),
+    "active": ("cohort", _PAIR, "active participants", "participants of a round", "participants", LOG),
+    "rates": ("rate", METHODS, "local rates", "the local rate", "the local rate", LOG),
+}
+"""Parts that compare methods: label, methods, stage, what the table and the figure are against, scale of the figure."""
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
-    """Choose by the published protocol, then play the parts that are asked for."""
+    """Choose by the published protocol, then run the requested parts."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     main = Plays(pool, request, sizes, request.images(sizes.data))
     setup, choices = main.choose()
     second, second_setup = main, setup
     colour = request.data.get("colour")
-    if request.scale == PAPER and any(map(request.wants, ("alpha", "steps", "active"))):
+    if request.scale == PAPER and any(map(request.wants, _COLOURED)):
         if colour is None:
             raise ExperimentError(
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
@@ -50,39 +61,32 @@ def play(pool: RunPool, request: Request) -> Outcome:
     tables: list[Table] = []
     pictures: list[Picture] = []
     extra: list[Choice] = []
-    pair = (FEDAVG, OURS)
-    if request.wants("epsilon"):
-        rows = main.compare("Table 1: epsilon", METHODS, setup, {"epsilon": sizes.epsilons})
-        tables += [method_table("blur-lus-epsilon", f"Accuracy against {CONDITIONAL}", rows, "epsilon", METHODS)]
-        tables += [gain_table("blur-lus-gain", rows, "epsilon", OURS, (FEDAVG, DDGAUSS))]
-        pictures.append(
-            by_label("blur-lus-epsilon", f"Accuracy against {CONDITIONAL}", rows, "epsilon", METHODS, NAMES)
-        )
-        pictures.append(norms_picture(rows, pair, sizes.middle, setup.clip(sizes.middle)))
-    if request.wants("alpha"):
-        rows = second.compare("Table 2: alpha", METHODS, second_setup, {"alpha": second.sizes.alphas})
-        tables += [method_table("blur-lus-alpha", "Accuracy against heterogeneity", rows, "alpha", METHODS)]
-        pictures.append(by_label("blur-lus-alpha", "Accuracy against heterogeneity", rows, "alpha", METHODS, LOG))
-    if request.wants("sparsity"):
-        without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
-        rows = main.compare("Table 3: sparsity", (LUS, OURS), setup, {"sparsity": sizes.table_sparsities})
-        tables.append(sparsity_table(without, rows, sizes.table_sparsities, (FEDAVG, BLUR, LUS, OURS)))
-    if request.wants("steps"):
-        rows = second.compare("local steps", pair, second_setup, {"steps": second.sizes.step_counts})
-        tables += [method_table("blur-lus-steps", "Accuracy against local steps Q", rows, "steps", pair)]
-        pictures.append(by_label("blur-lus-steps", "Accuracy against local steps", rows, "steps", pair, LOG))
-    if request.wants("active"):
-        rows = second.compare("active participants", pair, second_setup, {"cohort": second.sizes.cohorts})
-        tables += [method_table("blur-lus-active", "Accuracy against participants of a round", rows, "cohort", pair)]
-        pictures.append(by_label("blur-lus-active", "Accuracy against participants", rows, "cohort", pair, LOG))
-    if request.wants("rates"):
-        known = [rate for rate in sizes.rates if setup.weight < 1 / rate]
-        rows = main.compare("local rates", METHODS, setup, {"rate": known})
-        tables += [method_table("blur-lus-rates", "Accuracy against the local rate", rows, "rate", METHODS)]
-        pictures.append(by_label("blur-lus-rates", "Accuracy against the local rate", rows, "rate", METHODS, LOG))
-    if request.wants("own-rates"):
-        own, extra = main.own_rates(setup)
-        tables.append(rates_table(own, METHODS))
+    for part in filter(request.wants, PARTS):
+        if part == "sparsity":
+            without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
+            rows = main.compare("Table 3: sparsity", (LUS, OURS), setup, {"sparsity": sizes.table_sparsities})
+            tables.append(sparsity_table(without, rows, sizes.table_sparsities, (FEDAVG, BLUR, LUS, OURS)))
+            continue
+        if part == "own-rates":
+            own, extra = main.own_rates(setup)
+            tables.append(rates_table(own, METHODS))
+            continue
+        plays, taken = (second, second_setup) if part in _COLOURED else (main, setup)
+        values = {
+            "epsilon": plays.sizes.epsilons,
+            "alpha": plays.sizes.alphas,
+            "steps": plays.sizes.step_counts,
+            "active": plays.sizes.cohorts,
+            "rates": [rate for rate in plays.sizes.rates if taken.weight < 1 / rate],
+        }[part]
+        label, methods, stage, by_table, by_figure, scale = _COMPARED[part]
+        name = f"blur-lus-{part}"
+        rows = plays.compare(stage, methods, taken, {label: values})
+        tables.append(method_table(name, f"Accuracy against {by_table}", rows, label, methods))
+        pictures.append(by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
+        if part == "epsilon":
+            tables.append(gain_table("blur-lus-gain", rows, label, OURS, (FEDAVG, DDGAUSS)))
+            pictures.append(norms_picture(rows, _PAIR, sizes.middle, setup.clip(sizes.middle)))
     every = [*choices, *extra]
     tables += [choice.table(f"blur-lus-choice-{at}") for at, choice in enumerate(every, start=1)]
     return Outcome(_notes(main, setup, request), tables, pictures, every)

@@ -35,7 +35,7 @@ _WORDS: Final = {
 
 
 def method_table(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str]) -> Table:
-    """A line for each value of a label, a column for each method; where epsilon varies with what it provably costs."""
+    """Return a line per value of a label and a column per method; with varying epsilon also what it provably costs."""
     found = Results(rows, "method", label)
     body: list[list[Cell]] = []
     for value in dict.fromkeys(row["labels"][label] for row in rows):
@@ -48,7 +48,7 @@ def method_table(name: str, title: str, rows: Sequence[Row], label: str, methods
 
 
 def gain_table(name: str, rows: Sequence[Row], label: str, ours: str, others: Sequence[str]) -> Table:
-    """How far a method is above others, seed by seed: a pair has partition, cohorts and initial weights in common."""
+    """Return a method's gain over others, paired by seed: equal partition, cohorts and initial weights."""
     values = list(dict.fromkeys(row["labels"][label] for row in rows))
     known = {(*labels_of(row, "method", label), row["seed"]): accuracy(row) for row in rows}
     body: list[list[Cell]] = []
@@ -76,7 +76,7 @@ def _verdict(gain: Mean) -> str:
 
 
 def sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequence[float], names: Sequence[str]) -> Table:
-    """Table 3: LUS and BLUR + LUS by sparsity, with what they gain over DP-FedAvg.
+    """Return Table 3: LUS and BLUR + LUS by sparsity, with their gain over DP-FedAvg.
 
     Args:
         without: runs of the first two names.
@@ -100,7 +100,7 @@ def sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequence
 
 
 def rates_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
-    """Every method with a local rate and an S of its own."""
+    """Return the accuracy of every method at its best local rate and S."""
     body: list[list[Cell]] = []
     for method in methods:
         own = [row for row in rows if row["labels"]["method"] == method]
@@ -113,7 +113,7 @@ def rates_table(rows: Sequence[Row], methods: Sequence[str]) -> Table:
 
 
 def by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str], scale: str) -> Picture:
-    """A curve for each method; where AE-DPFL is among them, the others once more on a scale of their own."""
+    """Draw a curve for each method; with AE-DPFL among them the others once more on a separate scale."""
     found = Results(rows, "method", label)
     values: list[Any] = sorted({row["labels"][label] for row in rows})
 
@@ -131,7 +131,7 @@ def by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Se
 
 
 def norms_picture(rows: Sequence[Row], methods: Sequence[str], epsilon: float, clip: float) -> Picture:
-    """Norms before clipping, round by round: median and the range from the 10th to the 90th percentile."""
+    """Draw norms before clipping, per round: median and the range from the 10th to the 90th percentile."""
     axes = []
     for method in methods:
         own = [row for row in rows if labels_of(row, "method", "epsilon") == (method, epsilon) and "norms" in row]

@@ -1,10 +1,11 @@
-"""The runs of ``sordino experiment blur-lus``: what is chosen by the published protocol, and each method's settings."""
+"""The runs of ``sordino experiment blur-lus``: the choices of the published protocol, and each method's settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from learning.datasets import load_labels
@@ -30,20 +31,21 @@ class BlurLusSizes(Sizes):
 
     Attributes:
         clips, rates: grids of S and of the local rate.
-        middle: of epsilon, where lambda, c and queries are chosen and all but Table 1 is played.
+        middle: epsilon of the choices of lambda, c and queries, and of all but Table 1.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.
-        queries: grid of AE-DPFL's queries a round; more than the coordinator has public examples for are left out.
+        queries: grid of AE-DPFL's queries per round, limited by the coordinator's public examples.
     """
 
     batch_size: int
-    steps: int
-    epsilons: tuple[float, ...]
-    alpha: float
-    alphas: tuple[float, ...]
+    steps: int = 30
+    epsilons: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0)
+    middle: float = 6.0
+    alpha: float = 0.1
+    alphas: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)
     weights: tuple[float, ...]
     sparsities: tuple[float, ...]
-    table_sparsities: tuple[float, ...]
+    table_sparsities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     step_counts: tuple[int, ...]
     cohorts: tuple[int, ...]
     queries: tuple[int, ...]
@@ -57,16 +59,10 @@ SIZES: Final = {
         cohort=40,
         rounds=60,
         batch_size=16,
-        steps=30,
-        epsilons=(2.0, 4.0, 6.0, 8.0),
-        middle=6.0,
-        alpha=0.1,
-        alphas=(0.1, 1.0, 10.0, 100.0),
         rates=(0.03, 0.1, 0.3, 0.5, 1.0),
         clips=(0.1, 0.3, 1.0, 3.0),
         weights=(0.1, 0.4, 0.8),
         sparsities=(0.1, 0.3, 0.7),
-        table_sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
         step_counts=(5, 10, 30, 60),
         cohorts=(20, 40, 80),
         queries=(2, 5, 20),
@@ -80,16 +76,10 @@ SIZES: Final = {
         cohort=136,
         rounds=1000,
         batch_size=64,
-        steps=30,
-        epsilons=(2.0, 4.0, 6.0, 8.0),
-        middle=6.0,
-        alpha=0.1,
-        alphas=(0.1, 1.0, 10.0, 100.0),
         rates=(0.01, 0.03, 0.1, 0.3),
         clips=(0.01, 0.03, 0.1, 0.3, 1.0),
         weights=(0.05, 0.1, 0.2, 0.4, 0.8),
         sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
-        table_sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
         step_counts=(10, 20, 30, 40, 50),
         cohorts=(68, 136, 204, 272),
         queries=(1, 5, 20),
@@ -99,19 +89,19 @@ SIZES: Final = {
     ),
 }
 COLOUR: Final[Mapping[str, Any]] = {
-    "participants": 1000,  # not told by the paper
+    "participants": 1000,  # the paper gives no number
     "cohort": 60,
     "rounds": 300,
     "batch_size": 50,
     "cohorts": (20, 40, 60, 80, 100),
     "options": {"classes": 10, "channels": 3, "side": 32},
 }
-"""What differs for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are played."""
+"""Changes for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are played."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What was chosen."""
+    """The choices."""
 
     rate: float
     clips: Mapping[float, float]  # by epsilon
@@ -120,7 +110,7 @@ class Setup:
     queries: int
 
     def clip(self, epsilon: float) -> float:
-        """S at an epsilon; what was chosen at the nearest one."""
+        """Return S at an epsilon: the choice at the nearest one."""
         return self.clips[min(self.clips, key=lambda known: abs(known - epsilon))]
 
 
@@ -146,7 +136,7 @@ class Plays:
         steps: int | None = None,
         cohort: int | None = None,
     ) -> SimulationSettings:
-        """One run; what is None is the scale's."""
+        """Return one run; what is None is the scale's."""
         sizes = self.sizes if cohort is None else replace(self.sizes, cohort=cohort)
         if method == VOTES:
             sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options})
@@ -168,7 +158,7 @@ class Plays:
         )
 
     def compare(self, stage: str, methods: Sequence[str], setup: Setup, over: Mapping[str, Sequence[Any]]) -> list[Row]:
-        """Methods against the values of one name, with what was chosen for the rest."""
+        """Compare methods over the values of one name; everything else is as chosen."""
         ((name, values),) = over.items()
         runs = []
         for method in methods:
@@ -177,95 +167,74 @@ class Plays:
                 given.setdefault("clip", setup.clip(given["epsilon"]))
                 rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries} | given
                 runs += [
-                    Run({"method": method, name: value}, self.settings(method=method, seed=seed, **rest), self.last)
+                    Run(
+                        {"method": method, name: value},
+                        self.settings(method=method, seed=seed, **rest),
+                        self.sizes.last,
+                    )
                     for seed in self.seeds
                 ]
         return self.pool.run(stage, runs)
 
-    @property
-    def last(self) -> int:
-        """Evaluations that count."""
-        return self.sizes.last
-
     def choose(self) -> tuple[Setup, list[Choice]]:
-        """The published protocol, on seeds of its own."""
+        """Choose by the published protocol, on the selection's seeds."""
         sizes = self.sizes
-        rates = tuned(
-            self.pool,
+        tune = partial(tuned, self.pool, last=sizes.last)
+        rates = tune(
             "Local rate for all methods: federated averaging without noise and clip",
             {"rate": sizes.rates},
-            lambda *, seed, rate: self.settings(method=FEDAVG, epsilon=None, rate=rate, clip=_NO_CLIP, seed=seed),
-            self.last,
+            partial(self.settings, method=FEDAVG, epsilon=None, clip=_NO_CLIP),
         )
         rate = rates.taken()["rate"]
-        clips = tuned(
-            self.pool,
+        clips = tune(
             f"S of DP-FedAvg, taken for DDGauss and BLUR + LUS, local rate {rate:g}",
             {"clip": sizes.clips},
-            lambda *, seed, epsilon, clip: self.settings(
-                method=FEDAVG, epsilon=epsilon, rate=rate, clip=clip, seed=seed
-            ),
-            self.last,
+            partial(self.settings, method=FEDAVG, rate=rate),
             of={"epsilon": sizes.epsilons},
         )
         found = {epsilon: clips.taken(epsilon)["clip"] for epsilon in sizes.epsilons}
-        both = tuned(
-            self.pool,
+        weights = [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1]
+        both = tune(
             f"lambda and c of BLUR + LUS at {CONDITIONAL} {sizes.middle:g}",
-            {
-                "weight": [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1],
-                "sparsity": sizes.sparsities,
-            },
-            lambda *, seed, weight, sparsity: self.settings(
-                method=OURS,
-                epsilon=sizes.middle,
-                rate=rate,
-                clip=found[sizes.middle],
-                seed=seed,
-                weight=weight,
-                sparsity=sparsity,
-            ),
-            self.last,
+            {"weight": weights, "sparsity": sizes.sparsities},
+            partial(self.settings, method=OURS, epsilon=sizes.middle, rate=rate, clip=found[sizes.middle]),
         )
-        votes = tuned(
-            self.pool,
+        votes = tune(
             f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
             {"queries": _asked(sizes, self.data)},
-            lambda *, seed, queries: self.settings(
-                method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0, seed=seed, queries=queries
-            ),
-            self.last,
+            partial(self.settings, method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0),
         )
         pair = both.taken()
         setup = Setup(rate, found, pair["weight"], pair["sparsity"], votes.taken()["queries"])
         return setup, [rates, clips, both, votes]
 
     def own_rates(self, setup: Setup) -> tuple[list[Row], list[Choice]]:
-        """Every method with local rate and S of its own, at the middle epsilon."""
+        """Run every method at its best local rate and S, at the middle epsilon."""
         sizes, rows, choices = self.sizes, [], []
-        rest = {"weight": setup.weight, "sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
+        rest: dict[str, Any] = {"sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
         for method in METHODS:
             clips = (1.0,) if method == VOTES else sizes.clips
 
             def one(*, seed: int, rate: float, clip: float, method: str = method) -> SimulationSettings:
-                return self.settings(method=method, rate=rate, clip=clip, seed=seed, **_allowed(rest, rate))
+                below = {"weight": min(setup.weight, 0.9 / rate)}  # lambda below 1 / rate (Lemma 2)
+                return self.settings(method=method, rate=rate, clip=clip, seed=seed, **rest | below)
 
             choice = tuned(
                 self.pool,
                 f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
                 {"rate": sizes.rates, "clip": clips},
                 one,
-                self.last,
+                self.sizes.last,
             )
             own = choice.taken()
-            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.last) for seed in self.seeds]
+            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.sizes.last) for seed in self.seeds]
             rows += self.pool.run(f"{method} with a rate of its own", runs)
             choices.append(choice)
         return rows, choices
 
 
 def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
-    """Of the grid of queries what the coordinator has public examples for, over all rounds."""
+    """Return the grid of queries, as far as the coordinator has public examples for all rounds."""
     most = math.floor(VoteOptions().pool * len(load_labels(data, "test"))) // sizes.rounds
     return tuple(one for one in sizes.queries if one <= most) or (max(most, 1),)
 
@@ -281,8 +250,3 @@ def _method_options(method: str, weight: float, sparsity: float, queries: int) -
     if method == VOTES:
         return {"queries": queries}
     return {"method": "dp-fedavg"}
-
-
-def _allowed(rest: Mapping[str, Any], rate: float) -> dict[str, Any]:
-    """With lambda below 1 / rate (Lemma 2)."""
-    return {**rest, "weight": min(rest["weight"], 0.9 / rate)}

@@ -1,4 +1,4 @@
-"""How updates are clipped: fixed clips or clips that follow a quantile, flat or by layer.
+"""Clip updates with fixed clips or clips that follow a quantile, flat or by layer.
 
 Sources: quantile clipping [ATMR21]; clipping by layer and noise by layer [MRTZ18] section 2. The count that moves a
 clip is part of the same noised sum, so all rules cost what a fixed clip costs.
@@ -42,7 +42,7 @@ FIXED: Final = "fixed"
 
 @dataclass(frozen=True, kw_only=True)
 class ClippingSizes(Sizes):
-    """Numbers of a scale; rates are chosen with a fixed clip, ``clips`` are the first ones of all rules."""
+    """Numbers of a scale; rates are chosen with a fixed clip, and every rule starts from each of ``clips``."""
 
     alpha: float
     epsilons: tuple[float, ...]
@@ -74,29 +74,19 @@ SIZES: Final = {
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
-    """Choose the client rate with a fixed clip, then every rule from every first clip at every epsilon."""
+    """Choose the client rate with a fixed clip, then run every rule from every first clip at every epsilon."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.images(sizes.data)
-    how = request.partition(data)
+    make = partial(sizes.settings, data=data, server_momentum=0.9, alpha=sizes.alpha, partition=request.partition(data))
 
-    def settings(*, rule: str, epsilon: float | None, clip: float, rate: float, seed: int) -> SimulationSettings:
-        return sizes.settings(
-            data=data,
-            rate=rate,
-            epsilon=epsilon,
-            clip=clip,
-            seed=seed,
-            server_momentum=0.9,
-            alpha=sizes.alpha,
-            partition=how,
-            **RULES[rule],
-        )
+    def settings(*, rule: str, **given: Any) -> SimulationSettings:
+        return make(**given, **RULES[rule])
 
     choice = tuned(
         pool,
         f"Client rate and fixed clip at {CONDITIONAL} {sizes.middle:g}",
         {"rate": sizes.rates, "clip": sizes.clips},
-        lambda *, seed, rate, clip: settings(rule=FIXED, epsilon=sizes.middle, clip=clip, rate=rate, seed=seed),
+        partial(settings, rule=FIXED, epsilon=sizes.middle),
         sizes.last,
     )
     rate = choice.taken()["rate"]
@@ -133,7 +123,7 @@ def _table(found: Results, sizes: ClippingSizes, epsilon: float) -> Table:
 
 
 def _best(found: Results, sizes: ClippingSizes) -> Table:
-    """How much a rule depends on its first clip: its worst accuracy over them, and its best."""
+    """Best and worst accuracy of a rule over its first clips."""
     body: list[list[Cell]] = []
     for epsilon in sizes.epsilons:
         for rule in RULES:
@@ -143,8 +133,8 @@ def _best(found: Results, sizes: ClippingSizes) -> Table:
                 body.append([rule, epsilon, *cells, *found.spent(rule=rule, epsilon=epsilon)])
     note = (
         "Best and worst mean over the first clips: the best of 'fixed' is what a search over clips would have found. "
+        f"{HELD}"
     )
-    note += HELD
     columns = ("rule", CONDITIONAL, "best", "worst", *SPENT)
     return Table("clipping-best", "How much depends on the first clip", columns, body, note)
 
@@ -172,7 +162,7 @@ def _picture(found: Results, sizes: ClippingSizes) -> Picture:
 
 
 def _clips(found: Results, sizes: ClippingSizes) -> Picture:
-    """Where the flat clip goes, from each first one."""
+    """Draw the course of the flat clip from each first one."""
     series = []
     for at, clip in enumerate(sizes.clips):
         clips: dict[int, list[float]] = {}

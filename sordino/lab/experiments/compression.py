@@ -1,8 +1,7 @@
-"""Count-mean sketches: how much shorter what is sent may be, by how much noise there is ([CCKS22] section 6).
+"""Accuracy against the compression by count-mean sketches, for several noise levels ([CCKS22] section 6).
 
-In form the published figures: accuracy against the compression ratio, a curve for each noise level. The stronger the
-noise, the more may be compressed without a loss. Bits a parameter are those of the vector that is sent, seeds and
-protocol messages left out.
+The figures have the published form. The stronger the noise, the more can be compressed without a loss. Bits per
+parameter count the vector that is sent, without seeds and protocol messages.
 """
 
 from __future__ import annotations
@@ -72,33 +71,29 @@ SIZES: Final = {
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
-    """Choose clip and rate without a sketch, then every ratio at every noise level."""
+    """Choose clip and rate without a sketch, then run every ratio at every noise level."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.images(sizes.data)
-    how = request.partition(data)
+    make = partial(
+        sizes.settings,
+        data=data,
+        mechanism="skellam",
+        bits=sizes.bits,
+        server_momentum=0.9,
+        partition=request.partition(data),
+    )
 
-    def settings(*, epsilon: float | None, ratio: float, clip: float, rate: float, seed: int) -> SimulationSettings:
-        sketch: dict[str, Any] = {} if ratio == 1 else {"sketch_rows": ROWS, "sketch_ratio": ratio}
-        # What is clipped is the sketch, about sqrt(rows) shorter than the update (`Plan.update_norm`).
-        clip = clip if ratio == 1 else clip / math.sqrt(ROWS)
-        return sizes.settings(
-            data=data,
-            rate=rate,
-            epsilon=epsilon,
-            mechanism="skellam",
-            bits=sizes.bits,
-            clip=clip,
-            seed=seed,
-            server_momentum=0.9,
-            partition=how,
-            **sketch,
-        )
+    def settings(*, ratio: float, clip: float, **given: Any) -> SimulationSettings:
+        if ratio == 1:
+            return make(clip=clip, **given)
+        # The sketch is clipped; it is about sqrt(rows) shorter than the update (`Plan.update_norm`).
+        return make(clip=clip / math.sqrt(ROWS), sketch_rows=ROWS, sketch_ratio=ratio, **given)
 
     choice = tuned(
         pool,
         f"Clip and client rate without a sketch at {CONDITIONAL} {sizes.middle:g}",
         {"clip": sizes.clips, "rate": sizes.rates},
-        lambda *, seed, clip, rate: settings(epsilon=sizes.middle, ratio=1.0, clip=clip, rate=rate, seed=seed),
+        partial(settings, epsilon=sizes.middle, ratio=1.0),
         sizes.last,
     )
     chosen = choice.taken()
@@ -119,12 +114,6 @@ def play(pool: RunPool, request: Request) -> Outcome:
         [_picture(found, sizes)],
         [choice],
     )
-
-
-def bits_a_parameter(row: Row) -> float | None:
-    """Of the vector that is sent, over the parameters of the model; None without noise, where nothing is coded."""
-    plan = row.get("plan")
-    return None if plan is None else float(plan["bits"] * plan["padded_dim"] / plan["dim"])
 
 
 def _level(rows: Sequence[Row], epsilon: float | None) -> str:
@@ -154,7 +143,9 @@ def _lengths(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
         own = [row for row in rows if labels_of(row, "ratio") == (ratio,) and row.get("plan") is not None]
         if own:
             plan = own[0]["plan"]
-            body.append([f"{ratio:g} x", plan["dim"], plan["padded_dim"], bits_a_parameter(own[0])])
+            # Bits of the vector that is sent over the parameters of the model; a run without noise codes nothing.
+            each = float(plan["bits"] * plan["padded_dim"] / plan["dim"])
+            body.append([f"{ratio:g} x", plan["dim"], plan["padded_dim"], each])
     columns = ("ratio", "parameters", "values sent", "bits a parameter")
     return Table("compression-bits", "What is sent", columns, body)
 

@@ -1,4 +1,4 @@
-"""Accuracy against whatever varies, with standard errors, as an SVG file. matplotlib is imported when one is drawn."""
+"""Curves with standard errors, as an SVG file. matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ _APART: Final = 0.25
 
 @dataclass(frozen=True)
 class Series:
-    """One curve.
+    """One curve: x to the mean over seeds; ``colour`` is a number in `COLOURS`.
 
-    Attributes:
-        name: in the legend.
-        points: x to the mean over seeds.
-        colour: number in `COLOURS`.
-        dashed: draw the line dashed.
-        marks: draw points and errors; a curve of many rounds is better without.
+    ``marks`` draws points and errors; a curve of many rounds is better without.
     """
 
     name: str
@@ -52,7 +47,7 @@ class Axes:
     """One set of axes.
 
     Attributes:
-        scale: of x: "linear", "log", or "names": places of equal distance in the order of ``ticks``.
+        scale: of x: "linear", "log", or "names": equidistant places in the order of ``ticks``.
         percent: y is a share of one, drawn in percent.
         level: a value of y that is marked by a line, with its name.
     """
@@ -70,14 +65,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of several axes.
-
-    Attributes:
-        name: of its file, without ending.
-        note: below.
-        columns: axes beside each other.
-        same_y: axes of a row share theirs.
-    """
+    """A figure of several axes; ``columns`` are side by side, ``same_y`` lets a row share its y axis."""
 
     name: str
     axes: Sequence[Axes]

@@ -1,8 +1,8 @@
-"""Distributed mean estimation ([KLS21] section 6.1): what the noise, the grid and the word length cost in accuracy.
+"""Distributed mean estimation ([KLS21] section 6.1): the cost of noise, grid and word length in accuracy.
 
-Each participant holds a vector on the sphere whose radius is the clip. One round, nobody leaves, nobody colludes: the
-published setting. Every trial draws new vectors and a new rotation from a public seed, and runs the encoder of a study
-as it is: encode for each participant, sum modulo 2^B, decode. Noise and rounding draw on the operating system.
+Each participant holds a vector on the sphere whose radius is the clip. One round; none leave or collude, as published.
+Every trial draws new vectors and a new rotation from a public seed, and runs a study's encoder: encode for each
+participant, sum modulo 2^B, decode. Noise and rounding draw on the operating system.
 
 Closed form of the mean squared error of one value of the mean, for n participants, granularity g and the variance s^2
 of one noise share in grid units:
@@ -20,8 +20,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.plan import InfeasiblePlan
+from sordino.lab.experiments.run_pool import spread
 from sordino.planning.bounds import exact_gaussian_multiplier
 from wire.study import plan_study
 
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 Vectors = NDArray[np.float64]
 
 SPHERE, EQUAL = "sphere", "equal"
-DATA: Final = (SPHERE, EQUAL)
-EPSILONS: Final = (0.75, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
-BITS: Final = (10, 12, 14, 16, 18, 20)
 _CHUNK_ENCODINGS: Final = 4000  # a chunk of trials takes about half a second
 
 
@@ -50,7 +48,7 @@ class Setting:
 
     Attributes:
         clip: radius of the sphere and L2 clip, data units.
-        data: "sphere": independent vectors; "equal": all participants hold the same one, which the wrap bound is for.
+        data: "sphere": independent vectors; "equal": all participants hold the same one, the worst case for wrapping.
         seed: of vectors and rotations, public. Noise never depends on it.
     """
 
@@ -66,22 +64,12 @@ class Setting:
     seed: int
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Some trials of one setting: what one process does at a time."""
-
-    index: int  # of the setting
-    setting: Setting
-    first: int
-    trials: int
+Chunk = tuple[int, Setting, range]
+"""The index of a setting, the setting, and some of its trials: what one process does at a time."""
 
 
 def plan_of(setting: Setting) -> Plan:
-    """One round in which everybody survives and nobody colludes.
-
-    Raises:
-        InfeasiblePlan: no plan keeps it.
-    """
+    """Return the plan of one round in which all survive and none collude; `InfeasiblePlan` if there is none."""
     return plan_study(
         mechanism=setting.mechanism,
         clients=setting.clients,
@@ -108,7 +96,7 @@ def vectors_of(setting: Setting, trial: int) -> Vectors:
 
 
 def squared_error(plan: Plan, setting: Setting, trial: int) -> float:
-    """Mean squared error of one value of the mean, in one trial: encoded by everybody, summed mod 2^B, decoded."""
+    """Return the mean squared error of one value of the mean: encoded by all, summed mod 2^B, decoded."""
     vectors = vectors_of(setting, trial)
     name = f"sordino experiment dme rotation {setting.seed} {trial}"
     encoder = Encoder(plan, hashlib.sha256(name.encode()).digest())
@@ -119,11 +107,11 @@ def squared_error(plan: Plan, setting: Setting, trial: int) -> float:
     return float(np.mean((mean - vectors.mean(axis=0)) ** 2))
 
 
-def run_chunk(chunk: Chunk) -> tuple[int, list[float]]:
-    """The setting's index, and the squared error of each trial."""
-    plan = plan_of(chunk.setting)
-    trials = range(chunk.first, chunk.first + chunk.trials)
-    return chunk.index, [squared_error(plan, chunk.setting, trial) for trial in trials]
+def run_chunk(chunk: Chunk) -> list[float]:
+    """Return the squared error of each trial."""
+    _, setting, trials = chunk
+    plan = plan_of(setting)
+    return [squared_error(plan, setting, trial) for trial in trials]
 
 
 def rounding_variance(spread: float) -> float:
@@ -139,7 +127,7 @@ def rounding_variance(spread: float) -> float:
 
 
 def closed_forms(plan: Plan) -> dict[str, float]:
-    """Mean squared errors of one value of the mean that are expected, if nothing wraps around.
+    """Return the expected mean squared errors of one value of the mean, if nothing wraps around.
 
     Returns:
         closed_form: (s^2 + 1/6) g^2 / n; expected: the same with the rounding's variance on this grid; integer_stddev:
@@ -155,22 +143,6 @@ def closed_forms(plan: Plan) -> dict[str, float]:
     }
 
 
-def settings_of(
-    *,
-    clients: Sequence[int],
-    mechanisms: Sequence[str],
-    bits: Sequence[int],
-    epsilons: Sequence[float],
-    common: Setting,
-) -> Iterator[Setting]:
-    """Every combination, ``common`` for the rest."""
-    for n in clients:
-        for mechanism in mechanisms:
-            for width in bits:
-                for epsilon in epsilons:
-                    yield replace(common, clients=n, mechanism=mechanism, bits=width, epsilon=epsilon)
-
-
 def run(
     settings: Sequence[Setting],
     trials: int,
@@ -180,12 +152,12 @@ def run(
     """Run every setting.
 
     Args:
-        trials: of each; 0 gives closed forms alone.
+        trials: per setting; 0 gives only the closed forms.
         workers: processes; 1 works in this one.
-        told: called with encodings done and encodings in all.
+        told: called with the number of encodings done and the total.
 
     Returns:
-        One row a setting, under stable JSON names; infeasible ones say why.
+        One row per setting, under stable JSON names; a row of an infeasible setting holds the reason.
     """
     rows: list[dict[str, Any]] = []
     chunks: list[Chunk] = []
@@ -221,12 +193,12 @@ def run(
             "closed_form_over_central": forms["closed_form"] / central,
         }
         each = max(1, _CHUNK_ENCODINGS // setting.clients)
-        chunks += [Chunk(index, setting, at, min(each, trials - at)) for at in range(0, trials, each)]
+        chunks += [(index, setting, range(at, min(at + each, trials))) for at in range(0, trials, each)]
     errors: dict[int, list[float]] = {}
-    work, done = sum(chunk.trials * chunk.setting.clients for chunk in chunks), 0
-    for index, found in _results(chunks, workers):
+    work, done = sum(len(part) * setting.clients for _, setting, part in chunks), 0
+    for (index, setting, _), found in spread(run_chunk, chunks, workers):
         errors.setdefault(index, []).extend(found)
-        done += len(found) * settings[index].clients
+        done += len(found) * setting.clients
         told(done, work)
     for index, found in errors.items():
         rows[index] |= _measured(rows[index], found)
@@ -244,25 +216,3 @@ def _measured(row: dict[str, Any], errors: Sequence[float]) -> dict[str, Any]:
         "simulated_over_expected": mean / row["mse_expected"],
         "simulated_over_central": mean / row["mse_central"],
     }
-
-
-def _results(chunks: Sequence[Chunk], workers: int) -> Iterator[tuple[int, list[float]]]:
-    if workers == 1 or len(chunks) < 2:
-        yield from map(run_chunk, chunks)
-        return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    from runtime.processes import end_with_parent
-
-    # Spawned, so that no lock or thread of this process is copied; and gone when this one is.
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),)
-    ) as pool:
-        futures = [pool.submit(run_chunk, chunk) for chunk in chunks]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise

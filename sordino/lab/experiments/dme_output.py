@@ -1,4 +1,4 @@
-"""What ``sordino experiment dme`` prints, writes and draws."""
+"""Output of ``sordino experiment dme``: lines, JSON, CSV and a figure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHADES: Final = ("#b3452c", "#d08a3c", "#8f9a4a", "#4f9a86", "#3b7a9e", "#5a5f9
 
 
 def body_of(common: Setting, rows: Sequence[Mapping[str, Any]], trials: int) -> dict[str, Any]:
-    """The JSON object: what is common to all rows, then the rows."""
+    """Return the JSON object: common settings, then the rows."""
     return {
         "dim": common.dim,
         "delta": common.delta,
@@ -60,7 +60,7 @@ def body_of(common: Setting, rows: Sequence[Mapping[str, Any]], trials: int) -> 
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """One line a setting; what is unknown stays empty."""
+    """Write one line per setting; unknown values stay empty."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
@@ -68,7 +68,7 @@ def write_csv(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 
 
 def table_lines(body: Mapping[str, Any]) -> list[str]:
-    """Mean squared error as a factor of the central Gaussian's: a table for each mechanism and number of clients."""
+    """Return mean squared errors over the central Gaussian's: a table for each mechanism and number of clients."""
     rows = body["rows"]
     simulated = body["trials"] > 0
     name = "simulated_over_central" if simulated else "closed_form_over_central"
@@ -94,7 +94,7 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
 
 
 def _adjacencies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What neighbouring inputs are, for the mechanisms that are there."""
+    """Return the notion of neighbouring inputs, for the mechanisms in the rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
         names = found.setdefault(row["adjacency"].partition(":")[0], []) if row["feasible"] else []

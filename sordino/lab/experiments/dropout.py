@@ -1,9 +1,9 @@
-"""Silent dropouts: what they cost in accuracy, what the plan makes of them, and what ignoring them would have hidden.
+"""Silent dropouts: their cost in accuracy, the plan's provision for them, and the cost of ignoring them.
 
-Each participant leaves after the shares are exchanged and before her vector is sent, independently. A plan made for
-``max_dropout`` adds so much noise that the fewest survivors it opens a sum for hold enough of it, and opens none for
-fewer. A system that ignores dropouts divides the noise by everybody and opens what it gets: its claim is the plan's for
-no dropout, and what it has spent follows from the shares of noise that were really in the sums.
+Each participant leaves independently, after the shares are exchanged and before its vector is sent. A plan for
+``max_dropout`` adds enough noise for the fewest survivors with which it opens a sum, and opens none with fewer. A
+system that ignores dropouts divides the noise by all participants and opens every sum: it claims the plan's epsilon for
+no dropout, and what it has spent follows from the noise shares that were really in the sums.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Sizes:
     task: str
     participants: int
     rounds: int
-    epsilon: float
-    delta: float
     planned: tuple[float, ...]
     leaving: tuple[float, ...]
     clips: tuple[float, ...]
     rates: tuple[float, ...]
+    epsilon: float = 6.0
+    delta: float = 1e-5
     last: int = 3
 
 
@@ -55,8 +55,6 @@ SIZES: Final = {
         task="softmax-regression",
         participants=200,
         rounds=20,
-        epsilon=6.0,
-        delta=1e-5,
         planned=(0.0, 0.1, 0.3, 0.5),
         leaving=(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5),
         clips=(0.1, 0.3, 1.0),
@@ -67,8 +65,6 @@ SIZES: Final = {
         task="mlp",
         participants=1000,
         rounds=100,
-        epsilon=6.0,
-        delta=1e-5,
         planned=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
         leaving=(0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
         clips=(0.03, 0.1, 0.3, 1.0),
@@ -78,7 +74,7 @@ SIZES: Final = {
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
-    """Choose clip and rate, then every plan against every share of dropouts."""
+    """Choose clip and rate, then run every plan against every share of dropouts."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.data.get("images", sizes.data)
 
@@ -105,7 +101,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
         pool,
         "Clip and client rate, with a plan for 30 % and 10 % leaving",
         {"clip": sizes.clips, "rate": sizes.rates},
-        lambda *, seed, clip, rate: settings(planned=0.3, leaving=0.1, clip=clip, rate=rate, seed=seed),
+        partial(settings, planned=0.3, leaving=0.1),
         sizes.last,
     )
     chosen = choice.taken()
@@ -131,13 +127,13 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
 
 def spent_unnoticed(settings: SimulationSettings) -> float:
-    """Epsilon of a system that plans for no dropout and opens every sum, whoever is in it.
+    """Return epsilon of a system that plans for no dropout and opens every sum.
 
-    The noise is the plan's, of which each survivor brings her share; the cost of a sum with s of them is
+    The noise is the plan's, of which each survivor brings its share; the cost of a sum with s survivors is
     `mechanisms.round_cost.round_curve` at h_min = s. Survivors are those of the simulation's first attempts.
 
     Args:
-        settings: of a simulation whose plan assumes that nobody leaves or colludes.
+        settings: of a simulation whose plan assumes that all survive and none collude.
     """
     settings = settings.settled()
     plan = settings.plan()

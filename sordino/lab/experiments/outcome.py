@@ -1,11 +1,11 @@
-"""What an experiment leaves: tables, figures, choices and notes, written into a folder."""
+"""The outcome of an experiment: tables, figures, choices and notes, written into a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sordino.lab.experiments.curves import Picture, draw
 from sordino.lab.experiments.run_pool import ExperimentError
@@ -13,18 +13,11 @@ from sordino.lab.experiments.selection import Choice
 from sordino.lab.experiments.tables import Table, shown
 
 SMALL, PAPER = "small", "paper"
-SCALES: Final = (SMALL, PAPER)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an experiment came out.
-
-    Attributes:
-        notes: what was simulated and what figures mean, one line each.
-        tables, pictures: in the order to be read.
-        choices: hyper-parameters, with the grids that they come from.
-    """
+    """The outcome of an experiment; notes are one line each, tables and pictures in reading order."""
 
     notes: Sequence[str]
     tables: Sequence[Table]
@@ -32,7 +25,7 @@ class Outcome:
     choices: Sequence[Choice] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, unrounded; tables as columns and rows of text beside the CSV files."""
+        """Return notes, choices unrounded, and tables as columns and rows of text."""
         return {
             "notes": list(self.notes),
             "tables": [
@@ -51,12 +44,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
+    """The choices of one call.
 
     Attributes:
         scale: "small" or "paper".
         seeds: of the results, one or more, none of `selection.SEEDS`.
-        data: names of data sets by kind ("images", "colour", "text"); what is left out takes the scale's own.
+        data: names of data sets by kind ("images", "colour", "text"); by default the scale's own.
         sizes: changes of the scale's numbers by name, for tests.
         parts: of the experiment; empty for all.
     """
@@ -68,10 +61,10 @@ class Request:
     parts: Sequence[str] = ()
 
     def images(self, usual: str) -> str:
-        """The data set of images: what was asked for, else the scale's own.
+        """Return the requested data set of images, else the scale's own.
 
         Raises:
-            ExperimentError: the papers' size, and nobody has said where their data lie.
+            ExperimentError: the papers' size, without a data set.
         """
         found = self.data.get("images", usual)
         if not found:
@@ -81,22 +74,18 @@ class Request:
         return found
 
     def partition(self, data: str) -> str:
-        """How a data set is cut: by its own users where it says whose each example is, else by Dirichlet."""
+        """Return "natural" for a data set that names the user of each example, else "dirichlet"."""
         from learning.datasets import load_users
 
         return "dirichlet" if load_users(data) is None else "natural"
 
     def wants(self, part: str) -> bool:
-        """Whether a part is to be played."""
+        """Return whether a part is requested."""
         return not self.parts or part in self.parts
 
 
 def write(outcome: Outcome, folder: Path) -> list[Path]:
-    """Each table as .txt, .csv and .md, and each figure as .svg.
-
-    Returns:
-        The files.
-    """
+    """Write each table as .txt, .csv and .md, and each figure as .svg; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for table in outcome.tables:

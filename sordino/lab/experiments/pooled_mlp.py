@@ -1,6 +1,6 @@
 """The perceptron of `learning.tasks.mlp` on images whose pixels are averaged in squares: a few thousand parameters.
 
-Experiments of many runs train it; its name as a task is ``sordino.lab.experiments.pooled_mlp:PooledMlp``.
+For experiments of many runs; its name as a task is ``sordino.lab.experiments.pooled_mlp:PooledMlp``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Plays many runs in a pool of processes, one at a time in each, and keeps those that are finished.
+"""Run many simulations in a pool of processes, one at a time in each, and keep the finished ones.
 
-A folder holds ``runs.jsonl``: one line for each finished run. The same experiment, started again, takes them from
-there. What is under way when it is stopped begins anew; runs take seconds to minutes, or at the papers' sizes hours.
+A folder holds ``runs.jsonl``: one line per finished run. The same experiment, started again, takes them from there and
+repeats the runs that were interrupted: seconds to minutes each, or hours at the papers' sizes.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from runtime.durable import replace_durably
 from runtime.processes import end_with_parent, one_thread_each
 from sordino.lab.experiments.runs import UNAVAILABLE, Row, Run, play
 
 FILE: Final = "runs.jsonl"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class ExperimentError(ValueError):
-    """A file or an argument of an experiment can't be used; one sentence that names what to change."""
+    """A file or an argument of an experiment can't be used; one sentence names what to change."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a stage of an experiment is.
+    """Progress of one stage of an experiment.
 
     Attributes:
-        stage: what is being found out, one line.
+        stage: what it finds out, one line.
         done, of: runs of this stage.
-        kept: of them, those that were taken from the file.
-        seconds_left: of this stage, from its runs so far; None before the first one is done.
+        kept: runs among them that were taken from the file.
+        seconds_left: estimated from the runs so far; None before the first one is done.
     """
 
     stage: str
@@ -45,13 +47,17 @@ class Standing:
 
 
 class RunPool:
-    """Where an experiment's runs are played.
+    """Runs an experiment's simulations.
 
     Args:
-        folder: for ``runs.jsonl``, which is taken up where it is there; None keeps nothing.
+        folder: for ``runs.jsonl``, which is continued if it exists; None keeps nothing.
         workers: processes; 1 works in this one.
         told: called whenever a run has ended.
         device: of models that train with torch: "cpu", "cuda" or "auto".
+
+    Raises:
+        ExperimentError: the file holds something else.
+        OSError: it can't be read or written.
     """
 
     def __init__(
@@ -61,11 +67,6 @@ class RunPool:
         told: Callable[[Standing], None] = lambda standing: None,
         device: str = "cpu",
     ) -> None:
-        """
-        Raises:
-            ExperimentError: the file holds something else.
-            OSError: it can't be read or written.
-        """
         self._file = None if folder is None else folder / FILE
         self._workers, self._told, self._device = workers, told, device
         self._rows: dict[str, Row] = {}
@@ -74,14 +75,10 @@ class RunPool:
             self._take_up(self._file)
 
     def run(self, stage: str, runs: Sequence[Run]) -> list[Row]:
-        """Play what hasn't been played.
-
-        Args:
-            stage: what is being found out.
-            runs: in any order; two of the same settings are played once.
+        """Run what hasn't been run; two runs of the same settings count once.
 
         Returns:
-            A row each, in the order of ``runs``, with their labels.
+            One row per run, in the order of ``runs``, with their labels.
         """
         names = [run.identity for run in runs]
         missing = {
@@ -93,7 +90,7 @@ class RunPool:
         waiting = sorted(missing.values(), key=_data_of)
         kept, began = len(set(names)) - len(waiting), time.monotonic()
         self._told(Standing(stage, kept, kept + len(waiting), kept, None))
-        for done, (run, row) in enumerate(_played(waiting, self._workers), start=1):
+        for done, (run, row) in enumerate(spread(play, waiting, self._workers), start=1):
             self._keep(row | {"id": run.identity})  # as it is known here, whatever a process has loaded since
             left = (time.monotonic() - began) / done * (len(waiting) - done)
             self._told(Standing(stage, kept + done, kept + len(waiting), kept, left))
@@ -101,7 +98,7 @@ class RunPool:
 
     def _keep(self, row: Row) -> None:
         self._rows[row["id"]] = row
-        # What wasn't installed today may be tomorrow: such a row is for this time only.
+        # A package that isn't installed now may be installed tomorrow: such a row counts only this time.
         if self._file is not None and row.get("outcome") != UNAVAILABLE:
             with self._file.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(row, allow_nan=False) + "\n")
@@ -135,11 +132,11 @@ def _data_of(run: Run) -> tuple[Any, ...]:
     return (data.dataset, data.partition, data.seed, study.places, data.alpha)
 
 
-def _played(runs: Sequence[Run], workers: int) -> Iterator[tuple[Run, Row]]:
-    """Runs with their rows as they come, in any order."""
-    if workers == 1 or len(runs) < 2:
-        for run in runs:
-            yield run, play(run)
+def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """Yield items with their results as they come, in any order; one worker works in this process."""
+    if workers == 1 or len(items) < 2:
+        for item in items:
+            yield item, work(item)
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
@@ -147,13 +144,13 @@ def _played(runs: Sequence[Run], workers: int) -> Iterator[tuple[Run, Row]]:
     # Spawned: libraries that run threads don't survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        min(workers, len(runs)), mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
+        min(workers, len(items)), mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
     ) as pool:
-        futures = {pool.submit(play, run): run for run in runs}
+        futures = {pool.submit(work, item): item for item in items}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
-        except BaseException:  # a run may take hours: none is waited for
+        except BaseException:  # a run may take hours: wait for none
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()
@@ -161,5 +158,5 @@ def _played(runs: Sequence[Run], workers: int) -> Iterator[tuple[Run, Row]]:
 
 
 def labels_of(row: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
-    """Some of a row's labels, in the order asked for."""
+    """Return some of a row's labels, in the given order."""
     return tuple(row["labels"][name] for name in names)

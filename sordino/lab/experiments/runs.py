@@ -22,7 +22,7 @@ DONE, INFEASIBLE, UNAVAILABLE = ROUNDS_DONE, "infeasible", "unavailable"
 NORMS: Final = ("0.1", "0.5", "0.9")
 """Quantiles of the norms before clipping that a row keeps."""
 FORMAT: Final = 1
-"""Raised by hand where equal settings come to mean something else."""
+"""To be raised by hand when equal settings come to mean something else."""
 # How the work is done, not what comes out.
 _WAYS: Final = WAYS | {"batched"}
 
@@ -32,9 +32,9 @@ class Run:
     """One simulation of an experiment.
 
     Attributes:
-        labels: how tables name it: words and numbers of JSON.
-        settings: of the simulation, the seed included. The model's initial weights, the partition, cohorts, dropouts
-            and batch orders follow from it; noise is fresh.
+        labels: for tables: words and numbers of JSON.
+        settings: of the simulation, seed included. The model's initial weights, the partition, cohorts, dropouts and
+            batch orders follow from it; noise is fresh.
         last: evaluated rounds at the end whose mean accuracy counts, >= 1.
     """
 
@@ -44,9 +44,9 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """The same for runs of the same settings, whatever they are called and however the work is shared.
+        """Equal for runs of the same settings, whatever their labels and however the work is shared.
 
-        Another version of Sordino, or settings of another form, make another one: kept rows of before aren't taken.
+        It changes with Sordino's version and with the form of the settings, so that rows kept before aren't used.
         """
         told = {name: value for name, value in self.settings.to_json().items() if name not in _WAYS}
         text = json.dumps([told, self.last, made_by()], sort_keys=True)
@@ -54,9 +54,9 @@ class Run:
 
 
 def made_by() -> list[Any]:
-    """What a row depends on beside its settings: the package's version, `FORMAT`, and a digest of the settings' form.
+    """Return what a row depends on besides its settings: the version, `FORMAT`, and a digest of the settings' form.
 
-    The form is every field's name, type, range and default: a setting whose default changes isn't the old one.
+    The form is every field's name, type, range and default: a changed default makes another setting.
     """
     form = [
         [one.name, str(one.type), "made" if one.default is MISSING else repr(one.default)]
@@ -68,14 +68,14 @@ def made_by() -> list[Any]:
 
 
 def play(run: Run) -> Row:
-    """Simulate, and keep what tables and figures are made of.
+    """Simulate, and keep what tables and figures need.
 
     Returns:
-        One row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" where no plan
-        keeps the budget, "unavailable" where something isn't installed, both with a ``reason`` and without figures.
+        One row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" if no plan keeps
+        the budget, "unavailable" if something isn't installed, both with a ``reason`` and without figures.
 
     Raises:
-        learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting can't be.
+        learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting is invalid.
     """
     from learning.own_task import TaskUnavailable
     from mechanisms.plan import InfeasiblePlan
@@ -92,11 +92,7 @@ def play(run: Run) -> Row:
 
 
 def figures_of(result: SimulationResult, last: int) -> Row:
-    """What a row keeps of a simulation.
-
-    Args:
-        last: evaluated rounds at the end whose mean accuracy counts.
-    """
+    """Return what a row keeps of a simulation; ``last`` evaluated rounds give the mean accuracy."""
     summary, judged = result.summary, [row for row in result.rows if row["accuracy"] is not None]
     plan = result.configuration["plan"]
     return {
@@ -125,7 +121,7 @@ def figures_of(result: SimulationResult, last: int) -> Row:
 
 
 def noise_multiplier(row: Row) -> float | None:
-    """Deviation of the noise of a sum over the clip, in the whole sum's units; None without noise."""
+    """Return the noise deviation of a whole sum over the clip; None without noise."""
     plan = row.get("plan")
     if plan is None:
         return None

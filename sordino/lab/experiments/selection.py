@@ -1,7 +1,7 @@
-"""Hyper-parameters: a grid, played on seeds of its own, and the combination with the greatest mean accuracy.
+"""Choose hyper-parameters from a grid: the combination with the greatest mean accuracy, on separate seeds.
 
-The choice looks at accuracy on the same held-out examples as the results do, with other partitions, cohorts, initial
-weights and noise, and it looks at several private runs: what that costs is part of no epsilon, here as in the papers.
+The choice uses the same held-out examples as the results, with other partitions, cohorts, initial weights and noise,
+and it looks at several private runs; no epsilon includes that cost, here as in the papers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NOT_CHARGED: Final = "Hyper-parameters were chosen on seeds 101 and 102; that ch
 
 @dataclass(frozen=True)
 class Choice:
-    """What a grid has led to.
+    """Result of a grid.
 
     Attributes:
         what: one line.
-        names: of the labels that vary.
-        chosen: the combination, for each value of ``of``; None where nothing has worked.
+        of, names: the labels for each of whose values there is a choice, and those that are chosen.
+        chosen: the combination, for each value of ``of``; None if no run completed.
         means: of every combination: (of, names...) to the accuracy on the selection's seeds.
         first: the first combination of the grid.
     """
@@ -41,11 +41,11 @@ class Choice:
     first: Mapping[str, Any]
 
     def taken(self, *of: Any) -> Mapping[str, Any]:
-        """The combination to go on with, for a value of each of ``of``: the first one where nothing has worked."""
+        """Return the chosen combination for a value of each of ``of``; the first one if no run completed."""
         return self.chosen.get(of) or self.first
 
     def to_json(self) -> dict[str, Any]:
-        """The whole grid with its means, and what was chosen."""
+        """Return the whole grid with its means, and the choice."""
         keys = (*self.of, *self.names)
         return {
             "what": self.what,
@@ -61,7 +61,7 @@ class Choice:
         }
 
     def table(self, name: str) -> Table:
-        """Every combination and its accuracy, what was chosen marked."""
+        """Return every combination and its accuracy, the choice marked."""
         rows = []
         for key, mean in self.means.items():
             head, tail = key[: len(self.of)], key[len(self.of) :]
@@ -73,12 +73,10 @@ class Choice:
 
 
 def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[str] = ()) -> Choice:
-    """The combination of ``names`` with the greatest mean accuracy, for each one of ``of``; of equals the first.
+    """Choose the combination of ``names`` with the greatest mean accuracy, per value of ``of``; of equals the first.
 
     Args:
         rows: of runs on `SEEDS`, one or more.
-        names: labels that vary.
-        of: labels for each of whose values there is a choice.
     """
     means = gathered(rows, (*of, *names), accuracy)
     chosen: dict[tuple[Any, ...], Mapping[str, Any] | None] = {labels_of(row, *of): None for row in rows}
@@ -100,10 +98,10 @@ def tuned(
     *,
     of: Mapping[str, Sequence[Any]] | None = None,
 ) -> Choice:
-    """Play a grid and choose.
+    """Run a grid and choose.
 
     Args:
-        grid: names to the values that vary.
+        grid: names to the values to choose from.
         make: called with ``seed`` and a value for each name of ``grid`` and ``of``.
         last: evaluated rounds that count.
         of: names to the values for each of which there is a choice.
@@ -116,11 +114,6 @@ def tuned(
 def combined(
     grid: Mapping[str, Sequence[Any]], make: Callable[..., SimulationSettings], seeds: Sequence[int], last: int
 ) -> list[Run]:
-    """A run for every combination of a grid's values and every seed, labelled with the combination.
-
-    Args:
-        make: called with ``seed`` and a value for each name of ``grid``.
-        last: evaluated rounds that count.
-    """
+    """Return a run for every combination of a grid's values and every seed; arguments as in `tuned`."""
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return [Run(one, make(seed=seed, **one), last) for one in combinations for seed in seeds]

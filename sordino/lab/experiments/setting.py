@@ -1,4 +1,4 @@
-"""What the experiments' simulations have in common."""
+"""Common settings of the experiments' simulations."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ ENGINE: Final = "Every run is a whole simulated study: real encoder, noise and a
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Numbers of a scale: what every experiment with a cohort of each round has.
+    """Numbers of a scale, common to the experiments with a cohort of each round.
 
     Attributes:
-        data: the data set; empty where one has to be named.
+        data: the data set; empty if it must be named.
         options: of the task, besides the client rate.
-        middle: of epsilon, where hyper-parameters are chosen.
+        middle: epsilon at which hyper-parameters are chosen.
         clips, rates: the grids of clip and client rate.
         evaluate_every: rounds.
         last: evaluated rounds at the end whose mean accuracy counts.
@@ -62,13 +62,7 @@ class Sizes:
     last: int
 
     def settings(self, *, rate: float, options: Mapping[str, Any] | None = None, **others: Any) -> SimulationSettings:
-        """A run of this size.
-
-        Args:
-            rate: the client's.
-            options: further ones of the task.
-            others: of `published`: data, epsilon, clip, seed, mechanism and keys of a study.
-        """
+        """Return a run of this size: client rate, further task options, and more arguments of `published`."""
         return published(
             task=self.task,
             options={**self.options, "client_rate": rate, **(options or {})},
@@ -80,7 +74,7 @@ class Sizes:
         )
 
     def told(self, data: str) -> str:
-        """Data, task and size, in words."""
+        """Return data, task and size, in words."""
         return f"{data}, {self.task}, {self.participants} participants, {self.cohort} a round, {self.rounds} rounds"
 
 
@@ -99,11 +93,11 @@ def published(
     evaluate_every: int = 1,
     **others: Any,
 ) -> SimulationSettings:
-    """The published setting: a cohort of each round, epsilon with amplification by sampling, delta = 1 / participants.
+    """Return the published setting: a cohort of each round, amplification by sampling, delta = 1 / participants.
 
     Cohorts have a fixed size, as in the papers, and not Poisson's law, as their figure assumes: the simulation cuts a
     Poisson draw at its mean (`sordino.lab.simulation.cohorts`), so that the theorem wouldn't cover it either. Tables
-    name the figure for what it is, and give those that hold beside it.
+    name the figure for what it is, beside those that hold.
 
     Args:
         epsilon: of all rounds, conditional; None: no noise.
@@ -142,7 +136,7 @@ def published(
 
 
 def with_start(task: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Options with initial weights of the run's own, where the task has them."""
+    """Return options with the run's seed for initial weights, if the task has such an option."""
     from learning.make_task import make_task
 
     if "initial_seed" in options:

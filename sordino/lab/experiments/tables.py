@@ -1,4 +1,4 @@
-"""Means with standard errors over seeds, and tables of them as text, CSV and Markdown."""
+"""Means with standard errors over seeds, and their tables as text, CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ _ROUNDING: Final = 1e-14  # of a mean, relative
 
 @dataclass(frozen=True)
 class Mean:
-    """Over seeds.
-
-    Attributes:
-        mean: arithmetic.
-        error: standard error, sample deviation / sqrt(count); None for one value.
-        count: of values.
-    """
+    """Over seeds: arithmetic mean, and standard error, sample deviation / sqrt(count), None for one value."""
 
     mean: float
     error: float | None
@@ -69,15 +63,7 @@ Cell: TypeAlias = "str | int | float | Mean | Share | None"
 
 @dataclass(frozen=True)
 class Table:
-    """One table.
-
-    Attributes:
-        name: of its file, without ending.
-        title: one line.
-        columns: headings.
-        rows: as many cells each.
-        note: what must be known to read it.
-    """
+    """One table; ``name`` is its file's without ending, ``title`` one line, ``note`` explains it."""
 
     name: str
     title: str
@@ -86,11 +72,10 @@ class Table:
     note: str = ""
 
     def text(self, width: int | None = None) -> str:
-        """Aligned columns: words to the left, numbers to the right.
+        """Return aligned columns: words to the left, numbers to the right.
 
         Args:
-            width: columns of the terminal: a wider table is broken into several, each with the first column; None
-                breaks none.
+            width: of the terminal: a wider table is broken into several, each with the first column; None breaks none.
         """
         cells = [list(map(shown, row)) for row in self.rows]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
@@ -131,7 +116,7 @@ class Table:
 
 
 def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:
-    """Columns that stand side by side, by their places; from the second block on the first column stands before."""
+    """Return the places of columns side by side; each later block repeats the first column."""
     blocks = [[0]]
     for at in range(1, len(widths)):
         needed = sum(widths[place] + 2 for place in blocks[-1]) + widths[at]
@@ -165,12 +150,7 @@ def _plain(cell: Cell) -> list[Any]:
 def gathered(
     rows: Iterable[Row], names: Sequence[str], value: Callable[[Row], float | None]
 ) -> Mapping[tuple[Any, ...], Mean]:
-    """Means over seeds for each combination of labels.
-
-    Args:
-        names: of the labels.
-        value: of a row; None leaves it out.
-    """
+    """Return means over seeds for each combination of the labels ``names``; a ``value`` of None is left out."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         number = value(row)
@@ -185,31 +165,27 @@ def accuracy(row: Row) -> float | None:
 
 
 class Results:
-    """Rows of runs by some of their labels; accuracies are averaged over the other ones, the seeds.
-
-    Attributes:
-        means: of the accuracies of runs that came to their end, by ``names``.
-    """
+    """Rows of runs by some of their labels; ``means`` holds accuracies of completed runs, averaged over seeds."""
 
     def __init__(self, rows: Iterable[Row], *names: str) -> None:
         self.rows, self.names = list(rows), names
         self.means = gathered(self.rows, names, accuracy)
 
     def cell(self, *key: Any) -> Cell:
-        """The mean accuracy in percent, or the outcome of the runs where none came to its end."""
+        """Return the mean accuracy in percent, or the outcome of the runs if none completed."""
         return Share(self.means[key]) if key in self.means else self.why_not(*key)
 
     def why_not(self, *key: Any) -> str:
-        """The outcomes of runs that did not come to their end."""
+        """Return the outcomes of runs that did not complete."""
         found = {row["outcome"] for row in self.rows if labels_of(row, *self.names) == key} - {DONE}
         return ", ".join(sorted(found)) or "not run"
 
     def curve(self, values: Iterable[Any], key: Callable[[Any], tuple[Any, ...]]) -> dict[Any, Mean]:
-        """Each value with the mean under its key, where there is one."""
+        """Return each value with the mean under its key, if it exists."""
         return {value: self.means[key(value)] for value in values if key(value) in self.means}
 
     def spent(self, **labels: Any) -> list[Cell]:
-        """`SPENT`: the largest of the runs with these labels that came to their end; None without noise."""
+        """Return `SPENT`: the largest of the completed runs with these labels; None without noise."""
         own = [row for row in self.rows if row["outcome"] == DONE and labels.items() <= row["labels"].items()]
         found = [[row[name] for row in own if row[name] is not None] for name in SPENT]
         return [max(values) if values else None for values in found]

@@ -1,4 +1,4 @@
-"""The next word from the one before it, in numpy: what experiments with words train where an LSTM would take too long.
+"""Predict the next word from the one before it, in numpy, for experiments where an LSTM would take too long.
 
 A log-bilinear model ([MH07], with one word of context): scores of the next word are E[word] U + b. Words are numbered
 as for `learning.tasks.lstm`; its name as a task is ``sordino.lab.experiments.word_pairs:WordPairs``.
@@ -62,8 +62,8 @@ class WordPairsOptions(TrainingOptions):
 class WordPairs(NumpyTask):
     """Examples are int32 (n, L) words, labels int64 (n, L) the word after each.
 
-    Positions whose label isn't a word of the vocabulary count nowhere, in training neither: a model of few words would
-    guess that the next one is out of its vocabulary, which is always wrong.
+    Positions whose label isn't a word of the vocabulary are ignored, in training too: a model of few words would
+    otherwise predict "out of vocabulary", which is always wrong.
     """
 
     Options: Final = WordPairsOptions

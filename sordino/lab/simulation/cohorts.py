@@ -1,4 +1,4 @@
-"""Who is in a round and who leaves it: public draws from the simulation's seed, the same whenever they are made."""
+"""Members and leavers of a round: public draws from the simulation's seed, always the same."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ Participants = NDArray[np.int64]
 
 
 def cohort_of(settings: SimulationSettings, round_: int) -> Participants:
-    """Those who are invited to a round, in all of its attempts, ascending.
+    """Return the participants invited to a round (from 1), in all of its attempts, ascending.
 
-    Without sampling everybody. With a lottery, or a fixed size, the cohort's number without replacement: those with the
-    smallest of independent values, as `secagg.lottery` has it. With Poisson sampling each with probability
-    cohort / participants, independently; where that draws more than the cohort's number, which a sum can't hold, the
-    ones beyond it are left out at random: a little below the law that the published figure assumes.
-
-    Args:
-        round_: from 1.
+    Without sampling all. With a lottery, or a fixed size, the cohort's number without replacement: those with the
+    smallest of independent values, as in `secagg.lottery`. With Poisson sampling each with probability
+    cohort / participants, independently; if that draws more than the cohort's number, which a sum can't hold, the
+    excess is left out at random: a little below the law that the published figure assumes.
     """
     everybody, size = settings.participants, settings.cohort
     if settings.study.privacy.sampling == "none" or size >= everybody:
@@ -33,11 +30,7 @@ def cohort_of(settings: SimulationSettings, round_: int) -> Participants:
 
 
 def survivors_of(settings: SimulationSettings, cohort: Participants, round_: int, attempt: int) -> Participants:
-    """Those of a cohort who send their vector, ascending; each attempt loses others.
-
-    Args:
-        round_, attempt: from 1.
-    """
+    """Return the members that send their vector, ascending; each attempt (from 1) of a round loses others."""
     if not settings.drop or not len(cohort):
         return cohort
     draw = PublicRandom(b"simulated dropouts", settings.seed, round_, attempt)

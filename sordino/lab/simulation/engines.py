@@ -1,4 +1,4 @@
-"""Where participants are simulated: in this process, in several, or in Ray's workers (`ray_engine`)."""
+"""Engines that run participants: in this process, in several, or in Ray's workers (`ray_engine`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sordino.lab.simulation.settings import RAY, SimulationSettings
 
 
 class Engine(Protocol):
-    """Plays shards of participants."""
+    """Runs shards of participants."""
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
-        """What came of each, in the order given."""
+        """Yield the results in the given order."""
         ...
 
     def close(self) -> None:
-        """Let go of processes."""
+        """End the processes."""
         ...
 
 
@@ -38,7 +38,7 @@ class OneProcess:
         return map(self._participants.work, assignments)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
 _here: Participants | None = None  # of a worker process
@@ -47,7 +47,7 @@ _here: Participants | None = None  # of a worker process
 def _begin(settings: SimulationSettings, parent: int) -> None:
     global _here
     end_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who started us sees to it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent handles it
     _here = Participants(settings)
 
 
@@ -57,11 +57,7 @@ def _work(assignment: Assignment) -> Shard:
 
 
 class Processes:
-    """Several processes, each of which loads task and data once.
-
-    Args:
-        workers: how many.
-    """
+    """Several processes, each of which loads task and data once."""
 
     def __init__(self, settings: SimulationSettings, workers: int) -> None:
         one_thread_each()

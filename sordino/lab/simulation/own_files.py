@@ -1,4 +1,4 @@
-"""Files of the participants' own, as a simulation has them: all in one folder, one for each participant."""
+"""Data files of the participants, all in one folder, one file for each participant."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def own_files(folder: Path) -> list[Path]:
-    """The .csv and .npz files of a folder, by name.
+    """Return the .csv and .npz files of a folder, by name.
 
     Raises:
-        DatasetError: there is no such folder, or it holds none of them.
+        DatasetError: the folder is missing or holds no such file.
     """
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
@@ -32,37 +32,21 @@ def own_files(folder: Path) -> list[Path]:
     return found
 
 
-class OwnFiles:
-    """Everybody's examples, each from a file of her own, and the coordinator's."""
-
-    def __init__(self, held: Sequence[Dataset], test: Dataset) -> None:
-        """
-        Args:
-            held: by participants.
-            test: the coordinator's own data.
-        """
-        self._held, self.test = held, test
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def of(self, participant: int) -> Dataset:
-        """One participant's."""
-        return self._held[participant]
-
-
-def load_own(folder: str, participants: int, task: Task, name: str, test: str) -> OwnFiles:
-    """Read everybody's file, as a participant's process does at its start; kept for the next simulation.
+def load_own(folder: str, participants: int, task: Task, name: str, test: str) -> tuple[tuple[Dataset, ...], Dataset]:
+    """Read all files, as a participant's process does at its start; kept for the next simulation.
 
     Args:
         participants: as many as files.
-        task: whose examples they are to be.
-        name: of it.
+        task: must fit the examples.
+        name: of the task.
         test: the coordinator's own file; empty for none.
 
+    Returns:
+        The participants' data, in the order of the files' names, and the coordinator's.
+
     Raises:
-        DatasetError: a file can't be used, or a model has no row of it; two hold the same; or there are more or fewer
-            than participants.
+        DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
+            isn't that of the participants.
     """
     files = own_files(Path(folder))
     if len(files) != participants:
@@ -77,11 +61,11 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
             raise DatasetError(f"{error}{_fits(name, task, one, found)}") from None
         if not len(one) and name not in STATISTICS:
             raise DatasetError(f"data file {path} holds no row that can be used: a participant would send zeros for it")
-    return OwnFiles(found, load_test("own", test))
+    return found, load_test("own", test)
 
 
 def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> str:
-    """The options with which a task that ships takes such examples; empty where nothing would help."""
+    """Return the options with which a built-in task accepts such examples; empty if none help."""
     fitting = fitting_options(name, task.options.to_mapping(), one)
     labels = max((int(data.labels.max()) for data in everybody if data.labels.size), default=-1) + 1
     if fitting and labels != getattr(task.options, "classes", labels):

@@ -1,7 +1,7 @@
-"""What participants do in a simulated round: local training, then clipping and encoding, a shard of them at a time.
+"""Participants of a simulated round: local training, then clipping and encoding, one shard of them at a time.
 
-A shard is what one process does at once. How the survivors are cut into shards depends on the round alone, never on how
-many processes there are or whose they are, and shards are added in their order: every engine gives the same sums.
+A shard is what one process does at once. The shards depend only on the round's survivors, never on the number or place
+of processes, and are added in their order: every engine gives the same sums.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers
 from mechanisms.encoder import Encoder
 from mechanisms.sketch import CountMeanSketch
-from sordino.lab.simulation.own_files import OwnFiles, load_own
+from sordino.lab.simulation.own_files import load_own
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from server.study_file import StudyConfiguration
 
 MOST_IN_A_SHARD: Final = 256
-"""Of participants that are trained at once."""
+"""Participants that are trained at once."""
 FEW_IN_A_SHARD: Final = 32
-"""Of participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
+"""Participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
+AHEAD: Final = 2
+"""Shards that wait for each worker."""
 # 64 MB of float32 updates, and about ten times that while they are encoded.
 _VALUES_IN_A_SHARD: Final = 1 << 24
 # Encoded in one go: what fits a level-2 cache several times over gains nothing any more.
@@ -49,15 +51,15 @@ _VALUES_AT_ONCE: Final = 1 << 18
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one shard of a round's survivors has to do.
+    """Work on one shard of a round's survivors.
 
     Attributes:
         participants: whose updates, ascending.
-        parameters: what the round begins from.
+        parameters: the round's initial model.
         clips: of the round, one for each layer.
         l2_clip: norm that local training aims at.
         rotation_seed: 32 bytes, the round's.
-        keep_words: return each vector, for secure aggregation, and not their sum alone.
+        keep_words: return each vector, for secure aggregation, and not only their sum.
     """
 
     round: int
@@ -71,14 +73,14 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Shard:
-    """What came of it.
+    """Result of an assignment.
 
     Attributes:
         total: (padded_dim,) uint64, the sum of the encoded vectors modulo 2^64, a multiple of every modulus; without
             noise (values,) float64, the sum of the clipped updates or their sketches.
-        words: (participants, padded_dim) words, if they were to be kept.
+        words: (participants, padded_dim) words, if requested.
         norms: (participants,) float64, L2 norms before clipping, data units; NaN where training diverged.
-        below: (layers,) how many had a norm of at most the layer's clip; None where a coded sketch is clipped.
+        below: (layers,) number of norms at most the layer's clip; None where a coded sketch is clipped.
         training_s, encoding_s: wall seconds.
     """
 
@@ -91,10 +93,9 @@ class Shard:
 
 
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
-    """Cut a round's survivors into shards of about the same size, in their order.
+    """Cut one or more survivors into shards of about the same size, in their order.
 
     Args:
-        survivors: one or more.
         dim: values of one update.
         at_once: whether a shard is trained at once.
     """
@@ -104,42 +105,30 @@ def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[i
 
 
 class Data:
-    """Everybody's examples, cut out of the training set when they are first asked for, and the coordinator's."""
+    """The participants' examples, and the coordinator's in ``test``; ``of`` returns the same object in every round."""
 
-    def __init__(self, train: Dataset, parts: Sequence[NDArray[np.int64]], test: Dataset) -> None:
-        """
-        Args:
-            train: all of it.
-            parts: indices into it, one array a participant.
-            test: the coordinator's own data.
-        """
-        self._train, self._parts, self.test = train, parts, test
-        self._taken: dict[int, Dataset] = {}
+    def __init__(self, count: int, part: Callable[[int], Dataset], test: Dataset) -> None:
+        self._count, self.of, self.test = count, cache(part), test
 
     def __len__(self) -> int:
-        return len(self._parts)
-
-    def of(self, participant: int) -> Dataset:
-        """One participant's: the same object in every round."""
-        if participant not in self._taken:
-            self._taken[participant] = self._train.take(self._parts[participant])
-        return self._taken[participant]
+        return self._count
 
 
-def load_data(study: StudyConfiguration, own: str | None = None, task: Task | None = None) -> Data | OwnFiles:
-    """The study's data, cut into parts as the clients of a served one do it; kept for the next simulation.
+def load_data(study: StudyConfiguration, own: str | None = None, task: Task | None = None) -> Data:
+    """Load the study's data, cut into parts as the clients of a served one do it; kept for the next simulation.
 
     Args:
-        own: folder with a file of each participant; None where a set is cut.
-        task: of the study, whose examples such files hold.
+        own: folder with one file per participant; None if a data set is cut.
+        task: of the study; needed with ``own``.
 
     Raises:
         learning.blocks.DatasetError: the set is unknown, missing or damaged; a file can't be used.
-        SimulationError: it can't be cut so.
+        SimulationError: the set can't be cut so.
     """
     data = study.data
     if own is not None and task is not None:
-        return load_own(own, study.places, task, study.study.task, data.test)
+        held, test = load_own(own, study.places, task, study.study.task, data.test)
+        return Data(len(held), held.__getitem__, test)
     return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test)
 
 
@@ -151,11 +140,12 @@ def _loaded(dataset: str, name: str, participants: int, alpha: float, seed: int,
         raise
     except ValueError as error:
         raise SimulationError(str(error)) from error
-    return Data(load_part(dataset, "train"), parts, load_test(dataset, test))
+    train = load_part(dataset, "train")
+    return Data(len(parts), lambda participant: train.take(parts[participant]), load_test(dataset, test))
 
 
 class Participants:
-    """All participants of a simulation, as far as one process plays them."""
+    """All participants of a simulation, as one process runs them."""
 
     def __init__(self, settings: SimulationSettings) -> None:
         """Raises: as `SimulationSettings.task`, `SimulationSettings.plan` and `load_data`."""
@@ -174,7 +164,7 @@ class Participants:
         """Train and encode.
 
         Raises:
-            SimulationError: the task can't use somebody's examples. A participant of a study would send zeros then.
+            SimulationError: the task can't use the examples; a participant of a study would send zeros then.
         """
         began = time.perf_counter()
         try:
@@ -205,11 +195,11 @@ class Participants:
         )
 
     def work_on(self, assignment: Assignment, parameters: Parameters) -> Shard:
-        """``work``, with the model given by itself."""
+        """Do the same with a model that is given separately."""
         return self.work(replace(assignment, parameters=parameters))
 
     def misfit(self, error: ValueError) -> SimulationError:
-        """What a task's complaint about examples means to whoever chose both."""
+        """Explain a task's complaint about examples."""
         study = self._settings.study
         return SimulationError(
             f"the task {study.study.task} can't use the examples of {study.data.dataset}: {with_place(error)}; name "
@@ -257,7 +247,7 @@ class Participants:
     def _encoded(
         self, updates: NDArray[Any], finite: NDArray[np.bool_], assignment: Assignment
     ) -> Iterator[NDArray[Any]]:
-        """Words of all, in order; whoever's training diverged sends noise alone, as in a study."""
+        """Yield all words, in order; a participant whose training diverged sends only noise, as in a study."""
         plan = self.plan
         assert plan is not None  # noqa: S101
         key = assignment.rotation_seed, assignment.clips
@@ -287,7 +277,7 @@ class Participants:
         return total, below
 
     def _below(self, updates: NDArray[Any], clips: Sequence[float]) -> NDArray[np.int64] | None:
-        """How many norms lay within each layer's clip; where a sketch is clipped, the update's norm says nothing."""
+        """Count the norms within each layer's clip; None where a sketch is clipped, whose norm is another."""
         found, start = [], 0
         if self._sketch_shape[0]:
             return None
@@ -297,7 +287,3 @@ class Participants:
             norms = np.sqrt(np.einsum("ij,ij->i", layer, layer, dtype=np.float64))
             found.append(np.count_nonzero(norms <= clip))
         return np.array(found, np.int64)
-
-
-AHEAD: Final = 2
-"""Shards that wait for each worker."""

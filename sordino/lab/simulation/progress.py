@@ -1,4 +1,4 @@
-"""A simulation while it runs: a line that moves on a terminal, plain lines elsewhere, and what came of it."""
+"""Progress of a simulation, a moving line on a terminal and plain lines elsewhere, and its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BETWEEN_LINES_S: Final = 1.0  # off a terminal, where a quick simulation would 
 
 
 class _TimeLeft(ProgressColumn):
-    """From the rounds of this run so far: earlier ones took no time of it."""
+    """Estimated from this run's rounds: earlier ones took no time of it."""
 
     def __init__(self, done_before: int) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class _TimeLeft(ProgressColumn):
 
 
 class SimulationProgress:
-    """Told of a simulation's start and of its rows; a context manager.
+    """Prints a simulation's start and its rows; a context manager.
 
     Args:
-        stream: where lines go; a terminal gets a line that moves.
-        quiet: say nothing.
-        console: instead of the stream's, for pictures of it.
+        stream: for lines; a terminal gets a moving line.
+        quiet: print nothing.
+        console: replaces the stream's, for tests.
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -57,7 +57,7 @@ class SimulationProgress:
 
     @property
     def reached(self) -> str:
-        """How far it has come: ``after round 3 of 10``."""
+        """Return the progress in words: ``after round 3 of 10``."""
         return f"after round {self._done} of {self._rounds}" if self._done else "before the first round was done"
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class SimulationProgress:
             self._bar.stop()
 
     def start(self, configuration: Mapping[str, Any], done: int) -> None:
-        """What is simulated, and how many rounds were done before."""
+        """Print what is simulated, and how many rounds were done before."""
         self._rounds, self._done = int(configuration["settings"]["study"]["rounds"]), done
         if self._quiet:
             return
@@ -92,7 +92,7 @@ class SimulationProgress:
             self._bar.start()
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """One attempt has ended."""
+        """Print one finished attempt."""
         if row["kind"] == ROUND:
             self._done = int(row["round"])
         if self._quiet:
@@ -118,7 +118,7 @@ class SimulationProgress:
 
 
 def heading(configuration: Mapping[str, Any]) -> list[str]:
-    """What is simulated, one line a thing."""
+    """Return what is simulated, one line per fact."""
     settings = configuration["settings"]
     study = settings["study"]
     people = counted(study["participants"], "participant")
@@ -137,7 +137,7 @@ def heading(configuration: Mapping[str, Any]) -> list[str]:
 
 
 def figures_line(row: Mapping[str, Any]) -> str:
-    """Accuracy or statistic, and epsilon, as far as there are any."""
+    """Return accuracy or statistic, and epsilon, where they exist."""
     found = []
     statistic = headline(row["released"])
     if row["accuracy"] is not None:
@@ -152,19 +152,28 @@ def figures_line(row: Mapping[str, Any]) -> str:
 
 
 def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
-    """What came of it, one line a figure."""
-    rounds = configuration["settings"]["study"]["rounds"]
+    """Return the results, one line per figure."""
+    chosen = configuration["settings"]
+    rounds = chosen["study"]["rounds"]
     lines = [f"{summary['outcome']}: {summary['rounds_completed']} of {rounds}"]
     if summary["outcome"] == ROUND_ABORTED:
-        lines.append(abort_line(configuration))
+        drop, planned = chosen["drop"], chosen["study"]["max_dropout"]
+        told = "too few were left by chance: raise --max-dropout, or take more participants"
+        if drop > planned:
+            told = f"--drop {drop:g} is above --max-dropout {planned:g}: plan for as many as leave"
+        lines.append(f"            {told}")
     if summary["accuracy"] is not None:
         lines.append(f"accuracy    {summary['accuracy']:.4f} after round {summary['evaluated_after']}")
     if summary["loss"] is not None:
         lines.append(f"loss        {summary['loss']:.4f}")
     for name, value, error in table_rows(summary["released"])[:_MOST_VALUES]:
         lines.append(f"{name:<11} {value} {error}".rstrip())
-    lines += beyond_lines(summary)
-    chosen = configuration["settings"]
+    # Only a simulation knows which values lie beyond a statistic's bounds, and how many trainings diverged.
+    for one in summary.get("beyond_bounds", [])[:_MOST_VALUES]:
+        lines.append(
+            f"{'beyond':<11} {one['beyond']:,} of {one['values']:,} values of {one['name']} lie beyond its bounds and "
+            "count as the bound"
+        )
     if chosen["data"] is not None and not chosen["study"]["test"] and not summary["released"]:
         lines.append("accuracy    isn't known: name a file to evaluate on with --test")
     if not configuration["private"]:
@@ -186,44 +195,16 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
             f"survivors   {summary['survivors']:.1f} a round"
             + (f"; {counted(aborted, 'attempt')} aborted" if aborted else "")
         )
-    lines += diverged_lines(summary, "client_rate" in configuration["settings"]["study"]["task_options"])
+    diverged, of = summary.get("diverged", 0), summary.get("contributions", 0)
+    if diverged:
+        step = "--client-rate" if "client_rate" in chosen["study"]["task_options"] else "the step of the task"
+        lines.append(
+            f"diverged    {'every one' if diverged == of else f'{diverged:,}'} of {of:,} local trainings gave NaN or "
+            f"infinity and went in as zeros: lower {step}"
+        )
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in summary["seconds"].items() if seconds >= 0.05)
     lines.append(f"seconds     {summary['wall_s']:.1f}" + (f"; of all rounds: {spent}" if spent else ""))
     return lines
-
-
-def beyond_lines(summary: Mapping[str, Any]) -> list[str]:
-    """That values lay beyond a statistic's bounds: a simulation may know it, the coordinator of a study never does."""
-    return [
-        f"{'beyond':<11} {one['beyond']:,} of {one['values']:,} values of {one['name']} lie beyond its bounds and "
-        "count as the bound"
-        for one in summary.get("beyond_bounds", [])[:_MOST_VALUES]
-    ]
-
-
-def abort_line(configuration: Mapping[str, Any]) -> str:
-    """Why a round had too few survivors, and what to change."""
-    chosen = configuration["settings"]
-    drop, planned = chosen["drop"], chosen["study"]["max_dropout"]
-    if drop > planned:
-        return f"            --drop {drop:g} is above --max-dropout {planned:g}: plan for as many as leave"
-    return "            too few were left by chance: raise --max-dropout, or take more participants"
-
-
-def diverged_lines(summary: Mapping[str, Any], has_rate: bool) -> list[str]:
-    """That training diverged, and how often: a simulation may know it, the coordinator of a study never does.
-
-    Args:
-        has_rate: whether the task's step is an option of the command.
-    """
-    diverged, of = summary.get("diverged", 0), summary.get("contributions", 0)
-    if not diverged:
-        return []
-    who = "every one" if diverged == of else f"{diverged:,}"
-    return [
-        f"diverged    {who} of {of:,} local trainings gave NaN or infinity and went in as zeros: lower "
-        + ("--client-rate" if has_rate else "the step of the task")
-    ]
 
 
 def _epsilon(value: float | None) -> str:

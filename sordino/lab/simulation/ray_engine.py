@@ -1,7 +1,7 @@
-"""Participants played by Ray's workers, on this machine or on the cluster that ``RAY_ADDRESS`` names.
+"""Participants in Ray's workers, on this machine or on the cluster that ``RAY_ADDRESS`` names.
 
-An actor for each worker loads task and data once. The round's model is put into Ray's store once and read by all; what
-comes back is the sum of a shard, not its updates. Noise is drawn where an update is encoded, from that machine's
+An actor for each worker loads task and data once. The round's model is put into Ray's store once and read by all; an
+actor returns the sum of a shard, not its updates. Noise is drawn where an update is encoded, from that machine's
 operating system.
 """
 
@@ -19,12 +19,12 @@ from typing import Any, Final
 from sordino.lab.simulation.participants import AHEAD, Assignment, Participants, Shard
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
-# Whoever sets one of them has a cluster with rules of its own.
+# One of these means a cluster with its own rules.
 _ADDRESSED: Final = frozenset({"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"})
 
 
 class RayWorkers:
-    """Actors that play participants. Ray is started if it isn't, and ended again with ``close`` if it was.
+    """Actors that run participants. Ray is started if it isn't running, and then ended again by ``close``.
 
     Args:
         workers: actors, of one CPU each.
@@ -34,9 +34,8 @@ class RayWorkers:
     """
 
     def __init__(self, settings: SimulationSettings, workers: int) -> None:
-        # Read when Ray is first imported, and only where nobody has said otherwise: nothing is reported to anybody; and
-        # what is started here, which listens on all interfaces, takes orders only from whoever has its token, which is
-        # in no file. A process that has imported Ray before keeps what it chose.
+        # Read when Ray is first imported, and only by default: usage isn't reported; and the cluster started here,
+        # which listens on all interfaces, takes orders only with its token, which is in no file.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if "ray" not in sys.modules and not _ADDRESSED & os.environ.keys():
             os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
@@ -61,7 +60,7 @@ class RayWorkers:
         self._actors: list[Any] = [actor.remote(settings) for _ in range(workers)]
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
-        """Dealt out in turn, a few shards ahead of what is taken; results in the order given."""
+        """Deal out in turn, a few shards ahead of what is taken; results in the given order."""
         if not assignments:
             return
         ray = self._ray

@@ -1,11 +1,10 @@
-"""What a simulation leaves behind: one JSON line for each round, and a checkpoint beside them to go on from.
+"""The record of a simulation: one JSON line for each round, and a checkpoint beside them to continue from.
 
 The first line is the whole configuration; then come lines of kind ``round``, ``aborted`` and ``resumed``, and at the
 end ``summary``. Figures that are infinite or no number are null there.
 
-Rounds after the last checkpoint are played again, and their lines are dropped. What they spent is not: their sums were
-opened, and their figures could be read here. The line ``resumed`` lists them, and epsilon counts them beside their
-repetitions.
+Rounds after the last checkpoint are repeated, and their lines are dropped. Their cost is not: their sums were opened,
+and their figures could be read here. The line ``resumed`` lists them, and epsilon counts them beside their repetitions.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CONFIGURATION, ROUND, ABORTED, RESUMED, SUMMARY = "configuration", "round", "abo
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Of what the result depends on; ``more`` names further distributions."""
+    """Return the versions that the result depends on; ``more`` names further distributions."""
     found = {"python": platform.python_version()}
     for name in ("sordino", "numpy", *more):
         try:
@@ -43,11 +42,7 @@ def versions(*more: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A simulation between two rounds.
-
-    Attributes:
-        charges: (round, attempt) of every sum that was charged; more than once where it was opened more than once.
-    """
+    """A simulation between two rounds; ``charges`` has (round, attempt) of every charged sum, as often as opened."""
 
     round: int
     clips: tuple[float, ...]
@@ -57,10 +52,10 @@ class Saved:
 
 
 class Record:
-    """The file of one simulation, which it alone writes."""
+    """The file of one simulation, its only writer."""
 
     def __init__(self, path: Path, configuration: Mapping[str, Any]) -> None:
-        """Begin a new file, or take up the one that is there.
+        """Begin a new file, or continue an existing one.
 
         Args:
             path: of the lines; the checkpoint is beside it, with ``.npz`` appended.
@@ -75,14 +70,14 @@ class Record:
         self.summary: dict[str, Any] | None = None
         self.saved: Saved | None = None
         self.dropped: tuple[tuple[int, int], ...] = ()
-        """(round, attempt) of sums that were charged and that neither the checkpoint nor a line of theirs tells of."""
+        """(round, attempt) of charged sums that are neither in the checkpoint nor in a line."""
         self._resumed = 0
         study = configuration["settings"]["study"]
         self._of = {"study": study["name"], "task": study["task"]}
         if path.exists() and path.stat().st_size:
             self._take_up(configuration)
         else:
-            self.checkpoint.unlink(missing_ok=True)  # of a file that somebody has removed
+            self.checkpoint.unlink(missing_ok=True)  # its file was removed
             self._write([configuration])
         self._file = None if self.summary is not None else path.open("a", encoding="utf-8")
 
@@ -138,7 +133,7 @@ class Record:
         self._write([lines[0], *self.rows])
 
     def _charges_of(self, rows: Iterable[Mapping[str, Any]]) -> list[list[int]]:
-        """[round, attempt] of all sums that lines tell of, those that earlier lines had dropped included."""
+        """Return [round, attempt] of all sums in the lines, with those that earlier lines had dropped."""
         found: list[list[int]] = []
         try:
             for row in rows:
@@ -154,7 +149,7 @@ class Record:
         return found
 
     def _load(self) -> tuple[Saved, int]:
-        """The checkpoint, and how many lines of kind ``resumed`` its charges include."""
+        """Return the checkpoint, and the number of lines of kind ``resumed`` whose charges it includes."""
         try:
             found = load_checkpoint(self.checkpoint)
             about = found.metadata
@@ -170,7 +165,7 @@ class Record:
             raise SimulationError(f"{error}; remove it and {self.path} to begin anew") from error
 
     def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """All lines anew: after any crash the old file or the new one is there, never a part."""
+        """Write all lines anew: any crash leaves the old file or the new one, never a part."""
         self.path.touch()  # an empty file is a new one
         replace_durably(self.path, "".join(map(line_of, lines)).encode(), mode=None)
 
@@ -181,7 +176,7 @@ def line_of(row: Mapping[str, Any]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """As JSON has it: null for what is infinite or no number."""
+    """Replace what is infinite or no number by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -190,7 +185,7 @@ def finite(value: Any) -> Any:
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    """Whole lines; one that was cut off by a power cut, or what is no JSON, ends the file."""
+    """Yield whole lines; a cut-off line, or one that is no JSON, ends the file."""
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(text)

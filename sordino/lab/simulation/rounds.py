@@ -1,7 +1,7 @@
-"""Rounds one after the other: what a coordinator and its participants do in a study, without a network between them.
+"""Rounds of a simulation: the work of a coordinator and its participants, without a network between them.
 
-Task, learner, encoder, plan, account and clips are those of a served study. What differs is said in each result: the
-sum may be the ideal one that secure aggregation stands for, and public choices come from a seed.
+Task, learner, encoder, plan, account and clips are those of a served study. Each result states the differences: the sum
+may be the ideal one instead of secure aggregation's, and public choices come from a seed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass
 class _Clock:
-    """Wall seconds of one round by kind of work; where processes share the work, theirs added up."""
+    """Wall seconds of one round by kind of work, added over processes."""
 
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("training", "encoding", "aggregation", "evaluation", "accounting"), 0.0)
@@ -55,11 +55,11 @@ class _Clock:
 
 
 class Rounds:
-    """A simulation under way.
+    """A running simulation.
 
     Args:
         settings: of the whole simulation.
-        engine: where participants are played; by default what the settings say.
+        engine: runs the participants; by default the one in the settings.
 
     Raises:
         InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
@@ -83,28 +83,22 @@ class Rounds:
         self._parameters = None if self.plan is None else round_parameters(self.plan)
 
     def restore(self, completed: int, clips: tuple[float, ...], charges: list[tuple[int, int]]) -> None:
-        """Go on after a round; the learner's state is loaded by the caller.
-
-        Args:
-            completed: rounds done.
-            clips: of the next round.
-            charges: (round, attempt) of every sum that was opened: who was in it follows from the seed.
-        """
+        """Continue after ``completed`` rounds with the next round's clips; the caller loads the learner's state."""
         self.completed, self.clips = completed, self.rule.checked(clips)
         self.charge_again(charges)
 
     def charge_again(self, charges: list[tuple[int, int]]) -> None:
-        """Charge sums that were opened before the simulation stopped, one by one as often as they were opened.
+        """Charge sums that were opened before the simulation stopped, each as often as it was opened.
 
         Args:
-            charges: (round, attempt): who was in it follows from the seed.
+            charges: (round, attempt) of each; the participants in it follow from the seed.
         """
         for round_, attempt in charges:
             survivors = survivors_of(self.settings, cohort_of(self.settings, round_), round_, attempt)
             self._charge(round_, attempt, survivors)
 
     def run(self) -> Iterator[Row]:
-        """A row for each attempt that ends: ``round`` or ``aborted``. After the last one ``outcome`` says why."""
+        """Yield a row for each attempt that ends, ``round`` or ``aborted``; ``outcome`` then gives the reason."""
         study = self.settings.study
         if self._engine is None:
             self._engine = make_engine(self.settings, self._here)
@@ -129,13 +123,13 @@ class Rounds:
             self._engine.close()
 
     def would_exceed(self) -> bool:
-        """Whether one more attempt might cost more than the budget; a plan for comparison has none but its rounds."""
+        """Return whether one more attempt might exceed the budget; a plan for comparison is limited by rounds only."""
         if self.account is None or self.account.plan.target == CONDITIONAL:
             return False
         return self.account.would_exceed()
 
     def epsilons(self) -> dict[str, float]:
-        """What is spent; infinite without noise. With sampling also the published figure, on its condition."""
+        """Return the spent epsilons; infinite without noise. With sampling also the published, conditional one."""
         if self.account is None:
             return {"epsilon_coordinator": math.inf, "epsilon_released": math.inf}
         found = {
@@ -154,9 +148,10 @@ class Rounds:
         cohort = cohort_of(settings, round_)
         survivors = survivors_of(settings, cohort, round_, attempt)
         least, quorum = settings.study.privacy.min_survivors or 1, settings.study.privacy.quorum or 1
+        about = {"round": round_, "attempt": attempt, "participants": len(cohort), "survivors": len(survivors)}
         if len(cohort) < quorum or len(survivors) < least:
             few, needed = (len(cohort), quorum) if len(cohort) < quorum else (len(survivors), least)
-            return self._aborted(round_, attempt, cohort, survivors, f"{few} are left, {needed} are needed")
+            return {"kind": "aborted", **about, "reason": f"{few} are left, {needed} are needed", "charged": False}
         secure = None
         if settings.secagg == REAL:
             assert self._parameters is not None  # noqa: S101  # refused without a plan
@@ -167,10 +162,11 @@ class Rounds:
         try:
             total, shards = self._sum(round_, survivors, seed, secure, clock)
         except TooFewClients as error:
-            # On a ring somebody has lost too many neighbours. u3 is fixed by then, and charged.
-            if error.phase == UNMASKING:
+            # On a ring a participant has lost too many neighbours. u3 is fixed by then, and charged.
+            charged = error.phase == UNMASKING
+            if charged:
                 self._charge(round_, attempt, survivors)
-            return self._aborted(round_, attempt, cohort, survivors, str(error), error.phase == UNMASKING)
+            return {"kind": "aborted", **about, "reason": str(error), "charged": charged}
         now = time.perf_counter()
         self._charge(round_, attempt, survivors)
         now = clock.add("accounting", now)
@@ -193,10 +189,7 @@ class Rounds:
         clock.add("accounting", now)
         return {
             "kind": "round",
-            "round": round_,
-            "attempt": attempt,
-            "participants": len(cohort),
-            "survivors": len(survivors),
+            **about,
             "accuracy": evaluation.get("accuracy"),
             "loss": evaluation.get("loss"),
             "released": released,
@@ -210,29 +203,10 @@ class Rounds:
             "wall_s": round(time.perf_counter() - began, 6),
         }
 
-    def _aborted(
-        self,
-        round_: int,
-        attempt: int,
-        cohort: NDArray[np.int64],
-        survivors: NDArray[np.int64],
-        reason: str,
-        charged: bool = False,
-    ) -> Row:
-        return {
-            "kind": "aborted",
-            "round": round_,
-            "attempt": attempt,
-            "participants": len(cohort),
-            "survivors": len(survivors),
-            "reason": reason,
-            "charged": charged,
-        }
-
     def _sum(
         self, round_: int, survivors: NDArray[np.int64], seed: bytes, secure: SecureSum | None, clock: _Clock
     ) -> tuple[NDArray[Any], list[Shard]]:
-        """What the coordinator gets to see, and what only a simulation knows of how it came about."""
+        """Return the sum that the coordinator sees, and the shards that only a simulation sees."""
         reach = update_norm(self.clips, self._here.sketch_rows)
         broadcast = self.learner.broadcast()
         assignments = [
@@ -299,10 +273,10 @@ class Rounds:
         return hashlib.sha256(name.encode()).digest()
 
     def _conditional(self, plan: Plan) -> float:
-        """The published figure after the rounds so far, which holds if everybody had been drawn independently.
+        """Return the published figure after the rounds so far, which assumes that all were drawn independently.
 
-        Where few rounds are done the unamplified account may say less: it holds under no condition, so under this too.
-        The theorem binds the published figure to whole orders.
+        After few rounds the unamplified account may be smaller: it holds under no condition, so under this too. The
+        theorem binds the published figure to whole orders.
         """
         if not self.charges:
             return 0.0
@@ -314,7 +288,7 @@ class Rounds:
 
 
 def _known_to_nobody_else(shards: list[Shard], survivors: int) -> dict[str, Any]:
-    """Exact figures of single participants' data. A real study never has them, and must not."""
+    """Return exact figures of single participants' data, which a real study must never have."""
     norms = np.concatenate([shard.norms for shard in shards])
     finite = norms[np.isfinite(norms)]
     counts = [shard.below for shard in shards if shard.below is not None]

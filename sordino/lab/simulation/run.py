@@ -1,4 +1,4 @@
-"""A whole simulation: settings in, rows out; what ``sordino simulate`` and experiments call."""
+"""A whole simulation, for ``sordino simulate`` and experiments: settings in, rows out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KNOWN_ONLY_HERE: Final = ("update_norms", "exactly_below_clip", "diverged", "bey
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """How a simulation went.
+    """Result of a simulation.
 
     Attributes:
         configuration: all settings, versions and the plan, as the first line of the file.
@@ -45,7 +45,7 @@ class SimulationResult:
             ``clips``, ``epsilon_coordinator``, ``epsilon_released``, ``wrapped_share``, ``seconds`` and more.
         aborted: attempts that had too few survivors.
         summary: ``outcome`` ("rounds done", "budget reached" or "round aborted"), figures of the last round and sums.
-        parameters: the model or statistic after the last round; empty where the file was finished before.
+        parameters: the final model or statistic; empty if the file was finished before.
     """
 
     configuration: Mapping[str, Any]
@@ -56,7 +56,7 @@ class SimulationResult:
 
     @property
     def accuracy(self) -> float | None:
-        """After the last round; None where the study seeks a statistic."""
+        """Return the final accuracy; None for a statistic."""
         found: float | None = self.summary["accuracy"]
         return found
 
@@ -71,19 +71,19 @@ def simulate_study(
 ) -> SimulationResult:
     """Run a study without a network: the same task, encoder, plan and accounting as a served one.
 
-    Settings and result can be pickled, and nothing is kept between calls but the data sets that were loaded last: a
-    pool of processes runs many at once, ``pool.map(simulate_study, many_settings)``. Cohorts, dropouts, batch orders
-    and rotations follow from the seed; noise and stochastic rounding are the operating system's, fresh every time.
-    Without noise ("none") equal settings give equal results.
+    Settings and result can be pickled, and only the data sets that were loaded last are kept between calls: a pool of
+    processes runs many at once, ``pool.map(simulate_study, many_settings)``. Cohorts, dropouts, batch orders and
+    rotations follow from the seed; noise and stochastic rounding are the operating system's, always fresh. Without
+    noise ("none") equal settings give equal results.
 
     Args:
         settings: of the whole simulation.
-        output: file for a line of JSON a round, with a checkpoint beside it. If it is there and begun with the same
-            settings, the simulation goes on where it stopped, or returns what it holds if it had come to its end. Where
-            it was killed, rounds after the last checkpoint are played again and charged both times.
+        output: file for a line of JSON per round, with a checkpoint beside it. If it exists with the same settings,
+            the simulation continues, or returns the recorded result if it was complete. After a kill, rounds after the
+            last checkpoint are repeated and charged both times.
         checkpoint_every: rounds, >= 1; Ctrl-C writes one, too.
         on_row: called with every row, aborted attempts included.
-        on_start: called once with the configuration and the number of rounds that are done already.
+        on_start: called once with the configuration and the number of rounds done before.
 
     Returns:
         All rows, also those of an earlier run.
@@ -138,7 +138,7 @@ def simulate_study(
 
 
 def configuration_of(rounds: Rounds) -> dict[str, Any]:
-    """The first line: all that the result depends on but the noise."""
+    """Return the first line: all that the result depends on except noise."""
     settings, study = rounds.settings, rounds.settings.study
     more = [] if trained_task(study.study.task, study.task) in WITHOUT_TORCH else ["torch"]
     more += ["ray"] if settings.engine == RAY else []
@@ -163,7 +163,7 @@ def configuration_of(rounds: Rounds) -> dict[str, Any]:
 
 
 def _keep(kept: Record, saved: Saved) -> None:
-    """Write the checkpoint, however often Ctrl-C is pressed meanwhile."""
+    """Write the checkpoint, even if Ctrl-C is pressed again meanwhile."""
     ours = threading.current_thread() is threading.main_thread()
     for _ in range(_PATIENCE):
         try:
@@ -180,7 +180,7 @@ def _keep(kept: Record, saved: Saved) -> None:
 
 
 def _read(rows: list[Row], settings: SimulationSettings) -> list[Row]:
-    """Rows as they were before JSON, which has no infinity."""
+    """Restore the infinities that JSON lacks."""
     if settings.private:
         return rows
     spent = ("epsilon_coordinator", "epsilon_released")

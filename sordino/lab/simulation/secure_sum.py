@@ -1,4 +1,4 @@
-"""Secure aggregation of a simulated round: the protocol core in memory, played for its sum."""
+"""Secure aggregation of a simulated round: the protocol core in memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ _NAME: Final = "simulation"
 
 
 class SecureSum(InMemoryAttempt):
-    """An attempt that has come as far as the encrypted shares: its cohort is fixed, nobody has sent a vector.
+    """An attempt after the encrypted shares: its cohort is fixed, no vectors have been sent.
 
     Keys are drawn from the operating system, for this attempt alone; a roster of the cohort is signed with them.
 
     Args:
         parameters: of the plan.
-        members: participants of the round, ascending, whose numbers are those of ``finish``; at least the quorum.
+        members: participants of the round, ascending, whose numbers are those of ``finish``; at least the quorum, else
+            `secagg.errors.TooFewClients`.
         round, attempt: >= 1.
-
-    Raises:
-        secagg.errors.TooFewClients: fewer members than the quorum.
     """
 
     def __init__(self, parameters: RoundParameters, members: tuple[int, ...], round: int, attempt: int) -> None:
@@ -53,7 +51,7 @@ class SecureSum(InMemoryAttempt):
         """32 bytes that seed the attempt's rotation, as in a study."""
 
     def exchange(self, who: int) -> None:
-        """The last shares that would be revealed are needed by nobody."""
+        """Skip the last shares, which aren't needed."""
         if not (isinstance(self.coordinator, Unmasking) and self.coordinator.enough):
             super().exchange(who)
 
@@ -62,13 +60,10 @@ class SecureSum(InMemoryAttempt):
 
         Args:
             vectors: of the survivors, by their numbers: (padded_dim,) words below 2^B. All other members leave after
-                the encrypted shares.
+                the encrypted shares; `secagg.errors.TooFewClients` if the plan needs more survivors.
 
         Returns:
             The end of the attempt, with u3 under the members' numbers.
-
-        Raises:
-            secagg.errors.TooFewClients: fewer survivors than the plan allows.
         """
         self._vectors = vectors
         self.leaving = {MASKED_INPUT: [who for who, number in enumerate(self._members) if number not in vectors]}

@@ -1,4 +1,4 @@
-"""What is simulated: a study's options, and what only a simulation can choose."""
+"""Settings of a simulation: a study's options, and those of a simulation only."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ WAYS: Final = frozenset({"workers", "engine", "device"})
 
 
 class SimulationError(InputFailure, ValueError):
-    """A setting of a simulation that can't be, or a file that isn't its own; one sentence that names what to change.
+    """An invalid setting, or another simulation's file; one sentence names what to change.
 
     Attributes:
-        setting: name of the setting that the sentence begins with; empty where it names none first.
+        setting: name of the setting at the beginning of the sentence, or empty.
         told: the sentence without it.
     """
 
@@ -48,7 +48,7 @@ class SimulationError(InputFailure, ValueError):
 
 
 class SimulatedPrivacy(PrivacyTable):
-    """[privacy] of a simulation, which knows more mechanisms and ways to draw a cohort."""
+    """[privacy] of a simulation, with more mechanisms and ways to draw a cohort."""
 
     mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "none"] = key(  # type: ignore[assignment]  # wider
         "ddgauss",
@@ -65,27 +65,27 @@ class SimulatedPrivacy(PrivacyTable):
 
 
 class SimulatedStudy(StudyConfiguration):
-    """A study as a simulation takes it: `StudyConfiguration`, with `SimulatedPrivacy`."""
+    """`StudyConfiguration` with `SimulatedPrivacy`."""
 
     privacy: SimulatedPrivacy = key(help="", option=None)
 
 
 def simulated_study(**values: Any) -> SimulatedStudy:
-    """A study to be simulated, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
+    """Make a study to simulate, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
 
     Raises:
-        Failure: a lottery that can't be.
-        pydantic.ValidationError: a value can't be.
+        Failure: an impossible lottery.
+        pydantic.ValidationError: an invalid value.
     """
     sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
     return study_of_size(SimulatedStudy, values, sizes)
 
 
 def resized(study: StudyConfiguration, places: int, **changed: Any) -> SimulatedStudy:
-    """A study with some values changed: keys of `SimulatedStudy`, ``participants`` and ``cohort``.
+    """Change values of a study: keys of `SimulatedStudy`, ``participants`` and ``cohort``.
 
     Args:
-        places: participants of ``study``, where its file doesn't say.
+        places: participants of ``study``, if its file doesn't say.
     """
     drawn = study.privacy.sampling != "none"
     values = flat_values(study)
@@ -97,23 +97,23 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationSettings:
-    """One simulation, whole: the same settings give the same cohorts, dropouts and batch orders; noise is always fresh.
+    """One simulation: the same settings give the same cohorts, dropouts and batch orders; noise is always fresh.
 
     Attributes:
         study: of `simulated_study`; participants may be thousands. Its mechanism may also be "none": clipped updates
-            are averaged without noise, which is NOT PRIVATE, and its sampling "poisson" or "fixed", which can be
-            planned for but not served. What only a network needs has no effect.
-        target: whose epsilon is planned for: "coordinator", "released", or "conditional", for comparison only.
+            are averaged without noise, which is NOT PRIVATE; its sampling also "poisson" or "fixed", which can be
+            planned for but not served. Settings only for a network have no effect.
+        target: the planned epsilon: "coordinator", "released", or "conditional", for comparison only.
         seed: of cohorts, dropouts, batch orders and rotations, >= 0. That of the partition is the study's.
         drop: share of a round's participants that leave before they send their vector, in [0, 1).
         drop_law: "independent": each with that probability. "exact": that share, rounded to whole participants.
-        secagg: "ideal": the sum modulo 2^B that secure aggregation stands for. "real": the protocol core in memory.
+        secagg: "ideal": the ideal sum modulo 2^B. "real": the protocol core in memory.
         evaluate_every: rounds from one evaluation to the next, >= 1; the last round is always evaluated.
-        batched: train many participants at once where the task can.
+        batched: train many participants at once if the task can.
         workers: processes that train and encode, >= 1.
-        engine: "local": this machine's processes. "ray": workers of Ray, for which it must be installed.
+        engine: "local": this machine's processes. "ray": workers of Ray, which must be installed.
         device: of tasks that can choose: "cpu", "cuda" or "auto".
-        data: folder with a .csv or .npz of each participant, where the study's data set is "own"; else None.
+        data: folder with a .csv or .npz of each participant, if the study's data set is "own"; else None.
 
     Raises:
         SimulationError: a value outside its range.
@@ -177,33 +177,29 @@ class SimulationSettings:
 
     @property
     def participants(self) -> int:
-        """Everybody: those that a round's are drawn from, or all of them."""
+        """Return the number of all participants."""
         return self.study.places
 
     @property
     def private(self) -> bool:
-        """Whether there is noise at all."""
+        """Return whether noise is added."""
         return self.study.privacy.mechanism != NO_NOISE
 
     @property
     def cohort(self) -> int:
-        """Most participants of one round, and those that are drawn where cohorts are."""
+        """Return the most participants of one round; with sampling the drawn number."""
         return self.study.study.participants or 0
 
     def settled(self) -> SimulationSettings:
-        """With min_survivors and quorum as numbers."""
+        """Return these settings with min_survivors and quorum as numbers."""
         return replace(self, study=self.study.settled())
 
     def plan(self) -> Plan | None:
-        """The public plan, as of a served study; None without noise.
-
-        Raises:
-            mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
-        """
+        """Return the public plan, as of a served study; None without noise; `InfeasiblePlan` if no plan exists."""
         return self.study.plan(target=self.target) if self.private else None
 
     def coding(self) -> dict[str, Any]:
-        """Clip rule and sketch, as arguments of `wire.study.plan_study`."""
+        """Return clip rule and sketch, as arguments of `wire.study.plan_study`."""
         from learning.parameters import layers_of
 
         privacy = self.study.settled().privacy
@@ -212,7 +208,7 @@ class SimulationSettings:
         return {name: value for name, value in coding.items() if name != "rotation"}
 
     def to_json(self) -> dict[str, Any]:
-        """Every setting that counts, min_survivors, quorum and the name of the data settled, JSON values."""
+        """Return every relevant setting as JSON, with min_survivors, quorum and the name of the data settled."""
         from learning.datasets import resolve_dataset
 
         settled = self.settled().study
@@ -230,7 +226,7 @@ class SimulationSettings:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting that differs and matters, as ``name was ... and is ...``; None where a simulation may go on."""
+    """Return the first relevant difference, as ``name was ... and is ...``; None if a simulation may continue."""
     flat_before, flat_now = _flat(before), _flat(now)
     for name in sorted(set(flat_before) | set(flat_now)):
         if name not in WAYS and flat_before.get(name) != flat_now.get(name):
