@@ -23,11 +23,9 @@ class Learner(Protocol):
         Raises:
             learning.options.OptionError: it can't serve so many.
         """
-        ...
 
     def broadcast(self) -> Parameters:
         """What the next round begins from, shaped as the task's ``initial_parameters``."""
-        ...
 
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
         """Take in a round.
@@ -37,11 +35,9 @@ class Learner(Protocol):
             survivors: how many they were.
             stddev: of the noise in one coordinate of ``mean``, at most, in its units; 0 where nothing was added.
         """
-        ...
 
     def evaluate(self) -> dict[str, float]:
         """Figures on the coordinator's own data; ``accuracy`` and ``loss`` where there is a model to judge."""
-        ...
 
     def released(self) -> dict[str, Any]:
         """What the study has found so far, as finite JSON values; empty where all it finds is a model.
@@ -52,11 +48,9 @@ class Learner(Protocol):
         "few answered"; besides ``participants`` (in the last sum), ``rounds``, ``asked`` (option -> text) and ``note``
         (what the figures mean, one sentence).
         """
-        ...
 
     def state(self) -> tuple[Parameters, State]:
         """For a checkpoint: the model or statistic, and all else that the next round depends on."""
-        ...
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
         """Take over what ``state`` returned.
@@ -64,7 +58,6 @@ class Learner(Protocol):
         Raises:
             ValueError: it is another task's.
         """
-        ...
 
 
 class ModelLearner:

@@ -74,7 +74,6 @@ class TaskClass(Protocol):
 
     def __call__(self, options: Any, /) -> Task:
         """Make a task from an instance of ``Options``."""
-        ...
 
 
 def task_class(name: str) -> TaskClass:

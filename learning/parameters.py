@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -125,11 +123,3 @@ def subtract(new: Parameters, old: Parameters) -> Parameters:
     """Return new minus old, name by name, as float32."""
     with np.errstate(invalid="ignore", over="ignore"):  # a diverged model is reported where it is encoded
         return {name: new[name] - old[name] for name in old}
-
-
-def parameters_digest(parameters: Parameters) -> bytes:
-    """Return SHA-256 (32 bytes) over names, shapes and little-endian float32 values, in order."""
-    layout = json.dumps([[name, list(array.shape)] for name, array in parameters.items()])
-    digest = hashlib.sha256(f"sordino parameters 1 {len(layout)} {layout}".encode())
-    digest.update(flatten(parameters).astype("<f4", copy=False).tobytes())
-    return digest.digest()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +43,7 @@ def partition(
         name: one of ``PARTITIONS``.
         clients: number of participants, >= 1; participant u gets the u-th entry of the result.
         alpha: concentration, 0.001 to 1,000,000; only ``dirichlet`` looks at it.
-        seed: >= 0; the same seed gives the same partition in every process (``partition_digest`` tells).
+        seed: >= 0; the same seed gives the same partition in every process.
         shards: runs of each participant, >= 1; only ``shards`` looks at it.
         users: (n,) whose each example is, as numbers; ``natural`` needs it, the others ignore it.
         fewest_examples: every participant gets at least this many, >= 1.
@@ -143,18 +141,6 @@ def _natural(
     ends = np.cumsum(counts)
     at = np.searchsorted(numbers, eligible)
     return [order[ends[user] - counts[user] : ends[user]] for user in at]
-
-
-def partition_digest(parts: Sequence[NDArray[np.int64]]) -> str:
-    """Return SHA-256 in hex over all parts in order.
-
-    Two machines that compare digests know whether they cut the data alike.
-    """
-    digest = hashlib.sha256(f"sordino partition 1 {len(parts)}".encode())
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part.astype("<i8", copy=False).tobytes())
-    return digest.hexdigest()
 
 
 def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: PublicRandom) -> list[NDArray[np.int64]]:

@@ -20,7 +20,6 @@ class Shuffler(Protocol):
 
     def permutation(self, n: int, /) -> NDArray[np.int64]:
         """The numbers 0..n-1 in a random order."""
-        ...
 
 
 class PublicRandom:

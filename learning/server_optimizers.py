@@ -19,15 +19,12 @@ class ServerOptimizer(Protocol):
 
     def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the next flat parameters (d,)."""
-        ...
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return a copy of the state as named arrays; empty before the first ``apply``."""
-        ...
 
     def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
         """Take over a state that ``state`` returned."""
-        ...
 
 
 class FedAvg:
@@ -132,7 +129,6 @@ class FedAdaptive:
         self._second: NDArray[np.float64] | None = None
 
     def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
-        """As `FedAvg.apply`."""
         mean = _checked(parameters, mean_update, self._first)
         first = np.zeros_like(mean) if self._first is None else self._first
         second = np.full_like(mean, self.adaptivity**2) if self._second is None else self._second

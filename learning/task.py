@@ -27,31 +27,25 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """The name under which ``make_task`` knows it."""
-        ...
 
     @property
     def options(self) -> TaskOptions:
         """The validated options, defaults filled in."""
-        ...
 
     @property
     def dim(self) -> int:
         """d, the length of a flattened contribution."""
-        ...
 
     @property
     def contribution_shapes(self) -> Shapes:
         """Names and shapes of what ``local_update`` returns; clips by layer take each array for a layer."""
-        ...
 
     @property
     def l2_sensitivity(self) -> float | None:
         """Norm that no honest contribution exceeds, whatever the data; None where training decides."""
-        ...
 
     def initial_parameters(self) -> Parameters:
         """Return what the first round begins from: the same in every process."""
-        ...
 
     def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float) -> Parameters:
         """Return one participant's contribution to a round, such as new minus old parameters.
@@ -69,7 +63,6 @@ class Task(Protocol):
         Raises:
             ValueError: no examples, labels or shapes that don't fit the task.
         """
-        ...
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:
         """Return the coordinator's half, before the first round.
@@ -78,7 +71,6 @@ class Task(Protocol):
             optimizer: at rest; statistics have no use for it.
             data: the coordinator's own.
         """
-        ...
 
 
 class ModelTask(ABC):
@@ -133,7 +125,6 @@ class BatchedTask(Protocol):
 
         Written into ``out``, and that returned, where it is given: fresh memory of that size is slow to touch.
         """
-        ...
 
 
 @runtime_checkable
@@ -143,12 +134,10 @@ class Classifier(Protocol):
     @property
     def classes(self) -> int:
         """How many there are; labels are 0 to classes - 1."""
-        ...
 
     @property
     def example_shape(self) -> tuple[int, ...]:
         """Of one example."""
-        ...
 
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class of the greatest score for each example, (n,), 0 to classes - 1.
@@ -157,11 +146,9 @@ class Classifier(Protocol):
             parameters: of the model, finite.
             examples: (n, *example_shape), uint8 or float32 as in a `Dataset`.
         """
-        ...
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """As `ModelTask.evaluate`."""
-        ...
 
 
 def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:

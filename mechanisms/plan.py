@@ -1,8 +1,7 @@
 """The public plan of a study: one frozen object that both sides build everything from.
 
-A `Plan` that exists is a plan that holds: construction checks every field, the wrap bound, the integer norms
-and the privacy target, so a client that parses a plan from the wire has verified it. `make_plan` finds the
-numbers.
+A `Plan` that exists is a plan that holds: construction checks every field, the wrap bound, the integer norms and the
+privacy target, so a client that parses a plan has verified it. `make_plan` finds the numbers.
 """
 
 from __future__ import annotations
@@ -149,11 +148,6 @@ class Plan(Statement):
         return sensitivity(self, self.granularity)[0]
 
     @property
-    def l1_bound_grid(self) -> float:
-        """Bound on the L1 norm of the rounded update, grid units."""
-        return sensitivity(self, self.granularity)[1]
-
-    @property
     def squared_norm_limit(self) -> int:
         """What a rounded update's squared norm may not exceed: floor(l2_bound_grid^2), exactly."""
         return math.floor(Fraction(self.l2_bound_grid) ** 2)
@@ -285,10 +279,10 @@ def _parse_fraction(text: object) -> Fraction:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Recompute from the public numbers alone that the plan keeps its promises; what every client runs.
+    """Recompute from the public numbers alone that the plan keeps its promises; every client runs it.
 
     Raises:
-        InfeasiblePlan: local noise that no theorem or the sampler covers, integer norms beyond 64 bits, sums that may
+        InfeasiblePlan: local noise outside the theorems or the sampler, integer norms beyond 64 bits, sums that may
             wrap at k_stddevs, or an epsilon after all rounds at h_min above its target or budget.
     """
     variance = plan.local_variance
@@ -355,10 +349,10 @@ def make_plan(
     graph: str = "complete",
     adversary: str = "malicious",
 ) -> Plan:
-    """Find granularity, noise and filter orders for what is wanted; the arguments are the fields of `Plan`.
+    """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
-    The result's epsilon, over all rounds with the fewest survivors, never exceeds the target, and is as close
-    below as the variances' denominator (2^28) allows.
+    The result's epsilon, over all rounds with the fewest survivors, never exceeds the target, and is as close below as
+    the variances' denominator (2^28) allows.
 
     Args:
         clip: one fixed clip for the whole update; or give ``clipping``.

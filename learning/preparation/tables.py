@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -193,6 +193,3 @@ def _finished(name: str, blocks: dict[str, Any], how: tuple[str, ...], label: st
 
 def _number(value: Any) -> float:
     return float("nan") if value in ("", None) else float(value)
-
-
-Maker = Callable[[Sequence[Opened], Options], Made]

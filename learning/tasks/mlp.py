@@ -70,13 +70,11 @@ class Mlp(NumpyTask):
         return features if self.options.features else pixels(features)
 
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        """As `NumpyTask.scores`."""
         return _forward(model, inputs)[1]
 
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """As `NumpyTask.slopes`."""
         return mlp_gradient(model, inputs, labels, counted)
 
 

@@ -80,7 +80,6 @@ class QuantileOptions(OneColumnOptions):
         return tuple(sorted(set(found or ())))
 
     def asked(self) -> dict[str, str]:
-        """As `StatisticOptions.asked`."""
         return super().asked() | {"quantiles": shown_numbers(self.shares)}
 
 

@@ -23,7 +23,7 @@ from mechanisms.baselines.composition import (
 )
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.mechanism import adjacency_of
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.refusals import InfeasiblePlan, check_rules, check_types
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
@@ -38,7 +38,6 @@ _HAIR: Final = 1e-12
 # Planning stops this much before each limit, so that another machine's logarithms still find that they hold.
 _MARGIN: Final = 1e-9
 _BISECTIONS: Final = 100
-_KINDS: Final = {"int": int, "float": float, "str": str, "Composition": str}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +64,8 @@ class BinomialStatement:
     k_stddevs: float  # standard deviations that fit before a coordinate wraps
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if type(getattr(self, field.name)) is not _KINDS[str(field.type)]:
-                raise TypeError(f"plan: {field.name} must be {_KINDS[str(field.type)].__name__}")
-        for holds, reason, suggestion in self._rules():
-            if not holds:
-                raise InfeasiblePlan(reason, suggestion)
+        check_types(self)
+        check_rules(self._rules())
         if self.delta_budget <= 0:
             raise InfeasiblePlan("the sampler's distance uses up delta", "use a larger delta or fewer coordinates")
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from learning.datasets import load_labels
-from learning.partitions import partition, partition_digest
+from learning.partitions import partition
+from tests.learning.digests import partition_digest
 
 LABELS = np.arange(6_000) % 10
 

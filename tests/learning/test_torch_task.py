@@ -17,8 +17,9 @@ from learning import device
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from learning.options import METHODS, TrainingOptions
-from learning.parameters import flatten, parameters_digest
+from learning.parameters import flatten
 from learning.task import BatchedTask, Classifier, update_rng
+from tests.learning.digests import parameters_digest
 
 torch = pytest.importorskip("torch")
 
@@ -110,7 +111,7 @@ def test_the_start_is_the_same_in_another_process(name: str) -> None:
     parameters = make_task(name, options).initial_parameters()
     code = (
         "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task;"
-        "from learning.parameters import parameters_digest; before = torch.get_rng_state();"
+        "from tests.learning.digests import parameters_digest; before = torch.get_rng_state();"
         f"task = make_task({name!r}, {options}); found = parameters_digest(task.initial_parameters()).hex();"
         "print(found, torch.equal(before, torch.get_rng_state()), torch.get_num_threads())"
     )
