@@ -38,15 +38,15 @@ def flatten(parameters: Parameters) -> NDArray[np.float32]:
 
 
 def flatten_contribution(contribution: Parameters, shapes: Shapes) -> NDArray[np.float32]:
-    """As ``flatten``, for what a task's ``local_update`` returned: a vector has no names.
+    """As ``flatten``, for the result of a task's ``local_update``: a vector has no names.
 
     Args:
         contribution: any real dtype.
         shapes: the task's ``contribution_shapes``.
 
     Raises:
-        ValueError: no dict of arrays, or other names, another order or other shapes: added up with others' it would
-            change other values than it means.
+        ValueError: no dict of arrays, or other names, another order or other shapes: in the sum it would change the
+            wrong values.
     """
     if not isinstance(contribution, Mapping):
         kind = type(contribution).__name__
@@ -96,7 +96,7 @@ def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
 def views(vector: NDArray[np.float32], shapes: Shapes, *, writable: bool = False) -> Parameters:
     """Named arrays that look into a flat float32 vector (d,), without copying it.
 
-    They can't be written to, unless for torch, which takes none of that kind: then whoever gets them mustn't.
+    They are read-only, except for torch, which accepts no read-only arrays: its callers must not write to them.
     """
     locked = vector.view()
     locked.setflags(write=writable)

@@ -1,4 +1,4 @@
-"""A task: what a participant computes from her data in a round, and what the coordinator makes of the mean.
+"""A task: what a participant computes from its data in a round, and what the coordinator makes of the mean.
 
 Numpy arrays go in and numpy arrays come out, whatever library a task trains with.
 """
@@ -50,8 +50,8 @@ class Task(Protocol):
     def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float) -> Parameters:
         """Return one participant's contribution to a round, such as new minus old parameters.
 
-        A pure function of its arguments: no state is kept, ``parameters`` is not written to. It does not
-        judge its result: training that diverges returns NaN or infinity, and the encoder refuses that.
+        A pure function of its arguments: no state is kept, ``parameters`` is not written to. It does not judge its
+        result: training that diverges returns NaN or infinity, and the encoder refuses that.
 
         Args:
             parameters: what the round begins from, as ``initial_parameters`` shapes it.
@@ -123,13 +123,13 @@ class BatchedTask(Protocol):
     ) -> NDArray[np.float32]:
         """Return what ``local_update`` would for each participant, up to rounding: (participants, dim).
 
-        Written into ``out``, and that returned, where it is given: fresh memory of that size is slow to touch.
+        Written into ``out`` if given, which is then returned: fresh memory of that size is slow to touch.
         """
 
 
 @runtime_checkable
 class Classifier(Protocol):
-    """A model that can say which class it takes an example for; votes need it (`learning.tasks.votes`)."""
+    """A model that predicts the class of an example; votes need it (`learning.tasks.votes`)."""
 
     @property
     def classes(self) -> int:

@@ -117,7 +117,7 @@ class Encoder:
 
     Args:
         plan: the public plan.
-        rotation_seed: 32 public bytes that nobody chose, a hash of the cohort's context.
+        rotation_seed: 32 public bytes that no party chose, a hash of the cohort's context.
         clips: the round's, one for each layer, data units; by default the plan's first ones.
 
     Raises:

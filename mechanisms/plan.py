@@ -124,7 +124,7 @@ class Plan(Statement):
 
     @property
     def full_stddev(self) -> float:
-        """Of the noise in the sum when everybody survives, data units."""
+        """Of the noise in the sum when all survive, data units."""
         return self.central_stddev if self.mechanism == GAUSSIAN else self.local_stddev * math.sqrt(self.clients)
 
     @property

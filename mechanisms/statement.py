@@ -107,7 +107,7 @@ class Statement:
             ),
             (
                 sampled or self.population == self.clients,
-                "without sampling everybody of the population is invited",
+                "without sampling the whole population is invited",
                 f"use a population of {self.clients}, or lottery sampling",
             ),
             (

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 _SIGNIFICANT: Final = 14.0
 _CHUNK: Final = 1 << 15
 FEWEST_VALUES: Final = 30
-"""Below, the rotation leaves values that aren't normal around zero, and a share is a guess: nobody should hear it."""
+"""Below, the rotation leaves values that aren't normal around zero, and a share is a guess: it should not be shown."""
 
 
 @dataclass(frozen=True, slots=True)

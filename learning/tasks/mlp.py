@@ -103,8 +103,8 @@ def mlp_gradient(
 
     Args:
         parameters: as `Mlp.initial_parameters`, any float dtype; a leading axis is one of participants.
-        inputs: (..., n, 784), n >= 1.
-        labels: int64 (..., n), in 0..9.
+        inputs: (..., n, f), n >= 1.
+        labels: int64 (..., n), in 0..classes - 1.
         counted: bool (..., n), which examples count; None: all.
     """
     hidden, scores = _forward(parameters, inputs)

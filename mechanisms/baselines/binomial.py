@@ -63,7 +63,7 @@ class BinomialEncoder:
 
     Args:
         plan: the public plan.
-        rotation_seed: 32 public bytes that nobody chose.
+        rotation_seed: 32 public bytes that no party chose.
 
     Raises:
         ValueError: the seed has another length.

@@ -150,13 +150,13 @@ class ResponsePlan:
 
     @property
     def central_epsilon(self) -> float:
-        """Of all rounds, replace-one, at ``delta``, against whoever sees the sums and knows A reports."""
+        """Of all rounds, replace-one, at ``delta``, against an adversary that sees the sums and knows A reports."""
         bound = self.round_bound
         return composed_epsilon(bound.epsilon, bound.delta, self.rounds, self.delta, self.composition)
 
     @property
     def total_local_epsilon(self) -> float:
-        """Of all rounds with delta 0, replace-one, against whoever sees every single report."""
+        """Of all rounds with delta 0, replace-one, against an adversary that sees every report."""
         return self.rounds * self.local_epsilon * (1 + _HAIR)
 
     @property
@@ -249,7 +249,7 @@ class ResponseEncoder:
 
         Raises:
             ValueError: wrong length or dtype, survivors outside min_survivors..clients, or counts that do not add
-                up to survivors: then somebody sent something else than a one-hot vector.
+                up to survivors: then a report was no one-hot vector.
         """
         plan = self.plan
         if not plan.min_survivors <= survivors <= plan.clients:

@@ -100,6 +100,7 @@ def test_a_strangers_model_is_not_made_to_be_refused(
     def made(*_: Any) -> Any:
         raise AssertionError("the model was made")
 
+    monkeypatch.setattr("learning.tasks.votes.make_task", made)
     monkeypatch.setattr("learning.make_task.make_task", made)
     monkeypatch.setattr("learning.tasks.mlp.Mlp.initial_parameters", made)
     with pytest.raises(Failure) as failure:

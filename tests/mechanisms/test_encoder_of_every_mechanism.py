@@ -13,30 +13,18 @@ import pytest
 from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder, refinement
 from mechanisms.mechanism import DESCRIPTIONS
-from mechanisms.plan import VECTOR_MECHANISMS, Plan, make_plan
+from mechanisms.plan import VECTOR_MECHANISMS, Plan
 from mechanisms.randomness import RandomBytes
+from tests.mechanisms.conftest import plan_for
 
 Keyed = Callable[[str], RandomBytes]
 SEED = bytes(range(32))
 
 
 def plan_of(mechanism: str, **changes: Any) -> Plan:
-    wanted: dict[str, Any] = {
-        "mechanism": mechanism,
-        "clients": 20,
-        "dim": 2048,
-        "bits": 24,
-        "clip": 1.0,
-        "epsilon": 6.0,
-        "delta": 1e-6,
-        "rounds": 2,
-        "colluders": 2,
-        "min_survivors": 14,
-        "quorum": 16,
-        "max_dropout": 0.2,
-        "adversarial": 0.05,
-    }
-    return make_plan(**wanted | changes)
+    counts = {"colluders": 2, "min_survivors": 14, "quorum": 16, "max_dropout": 0.2, "adversarial": 0.05}
+    wanted = {"dim": 2048, "bits": 24, "epsilon": 6.0, "delta": 1e-6, "rounds": 2} | counts
+    return plan_for(changes.pop("clients", 20), mechanism=mechanism, **wanted | changes)
 
 
 def summed(plan: Plan, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
