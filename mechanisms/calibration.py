@@ -84,13 +84,10 @@ def scaled_clip_squared(stated: Statement, local_variance: Fraction) -> Fraction
     return (room - _noise_in_sum(stated, local_variance)) * stated.block_dim / (n * n)
 
 
-def _granularity(stated: Statement, local_variance: Fraction) -> float:
-    return stated.encoder_clip / math.sqrt(scaled_clip_squared(stated, local_variance)) * (1 + _MARGIN)
-
-
 def noise_of(stated: Statement, local_variance: Fraction) -> Noise:
     """The noise of one share with the finest grid on which it fits."""
-    return Noise(_granularity(stated, local_variance), local_variance)
+    granularity = stated.encoder_clip / math.sqrt(scaled_clip_squared(stated, local_variance)) * (1 + _MARGIN)
+    return Noise(granularity, local_variance)
 
 
 class _TooManyBits(InfeasiblePlan):

@@ -130,11 +130,6 @@ class ClipRule:
         """Coordinates appended: one for each layer where clips adapt."""
         return len(self.layers) if self.adaptive else 0
 
-    @property
-    def inflation(self) -> float:
-        """sqrt(1 + L kappa^2 / 4): what the bits add to the norm."""
-        return math.sqrt(1 + self.bits * self.bit_weight**2 / 4)
-
     def scales(self, clips: Sequence[float]) -> tuple[float, ...]:
         """s_l for given clips. The noise of layer l in data units is proportional to s_l.
 
@@ -157,8 +152,8 @@ class ClipRule:
         return self.bit_weight * self.bound(clips)
 
     def encoder_bound(self, clips: Sequence[float]) -> float:
-        """Norm of what is rotated and rounded, at most: sqrt(S^2 + L a^2 / 4)."""
-        return self.bound(clips) * self.inflation
+        """Norm of what is rotated and rounded, at most: sqrt(S^2 + L a^2 / 4) = S sqrt(1 + L kappa^2 / 4)."""
+        return self.bound(clips) * math.sqrt(1 + self.bits * self.bit_weight**2 / 4)
 
     def checked(self, clips: Sequence[float]) -> tuple[float, ...]:
         """Check clips of a round that came from elsewhere.

@@ -88,11 +88,6 @@ DESCRIPTIONS: Final = {
 """The last two are not served: `mechanisms.baselines`."""
 
 
-def adjacency_of(mechanism: str) -> str:
-    """What two neighbouring inputs are, by the mechanism's name."""
-    return DESCRIPTIONS[mechanism].adjacency
-
-
 @dataclass(frozen=True)
 class Mechanism:
     """One mechanism behind the common interface.

@@ -25,7 +25,7 @@ from mechanisms.calibration import (
 )
 from mechanisms.clip_rule import ClipRule, update_norm
 from mechanisms.lattice_noise import LARGEST_VARIANCE
-from mechanisms.mechanism import adjacency_of
+from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.privacy_curves import ddgauss_tau
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
@@ -87,7 +87,8 @@ class Plan(Statement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(isinstance(name, str) and name.isascii() and 0 < len(name) <= 32 for name in self._names):
+        names: tuple[object, ...] = (self.graph, self.adversary)
+        if not all(isinstance(name, str) and name.isascii() and 0 < len(name) <= 32 for name in names):
             raise InfeasiblePlan("graph and adversary must be names", "use those that the protocol knows")
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
@@ -99,13 +100,9 @@ class Plan(Statement):
         verify_plan(self)
 
     @property
-    def _names(self) -> tuple[object, object]:
-        return self.graph, self.adversary
-
-    @property
     def adjacency(self) -> str:
         """What two neighbouring inputs are."""
-        return adjacency_of(self.mechanism)
+        return DESCRIPTIONS[self.mechanism].adjacency
 
     @property
     def noise(self) -> Noise:

@@ -20,24 +20,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.baselines.binomial_noise import binomial, binomial_epsilon
-from mechanisms.baselines.binomial_plan import NAME, BinomialPlan, plan_binomial
+from mechanisms.baselines.binomial_noise import binomial
+from mechanisms.baselines.binomial_plan import BinomialPlan
 from mechanisms.clipping import clip_l2
 from mechanisms.encoder import Words, centred_sum, checked_update
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round
-
-__all__ = [
-    "NAME",
-    "BinomialEncoder",
-    "BinomialPlan",
-    "NotRenyi",
-    "RoundingFailed",
-    "binomial_epsilon",
-    "plan_binomial",
-    "renyi_curve",
-]
 
 
 class NotRenyi(ValueError):

@@ -1,4 +1,4 @@
-"""Partitions: every index exactly once, deterministic, nobody left without data."""
+"""Partitions: every index exactly once, deterministic, no participant without data."""
 
 import numpy as np
 import pytest

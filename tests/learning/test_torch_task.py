@@ -328,7 +328,7 @@ def test_one_step_together_is_what_each_computes_alone(
     data = [images(size, seed) for seed, size in enumerate(SIZES)]
     start, alone = start_and_alone(task, data)
     together: list[Any] = []
-    monkeypatch.setattr(task, "_train", None)  # nobody steps alone
+    monkeypatch.setattr(task, "_train", None)  # no participant steps alone
     for rows in (1, 6, 80):
         monkeypatch.setattr("learning.tasks.torch_training._ROWS_TOGETHER", rows)
         together.append(task.local_updates(start, data, [update_rng(0, 1, place) for place in range(4)], 0.1))
@@ -430,10 +430,10 @@ def test_dropout_comes_from_the_source_of_the_order_alone() -> None:
     assert task.evaluate(start, data) == plain.evaluate(start, data)
 
 
-# ------------------------------------------------------------------------------------------- one's own
+# ------------------------------------------------------------------------------------------- a user's own
 
 
-def test_one_of_ones_own_takes_a_few_lines() -> None:
+def test_a_users_own_task_takes_a_few_lines() -> None:
     class Own(TorchTask):
         Options = TrainingOptions
         name = "own:Own"

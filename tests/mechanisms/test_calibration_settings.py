@@ -37,7 +37,7 @@ class Case:
     bits: int
     epsilon: float
     rounds: int
-    population: int  # the same as clients: everybody is in every round
+    population: int  # the same as clients: all are in every round
     sampling: str = "poisson"
 
     @property

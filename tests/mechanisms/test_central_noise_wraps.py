@@ -1,7 +1,7 @@
 """A trusted coordinator's noise is added modulo 2^B, like the sum: what is released is a function of sum plus noise.
 
 The naive decoder reduces the sum alone and adds noise to that: then one update that carries a coordinate of the sum
-across half the modulus moves it by all of 2^B, many times the noise. If everybody's updates are equal, one of 100
+across half the modulus moves it by all of 2^B, many times the noise. If all updates are equal, one of 100
 participants does that in some 0.5 % of the rounds (512 values, k = 4 standard deviations), and delta was 0.001 %.
 """
 

@@ -84,7 +84,7 @@ def test_the_target_is_never_exceeded(
 
 
 def test_noise_sized_for_all_clients_is_refused(demo: Arguments) -> None:
-    """The naive plan: everybody is assumed to survive and nobody to collude, then the minimum is lowered."""
+    """The naive plan: all are assumed to survive and none to collude, then the minimum is lowered."""
     naive = make_plan(**demo | {"colluders": 0, "adversarial": 0.0, "min_survivors": 100, "quorum": 100})
     assert naive.planned_epsilon <= 8
     with pytest.raises(InfeasiblePlan, match="exceeds the target"):
