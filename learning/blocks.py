@@ -1,7 +1,7 @@
-"""Examples a block at a time: one file's, or one user's. What a published format is read as, and a set is written from.
+"""Examples a block at a time: a block is one file's, or one user's. Published formats are read, and sets written, so.
 
-Nothing larger than a block and the rows that are asked for is ever held, so a participant's process finds its own rows
-in a file of any size.
+No more than a block and the rows that are asked for is ever held, so a participant's process finds its own rows in a
+file of any size.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Block:
     """Consecutive examples of one part of a set.
 
     Attributes:
-        count: how many.
+        count: number of examples.
         features: reads them; (count, ...) uint8, float32 or int32.
         labels: reads them; int64 (count,) or (count, L).
-        user: whose all of them are; None in a set without users.
+        user: to whom all of them belong; None in a set without users.
     """
 
     count: int
@@ -49,10 +49,10 @@ class Blocks:
     """A set whose parts are read a block at a time.
 
     Attributes:
-        parts: for ``train``, and where there is one for ``test``, what begins a pass over its blocks, always in the
-            same order. The first block of a part is never empty.
-        identity: names the training examples: equal for equal files. A function where they must be read for it, so that
-            whoever doesn't ask reads nothing.
+        parts: for ``train``, and where it exists for ``test``: a function that begins a pass over the part's blocks,
+            always in the same order. The first block of a part is never empty.
+        identity: of the training examples, equal for equal files. A function where the files must be read for it, so
+            that they are read only if it is needed.
     """
 
     parts: Mapping[Part, Callable[[], Iterator[Block]]]
@@ -71,7 +71,7 @@ class Blocks:
         return sum(block.count for block in self.parts[part]())
 
     def users(self, part: Part) -> NDArray[np.int64] | None:
-        """(n,) whose each example is, numbered from 0 by first appearance; None in a set without users."""
+        """(n,) the user of each example, numbered from 0 by first appearance; None in a set without users."""
         numbers: dict[str, int] = {}
         runs: list[NDArray[np.int64]] = []
         for block in self.parts[part]():

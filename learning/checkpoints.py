@@ -1,8 +1,8 @@
-"""Checkpoints of a study's model: one .npz file that is there whole or not at all.
+"""Checkpoints of a study's model: one .npz file, written whole or not at all.
 
-Layout, fixed by ``FORMAT``: ``header`` (UTF-8 JSON as bytes: format, parameter names in order, optimizer
-array names in order, metadata), ``p0``, ``p1``, ... (parameters), ``o0``, ... (optimizer), ``digest``
-(SHA-256 over the header and every array's dtype, shape and bytes). Nothing in it is ever unpickled.
+Layout, fixed by ``FORMAT``: ``header`` (UTF-8 JSON as bytes: format, parameter names in order, optimizer array names in
+order, metadata), ``p0``, ``p1``, ... (parameters), ``o0``, ... (optimizer), ``digest`` (SHA-256 over the header and
+every array's dtype, shape and bytes). Nothing in it is ever unpickled.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
-    """Write a checkpoint and return its SHA-256 digest in hex.
+    """Write a checkpoint and return its SHA-256 digest in hex; the same content makes the same bytes.
 
-    The file is written beside ``path``, synced and renamed over it, and the folder synced: after a power cut
-    there is the old file or the new one, never a part. The same content makes the same bytes.
+    The file is written beside ``path``, synced and renamed over it, and the folder synced: after a power cut there is
+    the old file or the new one, never a part.
 
     Raises:
         CheckpointError: metadata that is not JSON.
@@ -83,7 +83,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint and check its digest.
 
     Raises:
-        FileNotFoundError: there is none: a study that has completed no round.
+        FileNotFoundError: it doesn't exist: a study that has completed no round.
         CheckpointError: the file is damaged, of another format, or not a checkpoint.
     """
     content = path.read_bytes()
@@ -113,7 +113,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a study has learned, for use elsewhere: names, arrays, and where they come from.
+    """What a study has learned, for use elsewhere.
 
     Attributes:
         parameters: float32 arrays by their names, in the order of the task's ``initial_parameters``; of a statistic the

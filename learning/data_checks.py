@@ -1,4 +1,4 @@
-"""Whether data can be what a study needs, seen before anything is made or sent."""
+"""Checks that data fit a study, before anything is made or sent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 SHAPES: Final = frozenset({"features", "side", "channels", "classes", "length", "vocabulary"})
 """Options that say what examples look like."""
 LAID_OUT: Final = SHAPES - {"classes", "vocabulary"}
-_HER_OWN: Final = (
-    "name the data that your class is for: --dataset own where everybody brings a file of her own, or one of `sordino "
-    "data list`; or fit the class, perhaps with --task-option"
+_OWN_FILE: Final = (
+    "name the data that your class is for: --dataset own where each participant brings its own file, or one of "
+    "`sordino data list`; or fit the class, perhaps with --task-option"
 )
 
 
@@ -35,11 +35,11 @@ def concrete(dataset: str) -> str:
 
 
 def shape_options(task: str, examples: Dataset) -> dict[str, int]:
-    """Options of a task that say what examples look like, as these do; empty where it can't take them at all.
+    """Options of a task that state the shape of these examples; empty where the task can't take them at all.
 
     Args:
         task: one of ``TASKS``.
-        examples: one will do; their number of classes is not told, since one example doesn't.
+        examples: one is enough; the number of classes is left out, since one example doesn't show it.
     """
     known = options_known(task)
     shape, kind = examples.features.shape[1:], examples.features.dtype.kind
@@ -56,9 +56,9 @@ def fitting_options(name: str, options: Mapping[str, Any], examples: Dataset) ->
     """What to type so that a task takes examples of this shape; empty where nothing would help.
 
     Args:
-        name: of the task, or of a class of one's own, of which nothing is known.
-        options: those that are chosen.
-        examples: one will do.
+        name: of the task, or of a user's own class, of which nothing is known.
+        options: the chosen ones.
+        examples: one is enough.
     """
     wanted = shape_options(trained_task(name, options), examples)
     return [f"--task-option {key}={value}" for key, value in wanted.items() if options.get(key) != value]
@@ -71,10 +71,10 @@ def options_known(task: str) -> set[str]:
 
 
 def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of: str, *, planned: int) -> None:
-    """Whether examples look like what a task takes: names, shapes and numbers of values, and nothing of them is used.
+    """Check that examples look like what a task takes: names, shapes and numbers of values; no value is used.
 
-    For whoever is still to be asked whether she joins: no model is made, and no module imported, for a stranger's
-    options. Arguments and errors as `check_task_takes`, whose check is the whole one.
+    For a participant that has not yet agreed to join: no model is made, and no module imported, for a stranger's
+    options. Arguments and errors as `check_task_takes`, which is the complete check.
     """
     from learning.make_task import make_task, options_of
     from learning.tasks.inputs import require_labels
@@ -96,18 +96,19 @@ def check_form_fits(name: str, options: Mapping[str, Any], examples: Dataset, of
 def check_task_takes(
     name: str, options: Mapping[str, Any], examples: Dataset, of: str, *, planned: int | None = None
 ) -> None:
-    """Whether a task can use examples: one step on one, and only the shapes of what comes of it are looked at.
+    """Check that a task can use examples: one step on one example, of which only the shapes of the result are read.
 
-    Where a study is planned the first example is tried, values and all. Where somebody joins it is zeros in the form of
-    hers: that she stays away is seen, and a stranger chose what would make her (decision 0004).
+    Where a study is planned the first example is tried, values and all. Where a participant joins it is zeros in the
+    form of its examples: others see that a participant stays away, and a stranger chose what would make it stay away
+    (decision 0004).
 
-    A task of one's own is also asked to evaluate, so that a mistake shows before the first round has cost anything.
-    A vector has no names: arrays in another order than the task states would be added up with others' without a word.
+    A user's own task must also evaluate, so that a mistake shows before the first round has cost anything. A vector has
+    no names: arrays in another order than the task states would be added up with others' without an error.
 
     Args:
-        of: what they are from, for the message.
-        planned: values of an update by the plan, where somebody joins a stranger's study: another number, or examples
-            of another shape, are then refused before memory is taken for the model.
+        of: source of the examples, for the message.
+        planned: values of an update by the plan, where a participant joins a stranger's study: another number, or
+            examples of another shape, are then refused before memory is taken for the model.
 
     Raises:
         Failure: it can't.
@@ -129,7 +130,7 @@ def check_task_takes(
                 check_form(examples.form())
             start = task.initial_parameters()
             made = task.local_update(start, first, update_rng(0, 1, 0), 1.0)
-            if name not in TASKS and planned is None and isinstance(task, ModelTask):  # whoever plans it evaluates it
+            if name not in TASKS and planned is None and isinstance(task, ModelTask):  # the planner evaluates it
                 task.evaluate(start, first)
         except TaskMistake:
             raise
@@ -152,7 +153,7 @@ def check_task_takes(
 
 
 def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, planned: int) -> None:
-    """Hold examples and number of values against what is stated, and make no model for it."""
+    """Compare examples and number of values with the options and the plan, without making a model."""
     from learning.make_task import model_shapes, options_of
     from learning.parameters import dimension
 
@@ -172,11 +173,14 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
 def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: str, why: str, *, joins: bool) -> Failure:
     from learning.own_data import columns_told
 
-    told = f"the task {name} can't use the examples of {of}: {why}"
+    message = f"the task {name} can't use the examples of {of}: {why}"
     if examples.columns or not examples.labelled:
-        told += f". {columns_told(examples)}"
+        message += f". {columns_told(examples)}"
     if joins:
-        return InputFailure(told, "bring a file with the columns that the study's owner has agreed on, or ask her")
+        return InputFailure(
+            message,
+            "bring a file with the columns that the study's owner has agreed on, or ask the owner",
+        )
     fitting = fitting_options(name, options, examples)
     trained = trained_task(name, options)
     if not fitting and examples.features.dtype.kind == "i" and trained in TASKS:
@@ -184,13 +188,13 @@ def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: st
         if examples.labels.ndim != 2:
             instead = (
                 "no task that ships learns from numbers that stand for categories; --task histogram counts "
-                "classes, and docs/your_own_model.md says how to make a task of one's own"
+                "classes, and docs/your_own_model.md says how to make your own task"
             )
-        return InputFailure(told, instead)
+        return InputFailure(message, instead)
     if not fitting and trained not in TASKS:
-        return InputFailure(told, _HER_OWN)
+        return InputFailure(message, _OWN_FILE)
     if not fitting:
-        return InputFailure(told, "name another --task, or fit it with --task-option")
+        return InputFailure(message, "name another --task, or fit it with --task-option")
     if "classes" in options_known(trained) and "classes" not in options:
         fitting.append("--task-option classes=N for labels from 0 to N - 1")
-    return InputFailure(told, f"{', '.join(fitting)}; or another --task")
+    return InputFailure(message, f"{', '.join(fitting)}; or another --task")

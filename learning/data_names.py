@@ -1,11 +1,14 @@
-"""Names of data sets and of partitions, for settings that are checked before anything of numpy's size is loaded.
+"""Names of data sets and of partitions, for settings that are checked before numpy or anything of its size is loaded.
 
 A data set is named in one of four ways:
 
 - a set that ships or that a Debian package installs: ``BUILT_IN``;
+
 - one that ``sordino data prepare`` has made on this machine: its name, such as ``mnist``;
+
 - files of a published format, where they lie: ``FORMAT:PATH``, such as ``cifar10:/data/cifar-10-batches-bin``;
-- ``own``: each participant names a file of her own.
+
+- ``own``: each participant names its own file.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ FORMATS: Final = ("cifar10", "femnist", "leaf", "stackoverflow")
 """Published formats that are read where they lie."""
 
 OWN: Final = "own"
-"""Each participant has a file of her own; nothing is cut."""
+"""Each participant has its own file; nothing is cut."""
 
 PARTITIONS: Final = ("iid", "dirichlet", "shards", "natural")
 

@@ -1,12 +1,11 @@
 """Data sets, loaded without a network and a part at a time.
 
-Images stay uint8 until a task turns a batch of them into numbers: 60,000 of them are 47 MB that way and
-188 MB as float32. A participant's process asks ``load_partition`` for its own rows and holds only those.
+Images stay uint8 until a task turns a batch of them into numbers: 60,000 of them are 47 MB that way and 188 MB as
+float32. A participant's process asks ``load_partition`` for its own rows and holds only those.
 
-``learning.data_names`` lists the kinds of names. Those that are built in are two forms of Fashion-MNIST ([XRV17], MIT
-licence): the whole of it in IDX files, as the Debian package ``dataset-fashion-mnist`` installs them, and a
-class-balanced subset of 6,000 training and 2,000 test images that ships with Sordino (made by
-``learning/make_fashion_mnist_subset.py``).
+``learning.data_names`` lists the kinds of names. Two forms of Fashion-MNIST ([XRV17], MIT licence) are built in: the
+whole of it in IDX files, as the Debian package ``dataset-fashion-mnist`` installs them, and a class-balanced subset of
+6,000 training and 2,000 test images that ships with Sordino (made by ``learning/make_fashion_mnist_subset.py``).
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ _ROWS_A_BLOCK: Final = 1_000
 
 @dataclass(frozen=True)
 class Unread:
-    """What of a file can't be used, counted; for its owner's eyes alone.
+    """Counts of what a file's examples can't be made of; for the file's owner only.
 
     Attributes:
         cells: by column: (its name or number, how many of its cells).
         lines: left out since they have another number of cells than there are columns.
-        rows: left out since a cell of theirs can't be used.
+        rows: left out since one of their cells can't be used.
     """
 
     cells: tuple[tuple[str, int], ...] = ()
@@ -67,12 +66,12 @@ class Dataset:
     """Examples with their labels.
 
     Attributes:
-        features: (n, ...) uint8 pixels in 0..255, float32 (pixels in 0..1 for the image tasks), or int32 (word
-            numbers and other categories).
+        features: (n, ...) uint8 pixels in 0..255, float32 (pixels in 0..1 for the image tasks), or int32 (word numbers
+            and other categories).
         labels: int64, class numbers from 0: (n,), or (n, L) where each example is a sequence of L classes.
-        columns: names of the features, in order, where the examples are rows whose numbers have names; else empty.
-        labelled: False where nobody gave labels, and zeros stand in their place.
-        unread: what their file holds beside them.
+        columns: names of the features, in order, where the examples are rows of named numbers; else empty.
+        labelled: False where the data have no labels and zeros stand in their place.
+        unread: what their file holds besides them.
     """
 
     features: NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int32]
@@ -118,11 +117,10 @@ class Dataset:
 def resolve_dataset(name: str) -> str:
     """Return the concrete data set behind a name, for a study file to record.
 
-    Indices of a partition mean nothing without it: ``fashion-mnist`` is another set on a machine that has
-    the full one installed than on a machine that hasn't.
+    Indices of a partition mean nothing without it: ``fashion-mnist`` is another set where the full one is installed.
 
     Raises:
-        DatasetError: no data set could have this name. Whether there is one is seen when it is loaded.
+        DatasetError: no data set could have this name. Whether the set exists is seen when it is loaded.
     """
     try:
         check_dataset_name(name)
@@ -135,9 +133,9 @@ def resolve_dataset(name: str) -> str:
 
 
 def dataset_identity(name: str) -> str:
-    """What names the training examples themselves, wherever they lie: a ledger knows data again by it.
+    """An identity of the training examples, wherever they lie: a ledger recognises data by it.
 
-    Of published files it is the SHA-256 of their content, which is read through for it once in a process.
+    For published files it is the SHA-256 of their content, read once in a process.
 
     Raises:
         DatasetError: as ``load_dataset``.
@@ -198,15 +196,14 @@ def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
 
 
 def load_users(name: str, part: Part = "train") -> NDArray[np.int32] | NDArray[np.int64] | None:
-    """Return (n,) whose each example is, as numbers from 0; None where the set doesn't say."""
+    """Return (n,) the user of each example, as numbers from 0; None in a set without users."""
     held = _held(name)
     return None if held is None else held.users(part)
 
 
 def load_partition(name: str, indices: ArrayLike) -> Dataset:
-    """Return the training rows at ``indices``, in that order, holding no others.
-
-    What is larger is read in blocks, or mapped, so memory is that of the rows asked for.
+    """Return the training rows at ``indices``, in that order, holding no others: larger sets are read in blocks, or
+    mapped.
 
     Raises:
         DatasetError: as ``load_dataset``; also indices outside the training set.
@@ -224,13 +221,13 @@ def _held(name: str) -> PreparedSet | Blocks | None:
     """The set under a name; None for those that are built in.
 
     Raises:
-        DatasetError: there is none.
+        DatasetError: it doesn't exist.
     """
     concrete = resolve_dataset(name)
     if concrete in BUILT_IN:
         return None
     if concrete == OWN:
-        raise DatasetError("with the data set 'own' each participant names her own file: there is no set to load")
+        raise DatasetError("with the data set 'own' each participant names its own file: there is no set to load")
     found = format_and_path(concrete)
     if found is None:
         return open_prepared(concrete)

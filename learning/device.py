@@ -1,7 +1,6 @@
-"""On which device, and on how many threads, tasks of this process compute where they have a choice.
+"""On which device, and on how many threads, the tasks of this process compute where they have a choice.
 
-A word and a number and no more, so that whoever chooses needs no library that knows devices. Tasks that compute with
-numpy have no use for them.
+A word and a number only, so that choosing needs no library that knows devices. Tasks in numpy ignore both.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ _threads = 1
 
 
 def use_device(name: str) -> None:
-    """Choose for all tasks of this process, from their next call on.
+    """Choose the device of all tasks of this process, from their next call on.
 
     Args:
-        name: ``cpu``, ``cuda``, or ``auto``: the accelerator where there is one.
+        name: ``cpu``, ``cuda``, or ``auto``: the accelerator if one exists.
 
     Raises:
         ValueError: another name.
@@ -36,7 +35,7 @@ def chosen_device() -> str:
 
 
 def use_threads(count: int) -> None:
-    """Let tasks that train several participants at once, or evaluate, take so many threads, from their next call on.
+    """Let tasks that train several participants at once, or evaluate, take ``count`` threads, from their next call on.
 
     One is right where several participants share a machine; results don't depend on it.
 

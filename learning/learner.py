@@ -1,4 +1,4 @@
-"""The coordinator's half of a task: what becomes of the mean of a round, and what the next round begins from."""
+"""The coordinator's half of a task: it turns the mean of a round into the start of the next round."""
 
 from __future__ import annotations
 
@@ -15,56 +15,45 @@ State = dict[str, NDArray[np.float64]]
 
 
 class Learner(Protocol):
-    """Holds what a task's coordinator keeps between rounds. It reads noised means and nothing else of participants."""
+    """What a task's coordinator keeps between rounds. It reads noised means and nothing else of participants."""
 
     def prepare(self, rounds: int) -> None:
-        """Hear how many rounds the study has in all, before the first one and after every restart.
+        """Receive the study's number of rounds, before the first one and after every restart.
 
         Raises:
-            learning.options.OptionError: it can't serve so many.
+            learning.options.OptionError: it can't serve that many.
         """
-        ...
 
     def broadcast(self) -> Parameters:
         """What the next round begins from, shaped as the task's ``initial_parameters``."""
-        ...
 
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
-        """Take in a round.
+        """Take in a round. Raises ValueError, and changes nothing, for a mean that doesn't fit or isn't finite.
 
         Args:
             mean: (dim,) of the survivors' contributions, with noise.
-            survivors: how many they were.
-            stddev: of the noise in one coordinate of ``mean``, at most, in its units; 0 where nothing was added.
+            survivors: their number.
+            stddev: of the noise in one coordinate of ``mean``, at most, in its units; 0 without noise.
         """
-        ...
 
     def evaluate(self) -> dict[str, float]:
         """Figures on the coordinator's own data; ``accuracy`` and ``loss`` where there is a model to judge."""
-        ...
 
     def released(self) -> dict[str, Any]:
         """What the study has found so far, as finite JSON values; empty where all it finds is a model.
 
-        A statistic is shown by screens and reports if it has ``statistic`` (its name) and ``values``, a list of tables
-        with ``name``, ``value`` (a number, or None where nothing can be said) and, where they are known,
-        ``standard_error`` or the ends ``low`` and ``high`` of an interval; where no value is told ``why``, "noise" or
-        "few answered"; besides ``participants`` (in the last sum), ``rounds``, ``asked`` (option -> text) and ``note``
-        (what the figures mean, one sentence).
+        Screens and reports show a statistic if it has ``statistic`` (its name) and ``values``, a list of tables with
+        ``name``, ``value`` (a number, or None where nothing can be said) and, where they are known, ``standard_error``
+        or the ends ``low`` and ``high`` of an interval; without a value also ``why``, "noise" or "few answered";
+        besides ``participants`` (in the last sum), ``rounds``, ``asked`` (option -> text) and ``note`` (what the
+        figures mean, one sentence).
         """
-        ...
 
     def state(self) -> tuple[Parameters, State]:
-        """For a checkpoint: the model or statistic, and all else that the next round depends on."""
-        ...
+        """For a checkpoint: the model or statistic, and all other state that the next round depends on."""
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
-        """Take over what ``state`` returned.
-
-        Raises:
-            ValueError: it is another task's.
-        """
-        ...
+        """Take over what ``state`` returned. Raises ValueError: it is another task's."""
 
 
 class ModelLearner:
@@ -94,7 +83,7 @@ class ModelLearner:
         """Nothing: a model takes as many as there are."""
 
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
-        """Apply the mean update. Raises ValueError, and stays as it was, for one that isn't finite."""
+
         self._vector = self._optimizer.apply(self._vector, mean)
 
     def evaluate(self) -> dict[str, float]:
@@ -110,7 +99,7 @@ class ModelLearner:
         return self.broadcast(), self._optimizer.state()
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
-        """Raises ValueError: another model's."""
+
         if shapes_of(parameters) != self._shapes:
             raise ValueError("the checkpoint holds another model")
         self._vector = flatten(parameters)

@@ -1,8 +1,8 @@
-"""How one participant trains in a round: one loop for all methods, for numpy arrays and torch tensors alike.
+"""Local training of one participant in a round: one loop for all methods, for numpy arrays and torch tensors.
 
-A task brings the gradient of its loss; steps, clips' pull and sparsity are here. Arrays may have a leading axis of
-participants, who then train side by side, each her own model on her own examples; that is what simulations use.
-Nothing here limits what leaves a participant: the encoder clips whatever comes out.
+A task supplies the gradient of its loss; steps, proximal terms and sparsity are here. Arrays may have a leading axis of
+participants, which then train side by side, each its own model on its own examples; simulations use that. Nothing here
+limits what leaves a participant: the encoder clips the result.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def steps(options: TrainingOptions, examples: int, rng: Shuffler) -> Iterator[ND
 
     Args:
         options: of the method.
-        examples: how many she has, >= 1.
+        examples: the participant's number of examples, >= 1.
         rng: one permutation a pass is drawn, when it is due.
     """
     if options.method == DP_FEDSGD:
@@ -68,16 +68,16 @@ def steps(options: TrainingOptions, examples: int, rng: Shuffler) -> Iterator[ND
 
 
 def blocks(options: TrainingOptions, examples: int) -> Iterator[NDArray[np.int64]]:
-    """All rows of a participant in order, as many at a time as a step takes: what the memory is enough for."""
+    """All rows of a participant in order, in blocks of a step's size, for which memory is enough."""
     for start in range(0, examples, options.batch_size):
         yield np.arange(start, min(start + options.batch_size, examples))
 
 
 def side_by_side(of_each: Sequence[Iterable[NDArray[np.int64]]], first_rows: Sequence[int]) -> Iterator[Batch]:
-    """Steps of several participants as steps of all; who has fewer, or fewer examples in one, is filled up.
+    """Steps of several participants as steps of all; participants with fewer steps or examples are padded.
 
     Args:
-        of_each: per participant the rows of her steps, numbered from 0.
+        of_each: per participant the rows of its steps, numbered from 0.
         first_rows: where the examples of each begin among those of all.
     """
     for step in zip_longest(*of_each):
@@ -155,13 +155,13 @@ def most_important(slopes: Any, change: Any, sparsity: float, leading: int = 0) 
     Source: [CWZC22] Eq. 11 and 14; exactly s = max(1, round((1 - sparsity) x size)) are kept, the first ones of a tie.
 
     Args:
-        slopes: gradient of the participant's mean loss at her trained model.
+        slopes: gradient of the participant's mean loss at its trained model.
         change: of the array, of the same shape.
         sparsity: c, in [0, 1).
         leading: axes of participants, 0 or 1.
 
     Returns:
-        Bool of that shape. Where something isn't a number it is kept, so that nobody takes it for a small update.
+        Bool of that shape. NaN and infinite values are kept, so that no diverged update looks small.
     """
     importance = abs(slopes * change).reshape(*change.shape[:leading], -1)
     importance[importance != importance] = math.inf
@@ -186,13 +186,13 @@ def _ascending(values: Any, place: int) -> Any:
 
 
 def _draw_back(slopes: Arrays, start: Arrays, model: Arrays, weight: float, beyond: float, batch: Batch) -> None:
-    """Add weight x (w - w^t) to the slopes of who has gone farther than ``beyond``, over the whole model."""
+    """Add weight x (w - w^t) to the slopes of each participant farther than ``beyond`` from w^t in the whole model."""
     drift = {name: model[name] - start[name] for name in start}
     leading = batch.rows.ndim - 1
     flat = [part.reshape(*part.shape[:leading], -1) for part in drift.values()]
     far = sum((part * part).sum(-1) for part in flat) ** 0.5 > beyond
     if leading and batch.counted is not None:
-        far &= batch.counted.any(-1)  # who has no step any more stays where she is
+        far &= batch.counted.any(-1)  # a participant without a step stays where it is
     for name, part in drift.items():
         part *= weight
         part *= far.reshape(*far.shape, *[1] * (part.ndim - leading))
@@ -214,7 +214,7 @@ def _mean_gradient(model: Arrays, batches: Iterable[Batch], gradient: Gradient, 
 
 
 def _beside(counted: Any, array: Any) -> Any:
-    """A number as it is; one for each participant shaped so that it meets her part of the array."""
+    """A number as it is; one for each participant shaped to broadcast over its part of the array."""
     if isinstance(counted, int | float):
         return counted
     return counted.reshape(-1, *[1] * (array.ndim - 1))

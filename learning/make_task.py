@@ -19,14 +19,14 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     """Make a task by name.
 
     Args:
-        name: one of ``TASKS``, or ``module:Class`` of one's own. The module is an installed one, or a file in the
-            folder that the command runs in. A coordinator never chooses it: each side names it in its own file.
-        options: plain mapping from a study file; what is left out takes the task's default.
+        name: one of ``TASKS``, or ``module:Class``, from an installed module or a file in the folder that the command
+            runs in. A coordinator never chooses it: each side names it in its own file.
+        options: plain mapping from a study file; a missing option takes the task's default.
 
     Raises:
         OptionError: unknown task, unknown option, or a value outside its range; the message names it.
-        TaskMistake: a class of one's own is wrong; the message names file and line. It is an `OptionError`.
-        TaskUnavailable: the task needs torch, which is not installed, or a module that isn't there.
+        TaskMistake: a user's own class is wrong; the message names file and line. It is an `OptionError`.
+        TaskUnavailable: the task needs torch, which is not installed, or a module that doesn't exist.
     """
     try:
         check_task_name(name)
@@ -70,17 +70,17 @@ def clip_of(task: Task, clip: float | None, *, adaptive: bool = False, sketch: b
         adaptive, sketch: whether clips follow a quantile of the norms, or a sketch is sent.
 
     Raises:
-        OptionError: it would cut contributions of a task that bounds them itself: what comes out would not be its
+        OptionError: it would cut contributions of a task that bounds them itself, and the result would not be its
             statistic.
     """
     bound = task.l2_sensitivity
     if bound is None:
         return 1.0 if clip is None else clip
-    told = f"task {task.name!r} bounds each contribution to norm {bound:.6g} by itself"
+    reason = f"task {task.name!r} bounds each contribution to norm {bound:.6g} by itself"
     if adaptive:
-        raise OptionError(f"{told}, and clips that adapt would distort the sum: leave clip_update fixed")
+        raise OptionError(f"{reason}, and clips that adapt would distort the sum: leave clip_update fixed")
     if sketch:
-        raise OptionError(f"{told}, and is exact where a sketch is not: leave sketch_rows out")
+        raise OptionError(f"{reason}, and is exact where a sketch is not: leave sketch_rows out")
     if clip is not None and clip < bound:
-        raise OptionError(f"{told}, and a clip of {clip:g} would distort the sum: leave the clip out")
+        raise OptionError(f"{reason}, and a clip of {clip:g} would distort the sum: leave the clip out")
     return bound if clip is None else clip

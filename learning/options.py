@@ -19,7 +19,7 @@ _LONGEST_SHOWN: Final = 200
 
 
 def shown_value(value: object) -> str:
-    """A value for a message, cut where it is long: a stranger may have written it."""
+    """A value for a message, cut where it is long: it may come from a stranger."""
     shown = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str) else value)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
@@ -36,7 +36,7 @@ class TaskOptions:
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
-        """Read options from a plain mapping; what is left out takes its default.
+        """Read options from a plain mapping; a missing option takes its default.
 
         Whole numbers are accepted where a fraction is expected, never the reverse, and a bool is no number.
 
@@ -87,21 +87,21 @@ _COUNTS_FOR: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(TaskOptions):
-    """How one participant trains within one round. All methods are private for all data of a participant.
+    """Local training of one participant within one round. All methods are private for all data of a participant.
 
     Attributes:
         method: ``dp-fedavg``: minibatch gradient descent, the change of the model is sent [MRTZ18]. ``dp-fedsgd``: one
-            step along the mean gradient over all her data [MRTZ18]. ``fedprox``: as dp-fedavg, drawn back to the
-            round's model [LSZ+20]. ``blur``: as dp-fedavg, drawn back where the change is longer than the clip
-            [CWZC22] Eq. 5 and 7. ``lus``: as dp-fedavg, and in each array the values that matter least to her loss are
-            sent as zeros [CWZC22] Eq. 11, 14 and 15. ``blur-lus``: both.
+            step along the mean gradient over all its data [MRTZ18]. ``fedprox``: as dp-fedavg, drawn back to the
+            round's model [LSZ+20]. ``blur``: as dp-fedavg, drawn back where the change is longer than the clip [CWZC22]
+            Eq. 5 and 7. ``lus``: as dp-fedavg, and in each array the values that matter least to its loss are sent as
+            zeros [CWZC22] Eq. 11, 14 and 15. ``blur-lus``: both.
         client_rate: step size of minibatch gradient descent, finite and > 0.
         batch_size: examples a step, 1 to 65,536; the last step of an epoch takes what is left. Gradients over all data
-            are computed as many at a time.
-        local_epochs: passes over the participant's data, 1 to 1,000. The upper bounds keep a study file
-            from tying a participant's machine up for good.
+            are computed in blocks of this size.
+        local_epochs: passes over the participant's data, 1 to 1,000. The upper bounds keep a study file from blocking a
+            participant's machine.
         local_steps: steps in a round, whatever the number of examples, through as many passes as that takes, at most
-            100,000; 0: ``local_epochs`` says.
+            100,000; 0: ``local_epochs`` counts.
         blur_weight: lambda of BLUR, above 0 and below 1 / client_rate (Lemma 2).
         sparsity: share c of each array's values that LUS zeroes, in [0, 1).
         proximal_weight: mu of FedProx, finite and >= 0.

@@ -1,17 +1,18 @@
-"""One's own data: a file that a participant, or the coordinator, brings; ``.npz`` or ``.csv``.
+"""A participant's or the coordinator's own data file: ``.npz`` or ``.csv``.
 
 - ``.npz``: ``features``, uint8, float32 or int32 (n, ...), and ``labels``, int64 (n,) or (n, L). float64 and other
-  integers are taken too, where nothing is lost but the precision of float32. Nothing in it is unpickled.
-- ``.csv``: one line of column names, then numbers; the column ``label`` holds the classes, all others are features,
-  float32, in their order.
+integers are taken too, where only the precision of float32 is lost. Nothing in it is unpickled.
 
-A path without a suffix stands for whichever of the two lies there. Labels may be left out where a task needs none (a
+- ``.csv``: one line of column names, then numbers; the column ``label`` holds the classes, all others are features,
+float32, in their order.
+
+A path without a suffix stands for the one of the two that exists. Labels may be left out where a task needs none (a
 mean, a histogram): they are 0 then.
 
-A participant's file is refused by its form alone: kind, names of the columns, shapes and types. Whoever stays away is
-seen to stay away, and what would make her stay away is a stranger's choice, so no value may (decision 0004). What can't
-be used, an empty cell, a word, a number that isn't finite, is missing for a statistic; of a model's examples the row is
-left out. `unread_told` tells her, by counts. The coordinator's own file is refused for them.
+A participant's file is refused by its form alone: kind, names of the columns, shapes and types. Others see that a
+participant stays away, and a stranger chooses what would make it stay away, so no value may (decision 0004). A cell
+that can't be used (empty, a word, a number that isn't finite) is missing for a statistic; of a model's examples the row
+is left out. `unread_told` reports counts to the participant. The coordinator's own file is refused for such cells.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class _Missing(Enum):
 
 
 def read_own(path: Path) -> Dataset:
-    """All examples of a file of the coordinator's own, or of whoever may be told what is wrong with its values.
+    """All examples of the coordinator's own file, or of a file whose owner may be shown errors about its values.
 
     Raises:
-        DatasetError: it is missing, of another kind, or holds something else than numbers, or nothing; the message
-            names what to change.
+        DatasetError: it is missing, of another kind, empty, or holds anything but numbers; the message names what to
+            change.
     """
     data = _read(path, _Missing.REFUSED)
     if len(data) == 0:
@@ -65,13 +66,13 @@ def read_own(path: Path) -> Dataset:
 
 
 def read_held(path: Path, *, statistics: bool) -> Dataset:
-    """A participant's examples: whatever the values are, they are read, or are missing.
+    """A participant's examples: every value is read, or is missing.
 
     Args:
         statistics: missing values are NaN in float32, and labels `NO_LABEL`. Else rows with any are left out.
 
     Raises:
-        DatasetError: there is no such file, or it is of another form; no value counts, and none is in the message.
+        DatasetError: the file doesn't exist or has another form; no value decides it, and none is in the message.
     """
     return _read(path, _Missing.KEPT if statistics else _Missing.LEFT_OUT)
 
@@ -95,11 +96,7 @@ def _read(path: Path, missing: _Missing) -> Dataset:
 
 
 def _located(path: Path) -> Path:
-    """The file that a path without a suffix stands for.
-
-    Raises:
-        DatasetError: there is none, or there are two.
-    """
+    """The file that a path without a suffix stands for. Raises DatasetError: none exists, or both do."""
     if path.suffix or path.is_file():
         return path
     found = [one for suffix in SUFFIXES if (one := path.with_suffix(suffix)).is_file()]
@@ -113,19 +110,18 @@ def _located(path: Path) -> Path:
 
 
 def check_form(task: Task, data: Dataset, path: Path) -> None:
-    """Whether a task can use a file's examples, by their columns, shape and types alone.
+    """Check that a task can use a file's examples, by their columns, shape and types alone.
 
-    What stands in the examples is not looked at: a participant whose file is refused stays away, and everybody sees
-    that she does.
+    No value is looked at: a participant whose file is refused stays away, and others see that.
 
     Args:
         path: of the file, for the message.
 
     Raises:
-        DatasetError: a column is missing, or examples are of another shape; what there is, is named.
+        DatasetError: a column is missing, or examples are of another shape; the message names what the file has.
     """
     check = getattr(task, "check_form", None)
-    if check is None:  # a task of one's own, which says nothing about examples
+    if check is None:  # a user's own task, which says nothing about examples
         return
     try:
         check(data.form())
@@ -136,40 +132,41 @@ def check_form(task: Task, data: Dataset, path: Path) -> None:
 
 
 def unread_told(name: str, task: Task | None, data: Dataset, path: Path) -> list[str]:
-    """What of a participant's file can't be used, a sentence each, for herself; counts and columns, nothing of a cell.
+    """What in a participant's file can't be used, for the participant: one sentence each, with counts and columns, no
+    cell.
 
     Args:
         name: of the study's task.
-        task: where it is a statistic: the columns count that are asked for.
+        task: where it is a statistic: only the columns that it reads count.
         data: as `read_held` returns them.
 
     Raises:
-        ValueError: there is no column that is asked for.
+        ValueError: a column that the task reads doesn't exist.
     """
     file, unread = f"data file {_located(path)}", data.unread
-    told = []
+    notes = []
     if unread.lines:
         why = "with another number of cells than the first line has names"
-        told.append(f"{file}: left out {_counted(unread.lines, 'line')} {why}")
+        notes.append(f"{file}: left out {_counted(unread.lines, 'line')} {why}")
     cells = dict(unread.cells)
     if name not in STATISTICS:
         if unread.rows:
             why = f"no number can be read in {_places(unread.cells)}"
-            told.append(f"{file}: left out {_counted(unread.rows, 'row')}, since {why}")
+            notes.append(f"{file}: left out {_counted(unread.rows, 'row')}, since {why}")
         if not len(data):
-            told.append(f"{file}: NO ROW CAN BE USED: this participant takes part, is charged, and sends zeros")
-        return told
+            notes.append(f"{file}: NO ROW CAN BE USED: this participant takes part, is charged, and sends zeros")
+        return notes
     answers: dict[str, int] = getattr(task, "answers", lambda _: {})(data)
     silent = tuple((column, cells.get(column, 0)) for column, values in answers.items() if not values)
     if silent:
-        told.append(
+        notes.append(
             f"{file}: NO VALUE CAN BE USED in {_places(silent)}, which the study asks for: this participant takes "
             "part, is charged, and says nothing of it"
         )
     some = tuple((column, cells[column]) for column, values in answers.items() if values and column in cells)
     if some:
-        told.append(f"{file}: no number can be read in {_places(some)}; such cells count as missing")
-    return told
+        notes.append(f"{file}: no number can be read in {_places(some)}; such cells count as missing")
+    return notes
 
 
 def _places(cells: tuple[tuple[str, int], ...]) -> str:
@@ -183,7 +180,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def says_nothing(data: Dataset) -> bool:
-    """Whether there is no row, or not one value or label in any: then it is nobody's data."""
+    """Whether no row has a value or a label: such data identify no owner."""
     if data.labelled and bool((data.labels != NO_LABEL).any()):
         return False
     return not len(data) or (data.features.dtype.kind == "f" and bool(np.isnan(data.features).all()))
@@ -193,16 +190,15 @@ def columns_told(data: Dataset) -> str:
     """What columns there are, in one sentence: ``Its columns are 0 age, 1 weight; and label``."""
     if not data.columns:
         shape = data.features.shape[1:]
-        told = "one number" if not shape else f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
-        return f"Its examples have {told} each, and {'labels' if data.labelled else 'no labels'}"
+        each = "one number" if not shape else f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
+        return f"Its examples have {each} each, and {'labels' if data.labelled else 'no labels'}"
     shown = ", ".join(f"{number} {name}" for number, name in enumerate(data.columns))
     return f"Its columns are {shown}; and {LABEL if data.labelled else f'none is called {LABEL}'}"
 
 
 def content_sha256(data: Dataset) -> str:
-    """Digest of the examples in their order: the same for the same numbers in ``.npz`` and ``.csv``.
-
-    float64 holds each feature and each label of a usual size exactly.
+    """Digest of the examples in their order: the same for the same numbers in ``.npz`` and ``.csv``, as float64, which
+    holds each feature and each label of a usual size exactly.
     """
     digest = hashlib.sha256(b"sordino/v1/own-data\x00")
     for array in (data.features, data.labels):
@@ -213,12 +209,12 @@ def content_sha256(data: Dataset) -> str:
 
 
 def empty() -> Dataset:
-    """No examples: what a coordinator evaluates on that has none."""
+    """No examples: the test data of a coordinator that has none."""
     return Dataset(np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
 def load_test(dataset: str, file: str) -> Dataset:
-    """What a coordinator evaluates on: its own file, else the set's test part, else nothing.
+    """The coordinator's test data: its own file, else the set's test part, else nothing.
 
     Args:
         dataset: as ``learning.data_names`` lists them.
@@ -334,13 +330,13 @@ def _dataset(
     lines: list[int] | None = None,
     odd: int = 0,
 ) -> Dataset:
-    """What was read, with what is missing refused, kept or left out.
+    """The data as read, with missing values refused, kept or left out.
 
     Args:
         features: (n, ...), of any type.
         labels: int64, or float64 of a .csv.
-        lines: where each row stands in its file; None: there are no lines.
-        odd: lines that were left out.
+        lines: line number of each row; None: the file has no lines.
+        odd: number of lines that were left out.
 
     Raises:
         DatasetError: the features aren't numbers; or a value is missing, where that is refused.

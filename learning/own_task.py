@@ -1,7 +1,7 @@
-"""Tasks by name: their classes found, and mistakes in a class of one's own told with file and line.
+"""Tasks by name: finds their classes, and reports mistakes in a user's own class with file and line.
 
-Whoever writes a task of her own makes mistakes, and Sordino's code calls hers from many places. So her class gets a
-subclass that turns whatever goes wrong inside it into one `TaskMistake`, wherever it is called from.
+Sordino's code calls such a class from many places. So the class gets a subclass that turns every error inside it into
+one `TaskMistake`, wherever it is called from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from runtime.failure import InputFailure
 _GUARDED: Final = ("__init__", "initial_parameters", "local_update", "local_updates", "learner", "evaluate", "predict")
 _JUDGING: Final = ("local_update", "local_updates", "evaluate", "predict")
 _NEEDED: Final = ("initial_parameters", "local_update", "learner")
-_PLACE: Final = "_sordino_place"  # of an error: no note, which whoever writes the class may add herself, of data
+_PLACE: Final = (
+    "_sordino_place"  # of an error; not a note, since the author of the class may add notes, with data in them
+)
 _RULES: Final = "docs/your_own_model.md has the rules"
 _ROOMS: Final = Path(__file__).resolve().parent.parent
 _OURS: Final = tuple(str(_ROOMS / room) + "/" for room in ("learning", "mechanisms", "server", "client", "sordino"))
@@ -44,10 +46,10 @@ class TaskUnavailable(InputFailure, ImportError):
 
 
 class TaskMistake(OptionError):
-    """A class of one's own is wrong: the message names module, class, file and line, and what to change.
+    """A user's own class is wrong: the message names module, class, file and line, and what to change.
 
     Attributes:
-        place: ``FILE, line N, in FUNCTION``; without a word of what went wrong there, which may tell of data.
+        place: ``FILE, line N, in FUNCTION``; without the error's text, which may contain data.
     """
 
     in_user_code = True
@@ -55,7 +57,7 @@ class TaskMistake(OptionError):
 
 
 class RuleBroken(TypeError):
-    """What Sordino asks of a class doesn't hold; one sentence without the place.
+    """A class breaks one of Sordino's rules; one sentence without the place.
 
     Args:
         method: of the class, where to look.
@@ -74,7 +76,6 @@ class TaskClass(Protocol):
 
     def __call__(self, options: Any, /) -> Task:
         """Make a task from an instance of ``Options``."""
-        ...
 
 
 def task_class(name: str) -> TaskClass:
@@ -94,11 +95,11 @@ def task_class(name: str) -> TaskClass:
 
 @contextmanager
 def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = False) -> Iterator[None]:
-    """Tell what goes wrong in a class of one's own as a `TaskMistake`.
+    """Report an error in a user's own class as a `TaskMistake`.
 
     Args:
-        judges_examples: a ValueError is then the task's word about examples that don't fit, and stays one, with
-            where it arose as its `place_of`.
+        judges_examples: a ValueError then says that examples don't fit, and stays one, with its origin as its
+            `place_of`.
     """
     try:
         yield
@@ -107,7 +108,7 @@ def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = 
     except (Exception, SystemExit) as error:  # sys.exit in a class would end the process, without a word
         if "allocate memory" in str(error):  # torch's word for it, a RuntimeError
             raise
-        place = _place_in_hers(kind, error)
+        place = _place_in_own(kind, error)
         if judges_examples and isinstance(error, ValueError):
             if place:  # else Sordino's own check of examples says it
                 error.__dict__[_PLACE] = place  # whatever the class of the error does with attributes
@@ -122,13 +123,13 @@ def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = 
 
 
 def with_place(error: Exception) -> str:
-    """A complaint about examples, with file and line of the class that made it where that is one's own."""
+    """An error about examples, with file and line of the user's own class that raised it."""
     place = place_of(error)
     return f"{error} ({place})" if place else str(error)
 
 
 def place_of(error: BaseException) -> str:
-    """Where in a class of one's own an error arose, with nothing of what it says; empty where that isn't known."""
+    """Where in a user's own class an error arose, without the error's text; empty where that isn't known."""
     return error.place if isinstance(error, TaskMistake) else str(error.__dict__.get(_PLACE, ""))
 
 
@@ -182,14 +183,14 @@ def _checked_class(name: str, module: types.ModuleType, class_name: str, kind: o
         tasks = [
             key for key, one in classes.items() if one.__module__ == module.__name__ and hasattr(one, "local_update")
         ]
-        told = f"task {name!r}: module {module.__name__!r} has no class {class_name!r}; it was imported from {file}"
+        message = f"task {name!r}: module {module.__name__!r} has no class {class_name!r}; it was imported from {file}"
         beside = Path.cwd() / f"{module.__name__.split('.')[0]}.py"
         if beside.is_file() and module.__file__ and beside.resolve() != Path(module.__file__).resolve():
             raise TaskMistake(
-                f"{told}, which hides {beside}: give yours another name, as an installed module comes first"
+                f"{message}, which hides {beside}: give yours another name, as an installed module comes first"
             )
         named = f"name one of its tasks after the colon: {', '.join(tasks)}" if tasks else f"write it; {_RULES}"
-        raise TaskMistake(f"{told}: {named}")
+        raise TaskMistake(f"{message}: {named}")
     where = _beginning(kind)
     if any(base.__module__.split(".")[0] == "torch" for base in kind.__mro__) and not hasattr(kind, "local_update"):
         raise TaskMistake(
@@ -226,7 +227,7 @@ def _wrong_options(options: type[TaskOptions]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _told_with_its_line(name: str, kind: type) -> type:
-    """A subclass whose methods raise TaskMistake for whatever is no complaint about examples or options."""
+    """A subclass whose methods raise TaskMistake for every error but complaints about examples or options."""
     checks: Mapping[str, Callable[[object], str | None]] = {
         "initial_parameters": _wrong_parameters,
         "evaluate": _wrong_figures,
@@ -276,22 +277,22 @@ def _wrong_figures(result: object) -> str | None:
 
 
 def _said(error: BaseException) -> str:
-    """As Python says it, with the name that was perhaps meant, in one line."""
+    """The error as Python shows it, in one line."""
     if isinstance(error, RuleBroken):
         return str(error)
     return " ".join("".join(traceback.format_exception_only(error)[-1:]).split())
 
 
-def _place_in_hers(kind: type | TaskClass, error: BaseException) -> str:
-    """``FILE, line N, in FUNCTION``: where in its author's code an error arose; empty where none of it was at work."""
+def _place_in_own(kind: type | TaskClass, error: BaseException) -> str:
+    """``FILE, line N, in FUNCTION``: where in the author's code an error arose; empty where none of it ran."""
     file = _file_of(kind)
     frames = [frame for one in _causes(error) for frame in traceback.extract_tb(one.__traceback__)]
-    hers = [one for one in frames if one.filename == file or _is_somebodys(one.filename)]
-    return f"{hers[-1].filename}, line {hers[-1].lineno}, in {hers[-1].name}" if hers else ""
+    own = [one for one in frames if one.filename == file or _is_somebodys(one.filename)]
+    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
 
 
 def _beginning_of(kind: type | TaskClass, error: BaseException) -> str:
-    """Where the method begins that breaks a rule, or the class."""
+    """Where the method that breaks a rule, or the class, begins."""
     method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
     return _beginning(kind if method is None else method)
 
@@ -305,7 +306,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_somebodys(file: str) -> bool:
-    """Whether a file is neither Sordino's nor Python's nor an installed library's."""
+    """Whether a file belongs neither to Sordino nor to Python nor to an installed library."""
     return not file.startswith(("<", *_OURS, *_LIBRARIES))
 
 

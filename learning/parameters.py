@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -40,15 +38,15 @@ def flatten(parameters: Parameters) -> NDArray[np.float32]:
 
 
 def flatten_contribution(contribution: Parameters, shapes: Shapes) -> NDArray[np.float32]:
-    """As ``flatten``, for what a task's ``local_update`` returned: a vector has no names.
+    """As ``flatten``, for the result of a task's ``local_update``: a vector has no names.
 
     Args:
         contribution: any real dtype.
         shapes: the task's ``contribution_shapes``.
 
     Raises:
-        ValueError: no dict of arrays, or other names, another order or other shapes: added up with others' it would
-            change other values than it means.
+        ValueError: no dict of arrays, or other names, another order or other shapes: in the sum it would change the
+            wrong values.
     """
     if not isinstance(contribution, Mapping):
         kind = type(contribution).__name__
@@ -98,7 +96,7 @@ def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
 def views(vector: NDArray[np.float32], shapes: Shapes, *, writable: bool = False) -> Parameters:
     """Named arrays that look into a flat float32 vector (d,), without copying it.
 
-    They can't be written to, unless for torch, which takes none of that kind: then whoever gets them mustn't.
+    They are read-only, except for torch, which accepts no read-only arrays: its callers must not write to them.
     """
     locked = vector.view()
     locked.setflags(write=writable)
@@ -125,11 +123,3 @@ def subtract(new: Parameters, old: Parameters) -> Parameters:
     """Return new minus old, name by name, as float32."""
     with np.errstate(invalid="ignore", over="ignore"):  # a diverged model is reported where it is encoded
         return {name: new[name] - old[name] for name in old}
-
-
-def parameters_digest(parameters: Parameters) -> bytes:
-    """Return SHA-256 (32 bytes) over names, shapes and little-endian float32 values, in order."""
-    layout = json.dumps([[name, list(array.shape)] for name, array in parameters.items()])
-    digest = hashlib.sha256(f"sordino parameters 1 {len(layout)} {layout}".encode())
-    digest.update(flatten(parameters).astype("<f4", copy=False).tobytes())
-    return digest.digest()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,30 +29,29 @@ def partition(
 ) -> list[NDArray[np.int64]]:
     """Split the indices 0..n-1 over participants: each index goes to one of them, ``natural`` also leaves some out.
 
-    ``iid`` deals a shuffled deck, sizes differing by one at most. ``dirichlet`` splits each class by shares
-    drawn from the symmetric Dirichlet distribution with parameter alpha, so small alpha means skewed labels
-    and unequal sizes; whoever is left with fewer than ``fewest_examples`` then gets some, one at a time,
-    from the participant who has most. ``shards`` sorts by label, cuts that into clients x shards runs of equal
-    length, give or take one, and deals ``shards`` of them to each participant ([MMR+17], section 3, "pathological
-    non-IID": two shards each). ``natural`` gives participant u all examples of the u-th user who has
-    ``fewest_examples``; where there are more such users than participants, of those that the seed chooses. No
-    participant holds examples of two users.
+    ``iid`` deals a shuffled deck, sizes differing by one at most. ``dirichlet`` splits each class by shares drawn from
+    the symmetric Dirichlet distribution with parameter alpha, so small alpha means skewed labels and unequal sizes; a
+    participant with fewer than ``fewest_examples`` then gets some, one at a time, from the largest part. ``shards``
+    sorts by label, cuts that into clients x shards runs of equal length, give or take one, and deals ``shards`` of them
+    to each participant ([MMR+17], section 3, "pathological non-IID": two shards each). ``natural`` gives participant u
+    all examples of the u-th user that has ``fewest_examples``; of more such users than participants the seed chooses.
+    No participant holds examples of two users.
 
     Args:
         labels: int64 (n,); only ``dirichlet`` and ``shards`` look at the values, the others take (n, L) too.
         name: one of ``PARTITIONS``.
         clients: number of participants, >= 1; participant u gets the u-th entry of the result.
         alpha: concentration, 0.001 to 1,000,000; only ``dirichlet`` looks at it.
-        seed: >= 0; the same seed gives the same partition in every process (``partition_digest`` tells).
+        seed: >= 0; the same seed gives the same partition in every process.
         shards: runs of each participant, >= 1; only ``shards`` looks at it.
-        users: (n,) whose each example is, as numbers; ``natural`` needs it, the others ignore it.
+        users: (n,) the user of each example, as numbers; ``natural`` needs it, the others ignore it.
         fewest_examples: every participant gets at least this many, >= 1.
 
     Returns:
         Ascending int64 indices for each participant.
 
     Raises:
-        ValueError: an unknown name, a number out of range, or too few examples for so many participants.
+        ValueError: an unknown name, a number out of range, or too few examples for that many participants.
     """
     if name not in PARTITIONS:
         raise ValueError(f"unknown partition {name!r}; known partitions: {', '.join(PARTITIONS)}")
@@ -93,7 +90,7 @@ def cut_dataset(
 
     Raises:
         learning.blocks.DatasetError: the set can't be loaded.
-        ValueError: it can't be cut so.
+        ValueError: it can't be cut in this way.
     """
     users = None
     if name in ("dirichlet", "shards"):
@@ -145,18 +142,6 @@ def _natural(
     return [order[ends[user] - counts[user] : ends[user]] for user in at]
 
 
-def partition_digest(parts: Sequence[NDArray[np.int64]]) -> str:
-    """Return SHA-256 in hex over all parts in order.
-
-    Two machines that compare digests know whether they cut the data alike.
-    """
-    digest = hashlib.sha256(f"sordino partition 1 {len(parts)}".encode())
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part.astype("<i8", copy=False).tobytes())
-    return digest.hexdigest()
-
-
 def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: PublicRandom) -> list[NDArray[np.int64]]:
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
@@ -171,8 +156,7 @@ def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: Publi
 def _lift_smallest(parts: list[NDArray[np.int64]], fewest: int, rng: PublicRandom) -> list[NDArray[np.int64]]:
     """Move single examples from the largest part to parts below ``fewest``.
 
-    The caller has checked that there are enough for all, so while one part is short another has more than
-    ``fewest`` to give.
+    The caller has checked that there are enough for all, so a larger part can always give.
     """
     lists = [rng.shuffled(part).tolist() for part in parts]
     for receiver in lists:

@@ -1,9 +1,9 @@
-"""HDF5 files as plain storage: all that is read lies in the named file, and is as large as the file says.
+"""HDF5 files as plain storage: everything that is read lies in the named file, and is as large as the file says.
 
 A link in HDF5 may lead into another file, and a data set may have its content in any file that this process may read,
-or in other data sets. So a stranger's file could show what lies elsewhere on this machine, and the SHA-256 by which a
-ledger knows the file would stay when that content changes. A data set that was never written may claim any number of
-values in no bytes. So only plain links are followed, and a claimed size is held against the stored one.
+or in other data sets. So a stranger's file could show the content of other files of this machine, and the SHA-256 by
+which a ledger knows the file would stay when that content changes. A data set that was never written may claim any
+number of values in no bytes. So only plain links are followed, and a claimed size is compared with the stored one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PlainGroup:
         """Return a group in it.
 
         Raises:
-            DatasetError: there is none of this name.
+            DatasetError: it doesn't exist.
         """
         return PlainGroup(self._reading, self._member(name, self._reading.h5py.Group, "group"))
 
@@ -95,7 +95,7 @@ class PlainGroup:
         """Return a data set in it, of numbers or of one line of texts; no value is read yet.
 
         Raises:
-            DatasetError: there is none of this name, its content lies elsewhere, or it claims more than it can hold.
+            DatasetError: it doesn't exist, its content lies elsewhere, or it claims more than it can hold.
         """
         found = self._member(name, self._reading.h5py.Dataset, "data set")
         return self._reading.checked(lambda: PlainData(self._reading, found, name, texts))

@@ -1,8 +1,8 @@
 """A prepared set: a folder with an ``.npy`` file for each array and ``manifest.json``, by ``sordino data prepare``.
 
-Separate files and not one ``.npz``, since they can be mapped into memory: whoever asks for her own rows holds these and
-no others. Nothing in them is ever unpickled. The manifest says where the examples come from, under which
-licence, how they were made, and the SHA-256 of every array; each array is held against it before it is used.
+Separate files and not one ``.npz``, since they can be mapped into memory: a process holds only the rows that it asks
+for. Nothing in them is ever unpickled. The manifest says where the examples come from, under which licence, how they
+were made, and the SHA-256 of every array; each array is checked against it before it is used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PreparedSet:
         return labels
 
     def users(self, part: Part) -> NDArray[np.int32] | None:
-        """(n,) whose each example is; None in a set without users."""
+        """(n,) the user of each example; None in a set without users."""
         return self._array(f"{part}_users") if f"{part}_users" in self.manifest["arrays"] else None
 
     def rows(self, part: Part, wanted: NDArray[np.int64] | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -75,9 +75,9 @@ class PreparedSet:
         Raises:
             DatasetError: the file is missing or isn't what the manifest says.
         """
-        path, told = self.folder / f"{member}.npy", self.manifest["arrays"][member]
+        path, entry = self.folder / f"{member}.npy", self.manifest["arrays"][member]
         try:
-            if _digest(path) != told["sha256"]:
+            if _digest(path) != entry["sha256"]:
                 raise self._damaged(path, "damaged (wrong SHA-256)")
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except OSError as error:
@@ -86,7 +86,7 @@ class PreparedSet:
             raise
         except ValueError as error:
             raise self._damaged(path, "not an array") from error
-        if str(array.dtype) != told["dtype"] or list(array.shape) != told["shape"] or told["dtype"] not in _TYPES:
+        if str(array.dtype) != entry["dtype"] or list(array.shape) != entry["shape"] or entry["dtype"] not in _TYPES:
             raise self._damaged(path, f"an array of {array.dtype}{list(array.shape)}")
         return array
 
@@ -99,7 +99,7 @@ def open_prepared(name: str, folder: Path | None = None) -> PreparedSet:
     """The set of this name in ``folder``, by default ``learning.data_names.data_folder``.
 
     Raises:
-        DatasetError: there is none, or its manifest can't be read.
+        DatasetError: it doesn't exist, or its manifest can't be read.
     """
     base = (data_folder() if folder is None else folder).absolute()
     path = base / name / MANIFEST
@@ -119,7 +119,7 @@ def open_prepared(name: str, folder: Path | None = None) -> PreparedSet:
     try:
         if manifest["format"] != FORMAT:
             raise KeyError("format")
-        arrays = {str(member): told["sha256"] for member, told in manifest["arrays"].items()}
+        arrays = {str(member): entry["sha256"] for member, entry in manifest["arrays"].items()}
         if manifest["sha256"] != _digest_of_all(arrays):
             raise KeyError("sha256")
         _check_parts(manifest)
@@ -163,7 +163,7 @@ def prepared_sets(folder: Path) -> list[PreparedSet]:
 
 
 def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> PreparedSet:
-    """Write a set; whoever looks sees the old one or the new one, whole.
+    """Write a set; readers see the old one or the new one, whole.
 
     Args:
         folder: to make or to replace; its name is the set's.
@@ -182,7 +182,7 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
         for part in blocks.parts:
             made, figures[part] = _write_part(work, part, blocks)
             arrays |= made
-        digests = {member: told["sha256"] for member, told in arrays.items()}
+        digests = {member: entry["sha256"] for member, entry in arrays.items()}
         manifest = dict(about) | figures | {"format": FORMAT, "arrays": arrays, "sha256": _digest_of_all(digests)}
         (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         work.chmod(0o755)
@@ -226,11 +226,11 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
         np.save(work / f"{part}_users.npy", users.astype(np.int32), allow_pickle=False)
         figures["users"] = len(np.unique(users))
     figures["classes"] = len(classes)
-    told = {}
+    arrays = {}
     for path in sorted(work.glob(f"{part}_*.npy")):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        told[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": _digest(path)}
-    return told, figures
+        arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": _digest(path)}
+    return arrays, figures
 
 
 def _read(blocks: Iterator[Block]) -> Iterator[tuple[Block, NDArray[Any], NDArray[np.int64]]]:

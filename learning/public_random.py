@@ -1,8 +1,8 @@
 """Reproducible public randomness: partitions and batch orders. No key, mask or noise ever comes from it.
 
-Not numpy's generators: numpy doesn't promise that the samples behind a seed stay the same across its versions, and
-two sides that cut a data set must cut it alike; and loading ``numpy.random`` costs every client process 7 MB. SHAKE-256
-of the seed gives the same words everywhere, for ever.
+Not numpy's generators: numpy doesn't promise the same samples for a seed across its versions, and two sides must cut a
+data set alike; and loading ``numpy.random`` costs every client process 7 MB. SHAKE-256 of the seed gives the same words
+everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ class Shuffler(Protocol):
 
     def permutation(self, n: int, /) -> NDArray[np.int64]:
         """The numbers 0..n-1 in a random order."""
-        ...
 
 
 class PublicRandom:

@@ -175,15 +175,15 @@ def identity_of(kind: str, files: Sequence[Path]) -> str:
         DatasetError: one can't be read.
     """
     try:
-        told = "\n".join(_sha256(file, *_version(file)) for file in files)
+        digests = "\n".join(_sha256(file, *_version(file)) for file in files)
     except OSError as error:
         raise damaged(file=Path(error.filename or files[0]), why=f"can't be read ({error.strerror or error})") from None
-    return f"{kind} {hashlib.sha256(told.encode()).hexdigest()}"
+    return f"{kind} {hashlib.sha256(digests.encode()).hexdigest()}"
 
 
 def _version(file: Path) -> tuple[int, int, int]:
-    told = file.stat()
-    return told.st_ino, told.st_size, told.st_mtime_ns
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @lru_cache(maxsize=64)
@@ -259,7 +259,7 @@ def _leaf_user(user: str, held: Mapping[str, Any]) -> Block:
     if any(isinstance(one, str) for one in held["x"][:1]):
         raise TypeError("its examples are text, which isn't read")
     x, y = np.asarray(held["x"], dtype=np.float64), np.asarray(held["y"])
-    with np.errstate(invalid="ignore"):  # infinite ones are told below
+    with np.errstate(invalid="ignore"):  # infinite ones are refused below
         labels = y.astype(np.int64)
     if y.ndim != 1 or len(x) != len(y) or (labels != y).any() or (y.size and x.ndim != 2):
         raise TypeError(f"user {user}: x {x.shape} and y {y.shape}")

@@ -19,22 +19,19 @@ class ServerOptimizer(Protocol):
 
     def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the next flat parameters (d,)."""
-        ...
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return a copy of the state as named arrays; empty before the first ``apply``."""
-        ...
 
     def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
         """Take over a state that ``state`` returned."""
-        ...
 
 
 class FedAvg:
     """Federated averaging with server momentum.
 
-    velocity <- momentum x velocity + mean update; parameters <- parameters + rate x velocity.
-    Source: [HQB19] (FedAvgM); momentum 0 and rate 1 is plain federated averaging.
+    velocity <- momentum x velocity + mean update; parameters <- parameters + rate x velocity. Source: [HQB19]
+    (FedAvgM); momentum 0 and rate 1 is plain federated averaging.
     """
 
     def __init__(self, rate: float = 1.0, momentum: float = 0.0) -> None:
@@ -80,11 +77,7 @@ class FedAvg:
         return {} if self._velocity is None else {"velocity": self._velocity.astype(np.float64)}
 
     def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
-        """Take over a state.
-
-        Raises:
-            ValueError: names other than ``velocity``, or an array that is no finite vector.
-        """
+        """Take over a state. Raises ValueError: names other than ``velocity``, or an array that is no finite vector."""
         found = _vectors(state, "velocity").get("velocity")
         self._velocity = None if found is None else found.astype(np.float32)
 
@@ -132,7 +125,6 @@ class FedAdaptive:
         self._second: NDArray[np.float64] | None = None
 
     def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
-        """As `FedAvg.apply`."""
         mean = _checked(parameters, mean_update, self._first)
         first = np.zeros_like(mean) if self._first is None else self._first
         second = np.full_like(mean, self.adaptivity**2) if self._second is None else self._second
@@ -159,10 +151,8 @@ class FedAdaptive:
         return {"first": self._first.copy(), "second": self._second.copy()}
 
     def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
-        """Take over a state.
-
-        Raises:
-            ValueError: other names, arrays that are no finite vectors, or a second moment below 0.
+        """Take over a state. Raises ValueError: other names, arrays that are no finite vectors, or a second moment
+        below 0.
         """
         found = _vectors(state, "first", "second")
         if found and (found["first"].shape != found["second"].shape or float(found["second"].min(initial=0)) < 0):

@@ -1,4 +1,4 @@
-"""A task: what a participant computes from her data in a round, and what the coordinator makes of the mean.
+"""A task: what a participant computes from its data in a round, and what the coordinator makes of the mean.
 
 Numpy arrays go in and numpy arrays come out, whatever library a task trains with.
 """
@@ -27,37 +27,31 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """The name under which ``make_task`` knows it."""
-        ...
 
     @property
     def options(self) -> TaskOptions:
         """The validated options, defaults filled in."""
-        ...
 
     @property
     def dim(self) -> int:
         """d, the length of a flattened contribution."""
-        ...
 
     @property
     def contribution_shapes(self) -> Shapes:
         """Names and shapes of what ``local_update`` returns; clips by layer take each array for a layer."""
-        ...
 
     @property
     def l2_sensitivity(self) -> float | None:
         """Norm that no honest contribution exceeds, whatever the data; None where training decides."""
-        ...
 
     def initial_parameters(self) -> Parameters:
         """Return what the first round begins from: the same in every process."""
-        ...
 
     def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float) -> Parameters:
         """Return one participant's contribution to a round, such as new minus old parameters.
 
-        A pure function of its arguments: no state is kept, ``parameters`` is not written to. It does not
-        judge its result: training that diverges returns NaN or infinity, and the encoder refuses that.
+        A pure function of its arguments: no state is kept, ``parameters`` is not written to. It does not judge its
+        result: training that diverges returns NaN or infinity, and the encoder refuses that.
 
         Args:
             parameters: what the round begins from, as ``initial_parameters`` shapes it.
@@ -69,7 +63,6 @@ class Task(Protocol):
         Raises:
             ValueError: no examples, labels or shapes that don't fit the task.
         """
-        ...
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:
         """Return the coordinator's half, before the first round.
@@ -78,7 +71,6 @@ class Task(Protocol):
             optimizer: at rest; statistics have no use for it.
             data: the coordinator's own.
         """
-        ...
 
 
 class ModelTask(ABC):
@@ -131,24 +123,21 @@ class BatchedTask(Protocol):
     ) -> NDArray[np.float32]:
         """Return what ``local_update`` would for each participant, up to rounding: (participants, dim).
 
-        Written into ``out``, and that returned, where it is given: fresh memory of that size is slow to touch.
+        Written into ``out`` if given, which is then returned: fresh memory of that size is slow to touch.
         """
-        ...
 
 
 @runtime_checkable
 class Classifier(Protocol):
-    """A model that can say which class it takes an example for; votes need it (`learning.tasks.votes`)."""
+    """A model that predicts the class of an example; votes need it (`learning.tasks.votes`)."""
 
     @property
     def classes(self) -> int:
         """How many there are; labels are 0 to classes - 1."""
-        ...
 
     @property
     def example_shape(self) -> tuple[int, ...]:
         """Of one example."""
-        ...
 
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class of the greatest score for each example, (n,), 0 to classes - 1.
@@ -157,11 +146,9 @@ class Classifier(Protocol):
             parameters: of the model, finite.
             examples: (n, *example_shape), uint8 or float32 as in a `Dataset`.
         """
-        ...
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """As `ModelTask.evaluate`."""
-        ...
 
 
 def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:

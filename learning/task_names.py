@@ -47,7 +47,7 @@ _OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-
 def trained_task(task: str, options: Mapping[str, object]) -> str:
     """Return the task whose examples and device count: of votes the classifier's name, of all others ``task``.
 
-    It is what ``options`` state, and may be no task's name.
+    It is what ``options`` state, which may be no task's name.
     """
     return str(options.get("of", CLASSIFIER)) if task == VOTES else task
 

@@ -1,10 +1,10 @@
-"""What happened, and what it costs: the coordinator's account of one study.
+"""The coordinator's account of one study: what happened, and what it costs.
 
-Events are immutable facts (whose vectors were in a sum that was about to be opened); costs are computed from
-them. Two epsilons run: `epsilon_coordinator` for whoever knows the cohorts, the largest over participants of the rounds
-that held them, and `epsilon_released` for readers of the released models, every round at the plan's sampling rate. The
-stop is a Renyi filter for each, at the order that the plan fixed ([FZ21] Theorem 4.3; survivors and clips may be chosen
-adaptively): the guarantee to state is the budget's (epsilon, delta).
+Events are immutable facts (whose vectors were in a sum that was about to be opened); costs are computed from them.
+There are two epsilons. `epsilon_coordinator`, for readers who know the cohorts, is the largest over participants of the
+cost of the rounds that held them. `epsilon_released`, for readers of the released models, charges every round at the
+plan's sampling rate. A Renyi filter for each, at the order that the plan fixed, ends the study ([FZ21] Theorem 4.3;
+survivors and clips may be chosen adaptively): the guarantee to state is the budget's (epsilon, delta).
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ class Account:
         """Record a charge. A retry of a round is a new attempt and a new charge.
 
         Raises:
-            UnknownEvent: not a `RoundCharge`, made under another plan, already recorded, or with survivors
-                that are too few for the plan, too many, or no roster positions. The account is left as it
-                was.
+            UnknownEvent: not a `RoundCharge`, made under another plan, already recorded, or its survivors are too few
+                or too many for the plan, or no roster positions. The account does not change then.
         """
         if type(event) is not RoundCharge:
             raise UnknownEvent(f"no charge: {type(event).__name__}")
@@ -109,18 +108,18 @@ class Account:
     def epsilon_released(self) -> float:
         """Against readers of released models who don't know the cohorts: every charge at the plan's sampling rate.
 
-        Without sampling everybody is known to be invited, and it is `epsilon_coordinator`. It is never more than that:
-        whoever sees the models alone sees nothing that the coordinator doesn't. Both are bounds, at orders fixed by
-        the plan, and after few rounds the one that amplifies may be the weaker.
+        Never more than `epsilon_coordinator`, and equal to it without sampling: the models alone show nothing that the
+        coordinator doesn't see. Both are bounds, at orders fixed by the plan; after few rounds the amplified one may be
+        the weaker.
         """
         if self.plan.sampling == NO_SAMPLING or not self._events:
             return self.epsilon_coordinator()
         return min(self.epsilon_coordinator(), self._epsilon_released(len(self._events), self._draws))
 
     def would_exceed(self, survivors_at_most: int | None = None) -> bool:
-        """The Renyi filter: might one more attempt carry anyone past a budget? Ask before every attempt.
+        """The Renyi filter: might one more attempt exceed a budget? Ask before every attempt.
 
-        The attempt is priced at h_min, the most it can cost, and at the participant who was charged most.
+        The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far.
 
         Args:
             survivors_at_most: the largest |u3| that the attempt can have; by default the plan's clients.

@@ -1,27 +1,28 @@
-"""What sampling takes off a round's Renyi cost, for a reader who does not learn who was sampled.
+"""How much sampling reduces a round's Renyi cost, for a reader who does not learn who was sampled.
 
-Three bounds, from the most general to the most conditional. Everybody else (the coordinator, every
-participant) knows who was sampled and pays the unamplified cost. In all of them ``curve`` is the cost of one
-round in which she is surely sampled, at the fewest honest shares that the plan allows.
+Three bounds, from the most general to the most conditional. The coordinator and every participant know who was sampled
+and pay the unamplified cost. Always, ``curve`` is the cost of one round in which the participant is surely sampled, at
+the fewest honest shares that the plan allows.
 
-`sampled_rdp` needs only that the participant's content has no say in whether she is sampled. Proof. Fix her.
-Let S be who is sampled and who drops out, which has the same law whatever she holds. If S leaves her out, the
-sum has the same law A_S whatever her content; if S holds her, its law is B_S with her content and Z_S with zero
-in its place, her noise share present in both. The reader sees the mixture over S: P with her content, Q with
-zero. Let F(P, Q) = int P^a Q^(1-a) = e^((a-1) D_a(P || Q)). For a > 1, (x, y) -> x^a y^(1-a) is jointly convex
-on positive numbers (it is y f(x / y), the perspective of the convex f(t) = t^a), hence so is F, and by Jensen
+`sampled_rdp` needs only that the participant's content has no influence on whether it is sampled. Proof. Fix the
+participant. Let S be who is sampled and who drops out, which has the same law whatever its content is. If S leaves it
+out, the sum has the same law A_S whatever its content; if S holds it, the law is B_S with its content and Z_S with zero
+in its place, its noise share present in both. The reader sees the mixture over S: P with its content, Q with zero. Let
+F(P, Q) = int P^a Q^(1-a) = e^((a-1) D_a(P || Q)). For a > 1, (x, y) -> x^a y^(1-a) is jointly convex on positive
+numbers (it is y f(x / y), the perspective of the convex f(t) = t^a), hence so is F, and by Jensen
 
-    F(P, Q) <= sum over S without her of Pr(S) F(A_S, A_S) + sum over S with her of Pr(S) F(B_S, Z_S)
+    F(P, Q) <= sum over S without it of Pr(S) F(A_S, A_S) + sum over S with it of Pr(S) F(B_S, Z_S)
+
             <= (1 - q) 1 + q e^((a-1) eps(a)).
 
-The same holds with P and Q exchanged, as eps(a) bounds both directions. The bound grows with q, so an upper
-bound on her rate will do. Over several rounds it adds up if, whatever happened before, she is sampled at rate
-at most q: draw each round anew. It is linear in q, and cannot be better in general: where the sum without her
-looks nothing like the sum with zero in her place (others hold large updates, or she takes her noise share with
-her), nothing hides Z from B, and the bound is reached.
+The same holds with P and Q exchanged, as eps(a) bounds both directions. The bound grows with q, so an upper bound on
+the rate is enough. Over several rounds the costs add up if the participant is sampled at rate at most q whatever
+happened before: draw each round anew. The bound is linear in q, and cannot be better in general: where the sum without
+the participant looks nothing like the sum with zero in its place (others hold large updates, or its noise share leaves
+with it), nothing hides Z from B, and the bound is reached.
 
-The other two are quadratic in q, because they ask for more: that the sum without her is one that a neighbour of
-hers in the data could have given too. They take integer orders only. At each order the smaller of `sampled_rdp`
+The other two are quadratic in q, because they need more: the sum without the participant must be one that a
+neighbouring data set could have given too. They take integer orders only. At each order the smaller of `sampled_rdp`
 and `fixed_size_rdp` may be taken where the latter's conditions hold.
 """
 
@@ -50,13 +51,13 @@ _BLOCK: Final = 1 << 18
 def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     """Renyi cost of a sampled round: ln(1 - q + q e^((a-1) eps(a))) / (a-1), for any order a > 1.
 
-    Content against zero, both directions; for every way of sampling in which she is in with probability at
-    most ``q`` whatever she holds. Source: joint convexity; the proof stands above.
+    Content against zero, both directions; for every sampling that holds the participant with probability at most ``q``
+    whatever its content. Source: joint convexity; the module has the proof.
 
     Args:
         orders: scalar or array, each > 1.
-        curve: cost of a round that she is surely in, same adjacency.
-        q: her sampling rate, 0 to 1.
+        curve: cost of a round that surely holds the participant, same adjacency.
+        q: its sampling rate, 0 to 1.
 
     Returns:
         An array of the shape of ``orders``; never above the curve.
@@ -83,14 +84,14 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
 def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     """Renyi cost of a round over a cohort of fixed size, drawn uniformly without replacement.
 
-    (1/(a-1)) ln(1 + C(a,2) q^2 min{4 (e^eps(2) - 1), 2 e^eps(2)} + sum_{j=3}^a 2 C(a,j) q^j e^((j-1) eps(j))),
-    or the curve itself where that is less. Source: [WBK19] Theorem 9, for curves that are unbounded in the
-    order (eps(inf) = infinity, which makes each of its inner minima 2).
+    (1/(a-1)) ln(1 + C(a,2) q^2 min{4 (e^eps(2) - 1), 2 e^eps(2)} + sum_{j=3}^a 2 C(a,j) q^j e^((j-1) eps(j))), or the
+    curve itself where that is less. Source: [WBK19] Theorem 9, for curves that are unbounded in the order (eps(inf) =
+    infinity, which makes each of its inner minima 2).
 
-    The theorem exchanges the sampled participant for another one with any update. So ``curve`` is the cost of
-    replacing one update by another, at TWICE the sensitivity of content against zero (the result then covers
-    both adjacencies). And it applies only where the exchange leaves the rest as it was: dropout independent of
-    identity, and a number of noise shares that does not depend on who is sampled.
+    The theorem exchanges the sampled participant for another one with any update. So ``curve`` is the cost of replacing
+    one update by another, at TWICE the sensitivity of content against zero (the result then covers both adjacencies).
+    It holds only if the exchange changes nothing else: dropout is independent of identity, and the number of noise
+    shares does not depend on who is sampled.
 
     Args:
         orders: scalar or array of integers >= 2.
@@ -101,8 +102,7 @@ def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
         An array of the shape of ``orders``; never above the curve.
 
     Raises:
-        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing
-            values.
+        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing values.
     """
 
     def log_weights(j: Floats, cost: Floats) -> Floats:
@@ -116,25 +116,15 @@ def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
 def poisson_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     """Renyi cost of a round over a Poisson sample; a *conditional* figure, for comparison.
 
-    (1/(a-1)) ln((1-q)^(a-1) (a q - q + 1) + C(a,2) q^2 (1-q)^(a-2) e^eps(2)
-                 + 3 sum_{l=3}^a C(a,l) q^l (1-q)^(a-l) e^((l-1) eps(l))),
-    or the curve itself where that is less. Source: [ZW19] Theorem 5.
+    (1/(a-1)) ln((1-q)^(a-1) (a q - q + 1) + C(a,2) q^2 (1-q)^(a-2) e^eps(2) + 3 sum_{l=3}^a C(a,l) q^l (1-q)^(a-l)
+    e^((l-1) eps(l))), or the curve itself where that is less. Source: [ZW19] Theorem 5.
 
-    Conditional on two things. Each participant must be sampled by an independent coin, which nobody outside
-    can verify. And leaving her out must give the same law as zero in her place: true for noise that is added
-    whoever was sampled, false where each sampled participant brings a share.
+    Two conditions. Each participant must be sampled by an independent coin, which no outsider can verify. And leaving a
+    participant out must give the same law as zero in its place: true for noise that does not depend on the sample,
+    false where each sampled participant adds a share.
 
-    Args:
-        orders: scalar or array of integers >= 2.
-        curve: cost of a round that she is surely in, content against zero; called once, with 2..max(orders).
-        q: her sampling rate, 0 to 1.
-
-    Returns:
-        An array of the shape of ``orders``; never above the curve.
-
-    Raises:
-        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing
-            values.
+    Args, returns and errors as `fixed_size_rdp`, with ``curve`` the cost, content against zero, of a round that surely
+    holds the participant, and ``q`` its sampling rate.
     """
 
     def log_weights(j: Floats, cost: Floats) -> Floats:

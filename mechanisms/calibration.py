@@ -1,10 +1,10 @@
 """From a privacy target to the grid and the noise: the smallest noise that keeps the target.
 
-In grid units the published fixed point (granularity -> deviation -> granularity, [KLS21] section 4) has a
-single unknown. Given the variance s^2 of one share, the wrap bound fixes the longest clip r = clip /
-granularity that still fits B bits; both the larger s^2 and the shorter r then lower epsilon. So epsilon falls
-monotonically in s^2, and the smallest s^2 on a lattice of rationals that meets the target is found by
-bisection on an integer: always on the safe side, and exactly the number that the sampler draws with.
+In grid units the published fixed point (granularity -> deviation -> granularity, [KLS21] section 4) has one unknown.
+Given the variance s^2 of one share, the wrap bound fixes the longest clip r = clip / granularity that fits B bits; the
+larger s^2 and the shorter r both lower epsilon. So epsilon falls monotonically in s^2, and bisection on an integer
+finds the smallest s^2 on a lattice of rationals that meets the target: on the safe side, and exactly the number that
+the sampler draws with.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def smallest_variance(mechanism: str) -> Fraction:
 def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction) -> Fraction:
     """k_stddevs deviations of one coordinate of the sum over half the modulus, squared; must be <= 1.
 
-    2^B >= 2 k sqrt(r^2 n^2 / b + n / 4 + n s^2) with r = clip / granularity and b the length of a block of the
-    rotation: after it, in the worst case that all n updates point the same way and lie in one block. Source:
-    [KLS21] section 4 / Theorem 34, in grid units; there b = d. A coordinator's noise counts like everybody's: it is
-    added modulo 2^B too, else a sum that wraps would tell more than a sum with noise.
+    2^B >= 2 k sqrt(r^2 n^2 / b + n / 4 + n s^2) with r = clip / granularity and b the block length of the rotation,
+    which spreads the worst case: all n updates point the same way and lie in one block. Source: [KLS21] section 4 /
+    Theorem 34, in grid units; there b = d. A coordinator's noise counts too: it is added modulo 2^B, else a sum that
+    wraps would reveal more than a sum with noise.
     """
     n = stated.clients
     spread = (
@@ -84,13 +84,10 @@ def scaled_clip_squared(stated: Statement, local_variance: Fraction) -> Fraction
     return (room - _noise_in_sum(stated, local_variance)) * stated.block_dim / (n * n)
 
 
-def _granularity(stated: Statement, local_variance: Fraction) -> float:
-    return stated.encoder_clip / math.sqrt(scaled_clip_squared(stated, local_variance)) * (1 + _MARGIN)
-
-
 def noise_of(stated: Statement, local_variance: Fraction) -> Noise:
     """The noise of one share with the finest grid on which it fits."""
-    return Noise(_granularity(stated, local_variance), local_variance)
+    granularity = stated.encoder_clip / math.sqrt(scaled_clip_squared(stated, local_variance)) * (1 + _MARGIN)
+    return Noise(granularity, local_variance)
 
 
 class _TooManyBits(InfeasiblePlan):

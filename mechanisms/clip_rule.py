@@ -1,14 +1,14 @@
 """How updates are clipped: flat or by layer, with fixed clips or with clips that follow a quantile of the norms.
 
-Layer l of an update is clipped to C_l and divided by s_l; the scaled vector then has norm at most
-S = sqrt(sum_l (C_l / s_l)^2). Where clips adapt, one coordinate a x (+1/2 or -1/2) is appended for each layer, +1/2
-when the layer's norm was at most C_l, with a = kappa S: the norm of what is encoded is at most
-sqrt(S^2 + L a^2 / 4) = S sqrt(1 + L kappa^2 / 4). One granularity, one noise, one charge covers coordinates and bits
-alike; the coordinator adds no noise and learns no exact count.
+Layer l of an update is clipped to C_l and divided by s_l; the scaled vector then has norm at most S = sqrt(sum_l (C_l /
+s_l)^2). Where clips adapt, one coordinate a x (+1/2 or -1/2) is appended for each layer, +1/2 when the layer's norm was
+at most C_l, with a = kappa S: the norm of what is encoded is at most sqrt(S^2 + L a^2 / 4) = S sqrt(1 + L kappa^2 / 4).
+One granularity, one noise and one charge cover coordinates and bits; the coordinator adds no noise and learns no exact
+count.
 
-Everything scales with S. The plan fixes the granularity for the clips of the first round, and in round t it is that
-granularity times S_t / S_1: in grid units norms, bounds, noise and privacy are the same in every round, whatever the
-clips are. So the coordinator may choose them freely, and no charge depends on it.
+Everything scales with S. The plan fixes the granularity for the clips of the first round; in round t it is that
+granularity times S_t / S_1. In grid units norms, bounds, noise and privacy are then the same in every round, whatever
+the clips are. So the coordinator may choose them freely, and no charge depends on them.
 
 Sources: per-layer clipping and layer-wise noise [MRTZ18] section 2; quantile clipping [ATMR21], with the bit inside the
 same sum in place of a noise split.
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.refusals import InfeasiblePlan, check_rules
 
 FIXED, GEOMETRIC, LINEAR = "fixed", "geometric", "linear"
 UPDATES: Final = (FIXED, GEOMETRIC, LINEAR)
@@ -35,9 +35,10 @@ _KINDS: Final[Mapping[str, type]] = {"str": str, "float": float}
 
 
 def update_norm(clips: Sequence[float], sketch_rows: int) -> float:
-    """Norm up to which clips leave an update as it is, data units: what local training aims at.
+    """Norm up to which clips leave an update unchanged, data units: the target of local training.
 
-    The ball that holds all layers. A sketch of L rows is clipped itself, and has about 1 / sqrt(L) of the norm.
+    The ball that holds all layers. A sketch of L rows, which is clipped itself, has about 1 / sqrt(L) of the update's
+    norm.
 
     Args:
         clips: one for each layer, or the sketch's.
@@ -107,9 +108,7 @@ class ClipRule:
                 "leave them out, or use a geometric update",
             ),
         ]
-        for holds, reason, suggestion in rules:
-            if not holds:
-                raise InfeasiblePlan(reason, suggestion)
+        check_rules(rules)
 
     @classmethod
     def flat(cls, dim: int, clip: float, **adaptive: Any) -> ClipRule:
@@ -131,17 +130,12 @@ class ClipRule:
         """Coordinates appended: one for each layer where clips adapt."""
         return len(self.layers) if self.adaptive else 0
 
-    @property
-    def inflation(self) -> float:
-        """sqrt(1 + L kappa^2 / 4): what the bits add to the norm."""
-        return math.sqrt(1 + self.bits * self.bit_weight**2 / 4)
-
     def scales(self, clips: Sequence[float]) -> tuple[float, ...]:
-        """s_l for given clips. Noise of layer l in data units is proportional to s_l.
+        """s_l for given clips. The noise of layer l in data units is proportional to s_l.
 
-        "uniform": 1, the same noise everywhere. "proportional": C_l, noise in proportion to the clip, however many
-        values a layer has. "least-noise": sqrt(C_l / sqrt(d_l)), which makes the noise of the whole update smallest:
-        the minimum of sum_l d_l s_l^2 subject to sum_l (C_l / s_l)^2 = const.
+        "uniform": 1, the same noise everywhere. "proportional": C_l, noise in proportion to the clip whatever the
+        layer's size. "least-noise": sqrt(C_l / sqrt(d_l)), which minimises sum_l d_l s_l^2, the noise of the whole
+        update, subject to sum_l (C_l / s_l)^2 = const.
         """
         if self.scaling == PROPORTIONAL:
             return tuple(clips)
@@ -158,15 +152,15 @@ class ClipRule:
         return self.bit_weight * self.bound(clips)
 
     def encoder_bound(self, clips: Sequence[float]) -> float:
-        """Norm of what is rotated and rounded, at most: sqrt(S^2 + L a^2 / 4)."""
-        return self.bound(clips) * self.inflation
+        """Norm of what is rotated and rounded, at most: sqrt(S^2 + L a^2 / 4) = S sqrt(1 + L kappa^2 / 4)."""
+        return self.bound(clips) * math.sqrt(1 + self.bits * self.bit_weight**2 / 4)
 
     def checked(self, clips: Sequence[float]) -> tuple[float, ...]:
-        """Clips of a round as they came from elsewhere.
+        """Check clips of a round that came from elsewhere.
 
         Raises:
-            ValueError: another number than there are layers, or one out of range; or other than the first ones where
-                clips are fixed.
+            ValueError: not one clip for each layer, one out of range, or other than the first ones where clips are
+                fixed.
         """
         if len(clips) != len(self.layers):
             raise ValueError(f"{len(clips)} clips for {len(self.layers)} layers")
@@ -177,10 +171,10 @@ class ClipRule:
         return tuple(clips)
 
     def updated(self, clips: Sequence[float], below: Sequence[float]) -> tuple[float, ...]:
-        """Clips of the next round.
+        """Clips of the next round; fixed clips stay.
 
-        geometric: C exp(-rate (b - quantile)); linear: C - rate (b - quantile), at least a tenth of C, since a clip
-        must stay positive. With fixed clips nothing changes.
+        geometric: C exp(-rate (b - quantile)); linear: C - rate (b - quantile), at least C / 10, since a clip must stay
+        positive.
 
         Args:
             clips: of the round.

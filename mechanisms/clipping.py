@@ -1,7 +1,7 @@
 """Clip an update to a Euclidean ball, whole or layer by layer, in floating point.
 
-The bound that privacy rests on is not this one: after rotation and rounding the integer norm is checked
-exactly (`mechanisms.rounding`). Clipping only has to bring the vector to where that check passes.
+Privacy does not rest on this bound: after rotation and rounding the integer norm is checked exactly
+(`mechanisms.rounding`). Clipping only brings the vector to where that check passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HAIR: Final = 1 - 2.0**-40
 
 
 def l2_norm(vector: NDArray[np.float64]) -> float:
-    """The Euclidean norm of a vector (d,), without overflow for entries whose squares overflow.
+    """The Euclidean norm of a vector (d,), also where squares of entries overflow.
 
     NaN if any entry is, infinite if the norm is beyond the largest double.
     """
@@ -34,14 +34,8 @@ def l2_norm(vector: NDArray[np.float64]) -> float:
 
 
 def clip_l2(vector: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
-    """Scale ``vector`` down to norm at most ``clip``; shorter vectors are returned as they are.
-
-    Args:
-        vector: (d,) finite values, data units.
-        clip: > 0, data units.
-
-    Returns:
-        (d,) with a computed norm of at most ``clip``; the same array if nothing had to be done.
+    """Scale ``vector``, (d,) in data units, down to a computed norm of at most ``clip`` > 0; return a shorter one
+    unchanged.
 
     Raises:
         ValueError: a value is infinite or not a number.
@@ -59,8 +53,8 @@ def clip_layers(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Clip each layer to its own ball, then divide it by its own scale.
 
-    Layers hold different coordinates, so the result has norm at most sqrt(sum (clips_l / scales_l)^2): the bound
-    for one noise over all layers. Multiplied back, layer l carries scales_l times that noise.
+    Layers hold different coordinates, so the result has norm at most sqrt(sum (clips_l / scales_l)^2): the bound for
+    one noise over all layers. Multiplied back, layer l carries scales_l times that noise.
 
     Args:
         vector: (d,) float16, float32 or float64, finite, data units: the layers one after the other.
@@ -70,11 +64,11 @@ def clip_layers(
 
     Returns:
         (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
-        (infinite only for one beyond the largest double). A layer of zeros stays zero.
+            (infinite only beyond the largest double). A layer of zeros stays zero.
 
     Raises:
-        ValueError: lengths that do not fit together, a clip or scale that is not positive and finite, a quotient
-            of the two beyond floating point, or a value that is infinite or not a number.
+        ValueError: lengths that don't match, a clip or scale that is not positive and finite, a quotient of the two
+            beyond floating point, or a value that is infinite or not a number.
     """
     _check_layers(vector.shape, sizes, clips, scales)
     scaled = np.empty(vector.shape[0])

@@ -24,8 +24,7 @@ __all__ = ["LARGEST_VARIANCE", "SAMPLER_DISTANCE", "DiscreteGaussian", "discrete
 def gaussian_weights(variance: Fraction, step: int) -> list[int]:
     """2^256 exp(-(step y)^2 / 2 variance) for y = 0, 1, ..., to the last one above 2^-150 of the first.
 
-    By the recurrence w[y + 1] = w[y] q^(2 y + 1): two multiplications an entry, absolute error below y^2
-    units.
+    By the recurrence w[y + 1] = w[y] q^(2 y + 1): two multiplications an entry, absolute error below y^2 units.
     """
     one = 1 << FRACTION_BITS
     factor = fixed_point_exp(Fraction(step * step) / (2 * variance))

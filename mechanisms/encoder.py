@@ -6,10 +6,9 @@ divide by |u3| -> undo the layers' scales. Source: [KLS21] Algorithms 1 and 2; [
 bits and scales: `mechanisms.clip_rule`; sketch: `mechanisms.sketch`. Both sides build the same `Encoder` from the same
 frozen plan, public seed and clips of the round.
 
-With the mechanism "gaussian" participants add no noise and the coordinator, who is trusted, adds all of it.
-
-The wrap modulo 2^B, masking and summing happen after the noise and cost no privacy; a sum that wraps costs
-accuracy only, and `Plan.k_stddevs` says how rarely it does.
+With the mechanism "gaussian" participants add no noise; the coordinator, which is trusted, adds all of it. The wrap
+modulo 2^B, masking and summing follow the noise and cost no privacy; a sum that wraps costs accuracy only, and
+`Plan.k_stddevs` says how rarely that happens.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,9 @@ from mechanisms.skellam import skellam
 from mechanisms.sketch import CountMeanSketch
 from mechanisms.statement import GAUSSIAN, SKELLAM
 from mechanisms.wrap_monitor import WrapEstimate, estimate_wrapping
+
+if TYPE_CHECKING:
+    from mechanisms.baselines.binomial_plan import BinomialPlan
 
 __all__ = ["Decoded", "Encoder", "InvalidUpdate", "RoundingFailed", "word_dtype", "words_of_sum"]
 
@@ -53,11 +55,7 @@ def word_dtype(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 def words_of_sum(total: NDArray[np.uint64], bits: int) -> Words:
-    """Sums modulo 2^64, of which 2^bits is a divisor, modulo 2^bits: what secure aggregation would have opened.
-
-    Returns:
-        The shape of ``total``, of `word_dtype`, each below 2^bits; a fresh array.
-    """
+    """Sums modulo 2^64, as secure aggregation opens them, modulo 2^bits: a new array of `word_dtype`, same shape."""
     words = total.astype(word_dtype(bits))  # keeps the low bits, of which there are at least as many as asked for
     words &= words.dtype.type((1 << bits) - 1)
     return words
@@ -65,14 +63,14 @@ def words_of_sum(total: NDArray[np.uint64], bits: int) -> Words:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a sum says.
+    """A decoded sum.
 
     Attributes:
         mean: (dim,) float64, data units: the mean of the survivors' clipped updates, with noise.
         below: for each layer the estimated share of survivors whose norm was at most its clip, in [0, 1], with noise;
             empty where clips are fixed.
         wrapping: how much of the sum may have wrapped around.
-        stddev: of the noise in one coordinate of ``mean``, at most, data units: see `Encoder.mean_stddev`.
+        stddev: of the noise in one coordinate of ``mean``, at most, data units: see `mean_stddev`.
     """
 
     mean: NDArray[np.float64]
@@ -96,15 +94,15 @@ def refinement(plan: Plan) -> tuple[int, Fraction]:
 
 
 def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None) -> float:
-    """Standard deviation of the noise in one coordinate of the mean of so many updates, at most; data units.
+    """Standard deviation of the noise in one coordinate of the mean of ``survivors`` updates, at most; data units.
 
-    Noise of all shares, and stochastic rounding at its largest: a value halfway between two grid steps has a
-    variance of 1/4. The rotation is orthogonal, so that it holds before and after. Where layers have different
-    scales it is that of the noisiest; a sketch also carries its collisions, which depend on the updates and aren't
-    counted. It needs no data, and so it can be told before anything is spent.
+    Noise of all shares, and of stochastic rounding at its largest: a value halfway between two grid steps has variance
+    1/4. The rotation is orthogonal, so the figure holds before and after it. Where layers have different scales it is
+    that of the noisiest; a sketch also carries its collisions, which depend on the updates and aren't counted. It needs
+    no data, so it is known before anything is spent.
 
     Args:
-        survivors: whose updates are in the sum, at least 1.
+        survivors: number of updates in the sum, at least 1.
         clips: of the round, one for each layer, data units; by default the plan's first ones.
     """
     held = plan.clipping.clips if clips is None else tuple(clips)
@@ -119,7 +117,7 @@ class Encoder:
 
     Args:
         plan: the public plan.
-        rotation_seed: 32 public bytes that nobody chose, a hash of the cohort's context.
+        rotation_seed: 32 public bytes that no party chose, a hash of the cohort's context.
         clips: the round's, one for each layer, data units; by default the plan's first ones.
 
     Raises:
@@ -190,8 +188,8 @@ class Encoder:
     def encode_nothing(self, random_bytes: RandomBytes) -> Words:
         """The zero contribution: no update, no clip bits, only the noise share. Arguments and errors as `encode`.
 
-        This is what "zero-out" compares a contribution with, so whether somebody sent it is hidden like the rest. The
-        encoding of an update of zeros is another vector where clips adapt: its bits say that it was short.
+        "Zero-out" compares a contribution with this one, so whether it was sent is hidden too. The encoding of an
+        update of zeros differs where clips adapt: its bits say that the update was short.
         """
         return self._noised(np.zeros(self.plan.padded_dim, np.int64), random_bytes)
 
@@ -204,7 +202,7 @@ class Encoder:
     def _clipped(self, update: NDArray[Any]) -> NDArray[np.float64]:
         """(coded_dim,) float64, of norm at most the plan's `encoder_bound` of these clips."""
         rule = self.plan.clipping
-        values = self._checked(update)
+        values = checked_update(update, self.plan.dim)
         if self._sketch is not None:
             values = self._sketch.encode(values)
         scaled, norms = clip_layers(values, rule.layers, self.clips, self._scales)
@@ -231,16 +229,7 @@ class Encoder:
                 randomness where noise is to be added.
         """
         plan, rule = self.plan, self.plan.clipping
-        if not plan.min_survivors <= survivors <= plan.clients:
-            raise ValueError(f"{survivors} survivors: the plan covers {plan.min_survivors} to {plan.clients}")
-        if total.shape != (plan.padded_dim,) or total.dtype.kind != "u":
-            raise ValueError(f"a sum is a vector of {plan.padded_dim} unsigned integers")
-        if int(total.max()) >> plan.bits:
-            raise ValueError(f"a sum holds values below 2^{plan.bits}")
-        centred = total.astype(np.int64)
-        unused = 64 - plan.bits
-        centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
-        centred >>= unused
+        centred = centred_sum(plan, total, survivors)
         step, halvings = self._granularity, 0
         if plan.mechanism == GAUSSIAN:
             halvings = self._add_central_noise(centred, random_bytes)
@@ -269,10 +258,10 @@ class Encoder:
         return mean_stddev(self.plan, survivors, self.clips)
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
-        """Refine the grid, add the coordinator's noise; returns how often the grid step was halved.
+        """Refine the grid, add the coordinator's noise; return how often the grid step was halved.
 
-        Modulo 2^B like the sum itself: what comes out is then the noised sum, wrapped, and tells no more than that. If
-        only the sum were reduced, one update that carries it across half the modulus would move it by all of 2^B.
+        Modulo 2^B like the sum itself: the result is the noised sum, wrapped, and reveals no more than that. If only
+        the sum were reduced, one update that carries it across half the modulus would move it by all of 2^B.
         """
         if random_bytes is None:
             raise ValueError('the mechanism "gaussian" needs randomness to decode: the coordinator adds the noise')
@@ -286,14 +275,31 @@ class Encoder:
         centred -= half
         return halvings
 
-    def _checked(self, update: NDArray[Any]) -> NDArray[np.floating[Any]]:
-        if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
-            raise InvalidUpdate("an update is an array of float16, float32 or float64")
-        if update.shape != (self.plan.dim,):
-            raise InvalidUpdate(f"the update has shape {update.shape}, the plan needs ({self.plan.dim},)")
-        if not np.all(np.isfinite(update)):
-            raise InvalidUpdate("the update holds NaN or infinite values")
-        return update  # widened piece by piece where it is read
+
+def checked_update(update: NDArray[Any], dim: int) -> NDArray[np.floating[Any]]:
+    """Return the update. Raises InvalidUpdate: it is no array of ``dim`` finite float16, float32 or float64 values."""
+    if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
+        raise InvalidUpdate("an update is an array of float16, float32 or float64")
+    if update.shape != (dim,):
+        raise InvalidUpdate(f"the update has shape {update.shape}, the plan needs ({dim},)")
+    if not np.all(np.isfinite(update)):
+        raise InvalidUpdate("the update holds NaN or infinite values")
+    return update  # widened piece by piece where it is read
+
+
+def centred_sum(plan: Plan | BinomialPlan, total: Words, survivors: int) -> NDArray[np.int64]:
+    """A sum modulo 2^bits with its values in [-2^(bits-1), 2^(bits-1)); arguments and errors as `Encoder.decode`."""
+    if not plan.min_survivors <= survivors <= plan.clients:
+        raise ValueError(f"{survivors} survivors: the plan covers {plan.min_survivors} to {plan.clients}")
+    if total.shape != (plan.padded_dim,) or total.dtype.kind != "u":
+        raise ValueError(f"a sum is a vector of {plan.padded_dim} unsigned integers")
+    if int(total.max()) >> plan.bits:
+        raise ValueError(f"a sum holds values below 2^{plan.bits}")
+    centred = total.astype(np.int64)
+    unused = 64 - plan.bits
+    centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
+    centred >>= unused
+    return centred
 
 
 def _noise_of_a_share(plan: Plan) -> LatticeNoise | None:

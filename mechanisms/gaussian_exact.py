@@ -1,14 +1,12 @@
 """The Gaussian mechanism's exact privacy, and how close a fine integer grid comes to it.
 
-Adjacency: whatever moves the mean by at most the sensitivity (content against zero, if the sensitivity is the
-clip); both directions, which are equal. Trust: whoever adds the noise.
+Adjacency: any change that moves the mean by at most the sensitivity (content against zero, if the sensitivity is the
+clip); both directions, which are equal. Trust: the party that adds the noise.
 
-Rounds that nobody samples compose exactly: T rounds, each at noise multiplier z, are together one Gaussian
-mechanism at z / sqrt(T), and rounds at z_1, ..., z_T one at (sum of z_t^-2)^(-1/2). Callers use this module with
-that figure. Sampled rounds do not compose so; but sampling is post-processing of the unsampled pair, so the
-figure stays an upper bound for them.
-
-Only the standard library's mathematics is used, in a form that keeps its accuracy in the far tail.
+Rounds without sampling compose exactly: T rounds, each at noise multiplier z, are together one Gaussian mechanism at z
+/ sqrt(T), and rounds at z_1, ..., z_T one at (sum of z_t^-2)^(-1/2); callers pass that figure. Sampled rounds do not
+compose so; but sampling is post-processing of the unsampled pair, so the figure stays an upper bound. Only the standard
+library's mathematics is used, in a form that keeps its accuracy in the far tail.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ _LOG_SQRT_2PI: Final = math.log(2 * math.pi) / 2
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """The smallest delta at which the Gaussian mechanism is (epsilon, delta)-private, rounded up.
 
-    Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z). Source: [BW18] Theorem 8. For the composition
-    of T unsampled rounds give z / sqrt(T).
+    Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z). Source: [BW18] Theorem 8. For T unsampled rounds give
+    z / sqrt(T).
 
     Args:
         noise_multiplier: z, standard deviation over sensitivity, > 0.
         epsilon: >= 0.
 
     Returns:
-        delta in (0, 1]: never below the exact value, and above it by less than 1e-10 of it for z from 1e-3 to
-        1e6 and delta from 1e-30.
+        delta in (0, 1]: never below the exact value, and above it by less than 1e-10 of it for z from 1e-3 to 1e6 and
+            delta from 1e-30.
 
     Raises:
         ValueError: an argument outside its range.
@@ -53,17 +51,14 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The smallest epsilon at which the Gaussian mechanism is (epsilon, delta)-private, rounded up.
+    """The smallest epsilon at which the Gaussian mechanism is (epsilon, delta)-private, rounded up; infinite if no
+    double.
 
-    Source: [BW18] Theorem 8, solved for epsilon by bisection. For the composition of T unsampled rounds give
-    z / sqrt(T).
+    Source: [BW18] Theorem 8, solved for epsilon by bisection. For T unsampled rounds give z / sqrt(T).
 
     Args:
         noise_multiplier: z, standard deviation over sensitivity, > 0.
         delta: in (0, 1).
-
-    Returns:
-        epsilon >= 0, never below the exact value; infinite if that is no double.
 
     Raises:
         ValueError: an argument outside its range.

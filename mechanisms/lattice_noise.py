@@ -1,17 +1,17 @@
-"""Noise on the integers, of any width, from integer weights: what both laws of this project have in common.
+"""Noise on the integers, of any width, from integer weights: the common part of all noise laws.
 
-A law supplies its weights as integers (`discrete_gaussian`, `skellam`); here they become tables, and wide laws
-sums of scaled narrow ones. Law of a draw: *exactly* the integer weights, convolved over the levels of
-`convolution_levels`; within total variation 2^-140 of the true law (`SAMPLER_DISTANCE`). The distance has three
-parts, all far below: the tail cut where a weight falls under 2^-150 of the peak (at most 2^-149 a level), the
-weights' own error (below 2^-170), and for more than one level the smoothing error of the convolution (2^-157).
-The tests read the law off the tables and compare it with references of 500 bits.
+A law supplies its weights as integers (`discrete_gaussian`, `skellam`); here they become tables, and wide laws sums of
+scaled narrow ones. Law of a draw: *exactly* the integer weights, convolved over the levels of `convolution_levels`;
+within total variation 2^-140 of the true law (`SAMPLER_DISTANCE`). The distance has three parts, all far below: the
+tail cut where a weight falls under 2^-150 of the peak (at most 2^-149 a level), the weights' own error (below 2^-170),
+and for more than one level the smoothing error of the convolution (2^-157). The tests read the law off the tables and
+compare it with references of 500 bits.
 
-No floating point enters a probability, and no accept-reject loop runs over the vector, so the time does not
-depend on the data and hardly on the noise.
+No floating point enters a probability, and no accept-reject loop runs over the vector, so the time does not depend on
+the data and hardly on the noise.
 
-Sources: exactness as a requirement [CKS20]; convolution of discrete Gaussians [Pei10] Theorem 3.1, [MW17];
-condensed tables [MTW04] (`mechanisms.noise_table`). For Skellam the convolution is argued in `convolution_levels`.
+Sources: exactness as a requirement [CKS20]; convolution of discrete Gaussians [Pei10] Theorem 3.1, [MW17]; condensed
+tables [MTW04] (`mechanisms.noise_table`). For Skellam the convolution is argued in `convolution_levels`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The mechanisms by name: what each one proves, against whom, and whom one has to trust for it.
+"""The mechanisms by name: what each one proves, against whom, and which party must be trusted for it.
 
 Every mechanism answers the same four questions: how an update is encoded, how a sum is decoded, what a round reveals
 (its privacy curve) and how noise is planned. Those that send vectors share one encoder and one plan.
@@ -86,11 +86,6 @@ DESCRIPTIONS: Final = {
     )
 }
 """The last two are not served: `mechanisms.baselines`."""
-
-
-def adjacency_of(mechanism: str) -> str:
-    """What two neighbouring inputs are, by the mechanism's name."""
-    return DESCRIPTIONS[mechanism].adjacency
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Condensed lookup tables: draw from integer weights exactly, at about one gather a sample.
 
-A table of 65,536 cells gives each value floor(65536 w / sum w) cells. A uniform 16-bit word selects a cell;
-the few words that fall behind the last full cell redraw from the remainders, which are again integer weights
-over a known sum, so the next table has the same form. What the last table leaves open is settled by bisection
-with an exactly uniform big integer. Every step is exact: given uniform bits the law *equals* w / sum(w).
+A table of 65,536 cells gives each value floor(65536 w / sum w) cells, and a uniform 16-bit word selects a cell. The few
+words behind the last full cell redraw from the remainders, which are again integer weights over a known sum, so the
+next table has the same form. Bisection with an exactly uniform big integer settles what the last table leaves open.
+Every step is exact: given uniform bits the law *equals* w / sum(w).
 
 Source: the condensed tables of [MTW04], made exact by recursion on integers.
 """

@@ -1,8 +1,7 @@
 """The public plan of a study: one frozen object that both sides build everything from.
 
-A `Plan` that exists is a plan that holds: construction checks every field, the wrap bound, the integer norms
-and the privacy target, so a client that parses a plan from the wire has verified it. `make_plan` finds the
-numbers.
+A `Plan` that exists is a plan that holds: construction checks every field, the wrap bound, the integer norms and the
+privacy target, so a client that parses a plan has verified it. `make_plan` finds the numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mechanisms.calibration import (
 )
 from mechanisms.clip_rule import ClipRule, update_norm
 from mechanisms.lattice_noise import LARGEST_VARIANCE
-from mechanisms.mechanism import adjacency_of
+from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.privacy_curves import ddgauss_tau
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
@@ -88,7 +87,8 @@ class Plan(Statement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(isinstance(name, str) and name.isascii() and 0 < len(name) <= 32 for name in self._names):
+        names: tuple[object, ...] = (self.graph, self.adversary)
+        if not all(isinstance(name, str) and name.isascii() and 0 < len(name) <= 32 for name in names):
             raise InfeasiblePlan("graph and adversary must be names", "use those that the protocol knows")
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
@@ -100,13 +100,9 @@ class Plan(Statement):
         verify_plan(self)
 
     @property
-    def _names(self) -> tuple[object, object]:
-        return self.graph, self.adversary
-
-    @property
     def adjacency(self) -> str:
         """What two neighbouring inputs are."""
-        return adjacency_of(self.mechanism)
+        return DESCRIPTIONS[self.mechanism].adjacency
 
     @property
     def noise(self) -> Noise:
@@ -125,7 +121,7 @@ class Plan(Statement):
 
     @property
     def full_stddev(self) -> float:
-        """Of the noise in the sum when everybody survives, data units."""
+        """Of the noise in the sum when all survive, data units."""
         return self.central_stddev if self.mechanism == GAUSSIAN else self.local_stddev * math.sqrt(self.clients)
 
     @property
@@ -147,11 +143,6 @@ class Plan(Statement):
     def l2_bound_grid(self) -> float:
         """Bound on the L2 norm of the rounded update, grid units."""
         return sensitivity(self, self.granularity)[0]
-
-    @property
-    def l1_bound_grid(self) -> float:
-        """Bound on the L1 norm of the rounded update, grid units."""
-        return sensitivity(self, self.granularity)[1]
 
     @property
     def squared_norm_limit(self) -> int:
@@ -285,10 +276,10 @@ def _parse_fraction(text: object) -> Fraction:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Recompute from the public numbers alone that the plan keeps its promises; what every client runs.
+    """Recompute from the public numbers alone that the plan keeps its promises; every client runs it.
 
     Raises:
-        InfeasiblePlan: local noise that no theorem or the sampler covers, integer norms beyond 64 bits, sums that may
+        InfeasiblePlan: local noise outside the theorems or the sampler, integer norms beyond 64 bits, sums that may
             wrap at k_stddevs, or an epsilon after all rounds at h_min above its target or budget.
     """
     variance = plan.local_variance
@@ -355,10 +346,10 @@ def make_plan(
     graph: str = "complete",
     adversary: str = "malicious",
 ) -> Plan:
-    """Find granularity, noise and filter orders for what is wanted; the arguments are the fields of `Plan`.
+    """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
-    The result's epsilon, over all rounds with the fewest survivors, never exceeds the target, and is as close
-    below as the variances' denominator (2^28) allows.
+    The result's epsilon, over all rounds with the fewest survivors, never exceeds the target, and is as close below as
+    the variances' denominator (2^28) allows.
 
     Args:
         clip: one fixed clip for the whole update; or give ``clipping``.

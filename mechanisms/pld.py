@@ -1,33 +1,25 @@
 """Sampled central Gaussian rounds by privacy loss distributions: dp-accounting's, on the coordinator only.
 
-This is the one module of the core that uses dp-accounting, and it imports it inside the functions: what a
-participant runs never loads it.
+This is the one module of the core that uses dp-accounting. It imports it inside the functions, so a participant never
+loads it.
 
-Adjacency: content against zero, where the noise is added whoever was sampled (a central Gaussian). A round that
-leaves her out and one that holds a zero of hers are then the same, so the pair of one round is
-(1 - q) N(0, z^2) + q N(1, z^2) against N(0, z^2), in both orders: the same as dp-accounting's REPLACE_SPECIAL and
-ADD_OR_REMOVE_ONE. It dominates updates of any dimension and length up to the clip, and dominating pairs compose
-([ZDW22]). It does NOT hold where each sampled participant brings a noise share, nor for cohorts of fixed size; and it
-is for schedules fixed in advance, with an independent coin per participant and round: a *conditional* figure.
+Adjacency: content against zero, where the noise does not depend on the sample (a central Gaussian). A round without the
+participant and one that holds a zero of it are then the same, so the pair of one round is (1 - q) N(0, z^2) + q N(1,
+z^2) against N(0, z^2), in both orders: the same as dp-accounting's REPLACE_SPECIAL and ADD_OR_REMOVE_ONE. It dominates
+updates of any dimension and length up to the clip, and dominating pairs compose ([ZDW22]). It does NOT hold where each
+sampled participant adds a noise share, nor for cohorts of fixed size; and it is for schedules fixed in advance, with an
+independent coin per participant and round: a *conditional* figure.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
-from mechanisms.amplification import poisson_rdp
-from mechanisms.gaussian_exact import gaussian_epsilon
-from mechanisms.privacy_curves import rdp_to_epsilon
-
-BoundName = Literal["exact", "renyi", "pld"]
-"""exact: [BW18] of the unsampled rounds; renyi: [ZW19] Theorem 5; pld: privacy loss distributions."""
-
-_ORDERS: Final = np.concatenate([np.arange(2.0, 129), np.arange(136.0, 513, 8)])
-# The grid is refined until it no longer pays, or until it holds so many losses of one round, or of all.
+# The grid is refined until it no longer pays, or until it holds this many losses of one round, or of all rounds.
 _FIRST_POINTS: Final = 500
 _MOST_POINTS: Final = 32_000
 _MOST_COMPOSED_POINTS: Final = 1 << 19
@@ -86,25 +78,6 @@ def poisson_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, del
         settled = previous - best <= _ENOUGH * best and previous < math.inf
         if settled or points > _MOST_POINTS or composed > _MOST_COMPOSED_POINTS:
             return best * (1 + 2**-40)
-
-
-def best_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, delta: float) -> tuple[float, BoundName]:
-    """The tightest of the valid bounds for sampled central Gaussian rounds, and its name.
-
-    Without sampling (q = 1) the exact figure; otherwise the smallest of that figure (sampling never adds to
-    it), the Renyi bound and the PLD bound. Arguments and errors as `poisson_gaussian_epsilon`, whose conditions
-    hold for every name but "exact".
-    """
-    _check(noise_multiplier, q, rounds, delta)
-    if q == 0 or rounds == 0:
-        return 0.0, "exact"
-    found: list[tuple[float, BoundName]] = [(gaussian_epsilon(noise_multiplier / math.sqrt(rounds), delta), "exact")]
-    if q < 1:
-        with np.errstate(over="ignore"):  # hardly any noise: infinite
-            rdp = rounds * poisson_rdp(_ORDERS, lambda orders: orders / 2 / noise_multiplier / noise_multiplier, q)
-        found.append((rdp_to_epsilon(_ORDERS, rdp, delta), "renyi"))
-        found.append((poisson_gaussian_epsilon(noise_multiplier, q, rounds, delta), "pld"))
-    return min(found, key=lambda bound: bound[0])
 
 
 def _loss_range(z: float, q: float) -> float:

@@ -1,6 +1,6 @@
 """What one sum reveals: Renyi curves of the two distributed mechanisms, and (epsilon, delta) from them.
 
-Adjacency throughout: one participant's update against zero, her noise share present; both directions (the
+Adjacency throughout: one participant's update against zero, its noise share present; both directions (the
 noise is symmetric). Everything is in grid units: integers, after scaling by 1 / granularity.
 
 Every result is an upper bound and is rounded up by a hair, so that floating point cannot turn it into an

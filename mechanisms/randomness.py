@@ -1,6 +1,6 @@
 """Where private randomness comes from, and the stream that is made of it.
 
-The core never asks the operating system by itself: whoever calls it hands in a function ``n -> n random
+The core never asks the operating system by itself: the caller passes a function ``n -> n random
 bytes`` (``os.urandom`` in deployment, a keyed deterministic stream in tests; no default anywhere). Bulk
 randomness is the ChaCha20 keystream of a fresh 256-bit key, one key per call: nothing is shared between
 calls, threads or forked processes, and there is no seed to guess. ChaCha20 rather than AES because it is fast

@@ -82,11 +82,6 @@ def default_rotation(dim: int) -> str:
     return "hadamard" if whole - dim <= _MOST_PADDING * dim else "hadamard-blocks"
 
 
-def rotation_signs(seed: bytes, dim: int) -> NDArray[np.float64]:
-    """The diagonal of D: (dim,) of +1.0 and -1.0, from a public 32-byte ``seed``."""
-    return np.where(np.unpackbits(_sign_bits(seed, dim), count=dim, bitorder="little"), -1.0, 1.0)
-
-
 def _sign_bits(seed: bytes, dim: int) -> NDArray[np.uint8]:
     if len(seed) != SEED_BYTES:
         raise ValueError(f"a rotation seed has {SEED_BYTES} bytes, not {len(seed)}")
@@ -104,33 +99,13 @@ def _hadamard(bits: int) -> NDArray[np.float64]:
     return matrix
 
 
-def walsh_hadamard(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """H x, not normalised, in Sylvester order: H[i, j] = (-1)^popcount(i & j).
-
-    Args:
-        vector: (d,) with d a power of two.
-
-    Returns:
-        A new (d,) array.
-    """
-    dim = vector.shape[0]
-    if vector.ndim != 1 or dim & (dim - 1) or not dim:
-        raise ValueError("the length must be a power of two")
-    result = np.empty(dim)
-
-    def load(start: int, out: NDArray[np.float64]) -> None:
-        out[:] = vector[start : start + out.size]
-
-    _transform(load, dim, result)
-    return result
-
-
 def _transform(load: Callable[[int, NDArray[np.float64]], None], block_dim: int, result: NDArray[np.float64]) -> None:
-    """Transform every block of ``result``, whose coordinates ``load(start, out)`` delivers piece by piece.
+    """Transform each block b of ``result`` in place: H b, not normalised, in Sylvester order H[i, j] = (-1)^popcount(i
+    & j).
 
-    Runs of 2^15 coordinates, of one block or of several short ones, go through the lower index bits while they are
-    in cache; a longer block then goes through the upper ones stripe by stripe, in place. The sums are those of one
-    pass after another over the whole, to the last bit.
+    ``load(start, out)`` delivers the coordinates piece by piece. Runs of 2^15 coordinates, of one block or of several
+    short ones, go through the lower index bits while they are in cache; a longer block then goes through the upper bits
+    stripe by stripe. The sums are those of one pass after another over the whole, to the last bit.
     """
     low_bits = min(block_dim, _CACHED).bit_length() - 1
     scratch = np.empty(min(result.size, _CACHED)), np.empty(min(result.size, _CACHED))

@@ -1,14 +1,14 @@
 """What one round of a stated plan costs, by mechanism, and what all planned rounds cost, by reader.
 
 Costs are Renyi divergences at given orders. Adjacency is that of the mechanism (`mechanisms.mechanism`); for the
-three that add noise to a sum it is one participant's update against zero, her noise share present.
+three that add noise to a sum it is one participant's update against zero, its noise share present.
 
 - coordinator: every round that holds the participant, unamplified.
 - released: readers of the released models only, who don't know who took part: amplified by the prior rate q with
   `amplification.sampled_rdp`, which holds whatever decides who takes part and who leaves. With "fixed" sampling the
   owner also states that leaving is independent of identity, and `amplification.fixed_size_rdp` may be the smaller one.
-- conditional: the published figure, `amplification.poisson_rdp`: it holds if everybody had been drawn independently,
-  which nobody can check from outside.
+- conditional: the published figure, `amplification.poisson_rdp`: it holds if all had been drawn independently,
+  which no outsider can check.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
 
     else:
         # One discrete Gaussian: [CKS20] Theorem 4, summed over the coordinates. Against local noise the whole report is
-        # replaced, not removed: nobody else's noise hides that there is one.
+        # replaced, not removed: no other noise hides that it exists.
         alone = float(variance) if stated.mechanism == LOCAL else float(variance) * stated.h_min
         slope = (2 if stated.mechanism == LOCAL else 1) * l2_bound
         slope = slope * slope / (2 * alone) * (1 + _HAIR)
@@ -136,7 +136,7 @@ def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> C
 
 
 def planned_draws(stated: Statement) -> int:
-    """Noise coordinates in all planned sums, if everybody survives."""
+    """Noise coordinates in all planned sums, if all survive."""
     return stated.rounds * stated.clients * stated.padded_dim
 
 

@@ -52,7 +52,15 @@ class _Scratch:
         self.sure = np.empty(size, np.bool_)
 
     def round(self, values: NDArray[np.float64], source: WordSource, out: NDArray[np.int64]) -> int:
-        """`stochastic_round_block` of ``values`` into ``out``; returns the exact squared norm of the result."""
+        """Round ``values`` (m,), finite and below 2^31 in size, to a neighbouring integer in ``out``, without bias.
+
+        Integers stay as they are. It works on magnitudes: the fractional part of |value| is exact in floating point,
+        that of a small negative value is not. 53 random bits are compared with it as integers; the open case (chance
+        2^-53) draws on. No float generator and no rounded probability anywhere.
+
+        Returns:
+            The exact squared norm of ``out``.
+        """
         size = values.size
         whole, excess, words = self.whole[:size], self.excess[:size], self.words[:size]
         up, sure = self.up[:size], self.sure[:size]
@@ -75,24 +83,6 @@ class _Scratch:
         # was not had a result of 2^53 or more, and from there sums don't come down.
         square = float(np.dot(whole, whole))
         return int(square) if square < _WORD else squared_norm(out)
-
-
-def stochastic_round_block(values: NDArray[np.float64], source: WordSource) -> NDArray[np.int64]:
-    """Round each coordinate to one of its two integer neighbours, so that the mean is exactly the value.
-
-    Works on magnitudes: the fractional part of |value| is exact in floating point, that of a small negative
-    value is not. 53 random bits are compared with it as integers; the open case (chance 2^-53) draws on. No
-    float generator and no rounded probability anywhere.
-
-    Args:
-        values: (m,) finite, magnitudes below 2^31, grid units.
-
-    Returns:
-        (m,) int64. Integer inputs are returned unchanged.
-    """
-    rounded = np.empty(values.size, np.int64)
-    _Scratch(values.size).round(values, source, rounded)
-    return rounded
 
 
 def squared_norm(vector: NDArray[np.int64]) -> int:

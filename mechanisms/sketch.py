@@ -97,7 +97,7 @@ class CountMeanSketch:
     """One public sketch of R^dim. Both sides build the same one; holds no tables.
 
     Args:
-        seed: 32 public bytes that nobody chose.
+        seed: 32 public bytes that no party chose.
         dim: length of the vectors, >= 1.
         rows: L >= 1, independent rows.
         width: w in 1..2^24, buckets of a row.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final
 
 from mechanisms.clip_rule import ClipRule
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 from mechanisms.rotation import ROTATIONS, rotation_layout
 
 DDGAUSS, SKELLAM, GAUSSIAN, LOCAL = "ddgauss", "skellam", "gaussian", "local-gaussian"
@@ -23,7 +22,6 @@ LARGEST_BITS: Final = 62
 LARGEST_BETA: Final = 0.9
 LARGEST_DIM: Final = 1 << 28
 _LARGEST_COUNT: Final = 1 << 40
-_KINDS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "Fraction": Fraction, "ClipRule": ClipRule}
 
 
 def assumed_colluders(adversarial: float, participants: int) -> int:
@@ -67,13 +65,8 @@ class Statement:
     k_stddevs: float  # standard deviations that fit before a coordinate wraps
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            kind = _KINDS[str(field.type)]
-            if type(getattr(self, field.name)) is not kind:
-                raise TypeError(f"plan: {field.name} must be {kind.__name__}")
-        for holds, reason, suggestion in (*self._ranges(), *self._sampling_rules(), *self._shape_rules()):
-            if not holds:
-                raise InfeasiblePlan(reason, suggestion)
+        check_types(self, KINDS | {"ClipRule": ClipRule})
+        check_rules((*self._ranges(), *self._sampling_rules(), *self._shape_rules()))
         self._check_counts()
 
     def _ranges(self) -> list[tuple[bool, str, str]]:
@@ -114,7 +107,7 @@ class Statement:
             ),
             (
                 sampled or self.population == self.clients,
-                "without sampling everybody of the population is invited",
+                "without sampling the whole population is invited",
                 f"use a population of {self.clients}, or lottery sampling",
             ),
             (

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 _SIGNIFICANT: Final = 14.0
 _CHUNK: Final = 1 << 15
 FEWEST_VALUES: Final = 30
-"""Below, the rotation leaves values that aren't normal around zero, and a share is a guess: nobody should hear it."""
+"""Below, the rotation leaves values that aren't normal around zero, and a share is a guess: it should not be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,14 @@ class WrapEstimate:
     """What the monitor says of one sum.
 
     Attributes:
-        stddev: of a coordinate before the wrap, grid units; infinite if the values are as good as uniform.
+        stddev: of a coordinate before the wrap, grid units; infinite if the values are as good as uniform: then the sum
+            is useless, and only a lower bound is known, about 2^B sqrt(ln(d / 14)) / 2 pi.
         share: of the coordinates, how many lie outside [-2^(B-1), 2^(B-1)) before the wrap, in 0..1; 1 if
             ``stddev`` is infinite.
     """
 
     stddev: float
     share: float
-
-    @property
-    def beyond_estimation(self) -> bool:
-        """Wrapped so often that only a lower bound is known, about 2^B sqrt(ln(d / 14)) / 2 pi: the sum is useless."""
-        return math.isinf(self.stddev)
 
 
 def estimate_wrapping(centred: NDArray[np.int64], bits: int) -> WrapEstimate:

@@ -1,9 +1,9 @@
 """Fetching a package by its name and version, through the package manager that is installed; never by an address.
 
-npm is told to run no script, and apt-get downloads and installs nothing. pip takes a wheel as it is and builds none
+npm runs no script, and apt-get downloads and installs nothing. pip takes a wheel as it is and builds none
 (``--only-binary``). Of an archive of sources it runs the package's own ``setup.py`` to learn its name: only once the
 archive has the pinned SHA-256 (``--require-hashes``), and with the setuptools that is installed here
-(``--no-build-isolation``). Left to itself it would fetch the newest setuptools, which nobody has pinned, and run that.
+(``--no-build-isolation``). By default it would fetch the newest setuptools, which is not pinned, and run that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def command(package: Package, folder: Path) -> list[str]:
 
 
 def spoken(package: Package) -> str:
-    """The command in short, for the one who is asked."""
+    """The command in short, for the question to the user."""
     if package.manager == "pypi":
         if not _is_sources(package):
             return f"pip download --no-deps --only-binary=:all: --require-hashes {package.name}=={package.version}"
@@ -53,10 +53,10 @@ def _is_sources(package: Package) -> bool:
 
 
 def fetch(package: Package, folder: Path) -> Path:
-    """The archive, in ``folder``; its SHA-256 is checked by whoever opens it.
+    """The archive, in ``folder``; `Opened` checks its SHA-256.
 
     Raises:
-        Failure: the package manager isn't there, or setuptools for an archive of sources; or fetching fails.
+        Failure: the package manager, or setuptools for an archive of sources, isn't installed; or fetching fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if package.manager == "pypi":

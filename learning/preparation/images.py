@@ -49,7 +49,7 @@ def femnist_shaped(opened: Sequence[Opened], options: Options) -> Made:
         "10 to 19 Fashion-MNIST's",
         f"{options.writers} virtual writers, at least {FEWEST_EXAMPLES} images each, labels skewed by "
         f"Dirichlet({options.alpha:g}), public seed {options.seed}",
-        "the test part is both published test sets, of one user that stands for nobody",
+        "the test part is both published test sets, of one user that stands for no person",
     )
     return Made(in_memory({"train": train, "test": test}, "femnist-shaped"), how)
 

@@ -1,4 +1,4 @@
-"""What making a set results in, and the public split of a set that has no test part of its own."""
+"""A set that was made, and the public split of a set that has no test part of its own."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SPLIT_SEED: Final = 1
 
 @dataclass(frozen=True)
 class Options:
-    """What may be chosen of how a set is made; each set looks at what concerns it.
+    """Options of making sets; each set reads its own.
 
     Attributes:
         vocabulary: words with a number of their own.
         alpha: concentration of the label skew of virtual writers.
         seed: of virtual writers; public.
-        writers: how many of them.
+        writers: their number.
     """
 
     vocabulary: int = 10_000
@@ -70,12 +70,12 @@ def by_user(users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels:
 def hold_out_users(blocks: Mapping[str, Block], name: str) -> tuple[dict[Part, list[Block]], str]:
     """Both parts, split by user: a tenth of them, chosen by a public seed, is for testing; and a sentence about it."""
     users = list(blocks)
-    chosen, told = _chosen(users, name)
+    chosen, sentence = _chosen(users, name)
     parts: dict[Part, list[Block]] = {
         "train": [blocks[user] for user in users if user not in chosen],
         "test": [blocks[user] for user in users if user in chosen],
     }
-    return parts, told
+    return parts, sentence
 
 
 def without_some_users(blocks: Blocks, name: str) -> tuple[Blocks, str]:
@@ -84,12 +84,12 @@ def without_some_users(blocks: Blocks, name: str) -> tuple[Blocks, str]:
     users = list(dict.fromkeys(block.user for block in train()))
     if None in users or len(users) < 2:
         return blocks, "no test part is published, and without users there is none to hold out"
-    chosen, told = _chosen([str(user) for user in users], name)
+    chosen, sentence = _chosen([str(user) for user in users], name)
     parts: dict[Part, Callable[[], Iterator[Block]]] = {
         "train": lambda: (block for block in train() if block.user not in chosen),
         "test": lambda: (block for block in train() if block.user in chosen),
     }
-    return Blocks(parts, blocks.identity), told
+    return Blocks(parts, blocks.identity), sentence
 
 
 def _chosen(users: Sequence[str], name: str) -> tuple[set[str], str]:

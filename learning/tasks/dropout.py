@@ -1,7 +1,7 @@
-"""Dropout whose masks are drawn where the order of examples is, and nowhere else.
+"""Dropout whose masks are drawn only where the order of examples is drawn.
 
-Torch's own draws from the generator of the process: what a participant trains would depend on all that was drawn
-before, and two participants in one process on each other.
+Torch's own dropout draws from the generator of the process: training would depend on all earlier draws, and two
+participants in one process on each other.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Dropout(nn.Module):
         return values * self.mask
 
     def draw(self, examples: int, generator: torch.Generator) -> torch.Tensor:
-        """A mask for so many examples, float32 (examples, ...); the share is rounded to a multiple of 2^-16.
+        """A mask for ``examples``, float32 (examples, ...); the share is rounded to a multiple of 2^-16.
 
-        Four values from each 64-bit draw: a quarter of the time that torch's own Bernoulli variates would take.
+        Four values from each 64-bit draw: a quarter of the time of torch's own Bernoulli variates.
         """
         size = examples * math.prod(self.shape)
         words = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
@@ -87,5 +87,5 @@ class Masks:
             self._generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
     def draw(self, examples: int) -> dict[str, torch.Tensor]:
-        """The next masks, for so many examples."""
+        """The next masks, for this many examples."""
         return {name: layer.draw(examples, self._generator) for name, layer in self._layers.items()}

@@ -38,9 +38,9 @@ class HistogramOptions(OneColumnOptions):
     Attributes:
         column: one column; ``label``, the default, counts classes.
         bins: classes from 0, or bins of equal width between the bounds, 1 to 65,536.
-        reduce: ``spread``: a participant's rows share her weight of 1 among their bins. Else she counts in one bin:
-            that of the first or last row, of what her values reduce to, or, of classes, of the most frequent (``mode``;
-            of equals the smallest).
+        reduce: ``spread``: a participant's rows share its weight of 1 among their bins. Else it counts in one bin: that
+            of the first or last row, of what its values reduce to, or, of classes, of the most frequent (``mode``; of
+            equals the smallest).
     """
 
     column: str = LABEL
@@ -79,11 +79,11 @@ def bin_of(values: NDArray[np.float64], low: float, high: float, bins: int) -> N
 
 
 class Histogram(StatisticTask):
-    """Weight 1 of each participant, in one bin or spread over those of her rows.
+    """Weight 1 of each participant, in one bin or spread over those of its rows.
 
-    The L1 norm of a contribution is at most 1, and so is its L2 norm, met where all weight lies in one bin: the
-    sensitivity is 1 whatever the number of bins. Who has nothing to say adds zeros. Classes below 0 or beyond the last
-    bin are left out.
+    The L1 norm of a contribution is at most 1, and so is its L2 norm, reached where all weight lies in one bin: the
+    sensitivity is 1 whatever the number of bins. A participant without values adds zeros. Classes below 0 or beyond the
+    last bin are left out.
     """
 
     Options: Final = HistogramOptions
@@ -134,7 +134,7 @@ class Histogram(StatisticTask):
             }
             for place, (name, mean) in enumerate(zip(self._names(), estimate.mean, strict=True))
         ]
-        spread = "shared among the bins of her rows" if self.options.reduce == SPREAD else "in one bin"
+        spread = "shared among the bins of its rows" if self.options.reduce == SPREAD else "in one bin"
         return {
             "values": values,
             "note": f"Participants of one round by {column_name(self.options.columns[0])}: each has a weight of 1, "
@@ -170,8 +170,8 @@ class Histogram(StatisticTask):
 def nearest_histogram(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
     """Return the vector of entries >= 0 and of sum ``total`` that is nearest to ``values`` in L2 norm.
 
-    All entries above a common level, less that level. With noise of equal variance in all entries it is what is most
-    likely among those that can be.
+    All entries above a common level, less that level. With noise of equal variance in all entries it is the most likely
+    one of those that are possible.
     """
     descending = np.sort(values)[::-1]
     excess = np.cumsum(descending) - total

@@ -78,7 +78,7 @@ class ImageOrRowOptions(ImageOptions):
 
 
 def require_labels(data: Dataset) -> None:
-    """Raise ``ValueError`` unless somebody gave labels: learnt from zeros in their place, a model would learn zeros."""
+    """Raise ``ValueError`` unless there are labels: from zeros in their place a model would learn zeros."""
     if not data.labelled:
         raise ValueError("there is no label, the class that it learns")
 

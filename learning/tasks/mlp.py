@@ -70,13 +70,11 @@ class Mlp(NumpyTask):
         return features if self.options.features else pixels(features)
 
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        """As `NumpyTask.scores`."""
         return _forward(model, inputs)[1]
 
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """As `NumpyTask.slopes`."""
         return mlp_gradient(model, inputs, labels, counted)
 
 
@@ -105,8 +103,8 @@ def mlp_gradient(
 
     Args:
         parameters: as `Mlp.initial_parameters`, any float dtype; a leading axis is one of participants.
-        inputs: (..., n, 784), n >= 1.
-        labels: int64 (..., n), in 0..9.
+        inputs: (..., n, f), n >= 1.
+        labels: int64 (..., n), in 0..classes - 1.
         counted: bool (..., n), which examples count; None: all.
     """
     hidden, scores = _forward(parameters, inputs)

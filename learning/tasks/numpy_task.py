@@ -52,19 +52,9 @@ class NumpyTask(ModelTask):
     def local_update(
         self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
     ) -> Parameters:
-        """Train by the method of the options and return new minus old; see `learning.local_training.local_change`.
+        """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
 
-        Args:
-            parameters: as ``initial_parameters``, float32; not written to.
-            data: of the shape that the options say, n >= 1.
-            rng: orders the examples.
-            l2_clip: what BLUR keeps the change near.
-
-        Returns:
-            The update, named and shaped as ``parameters``; NaN or infinite where training diverged.
-
-        Raises:
-            ValueError: no examples, or shapes or labels that don't fit.
+        The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged.
         """
         self._check(parameters, data)
         inputs, labels = self.inputs(data.features), data.labels
@@ -91,9 +81,8 @@ class NumpyTask(ModelTask):
         l2_clip: float = math.inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim).
-
-        ``out``, of that shape, is written to where it is given.
+        """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim), in
+        ``out`` if given.
         """
         updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
         at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
@@ -169,11 +158,7 @@ class NumpyTask(ModelTask):
         return self.options.example_shape
 
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class of the greatest score for each example, (n,), of equals the first.
-
-        Args:
-            examples: (n, *example_shape), uint8 or float32.
-        """
+        """As `learning.task.Classifier.predict`; of equal scores the first class."""
         check_shapes(parameters, self.shapes)
         model = self.for_evaluation(parameters)
         found = np.zeros(len(examples), dtype=np.int64)

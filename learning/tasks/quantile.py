@@ -1,16 +1,16 @@
 """Quantiles over participants, any number of them from one noised sum: the whole distribution function is released.
 
 A participant's place j among B bins is sent as column j of a matrix C, and the coordinator multiplies the sum by L,
-where L C is the lower triangle of ones: what comes out are the noised numbers of participants at or below each bin.
-Both are the square root of that triangle, a Toeplitz matrix with r_k = binom(2k, k) / 4^k in the k-th diagonal below
-the main one. Source: the factorisation of [FHU23], whose stream is our line of bins. The contribution's norm is at most
-g = sqrt(r_0^2 + ... + r_{B-1}^2), and as r_k < 1 / sqrt(pi k), g^2 <= 1 + (1 + ln B) / pi. Noise of deviation s g in
-the sum becomes at most s g^2 in each number.
+where L C is the lower triangle of ones: the result is the noised numbers of participants at or below each bin. Both are
+the square root of that triangle, a Toeplitz matrix with r_k = binom(2k, k) / 4^k in the k-th diagonal below the main
+one. Source: the factorisation of [FHU23], whose stream is our line of bins. The contribution's norm is at most g =
+sqrt(r_0^2 + ... + r_{B-1}^2), and as r_k < 1 / sqrt(pi k), g^2 <= 1 + (1 + ln B) / pi. Noise of deviation s g in the
+sum becomes at most s g^2 in each number.
 
-Why so: with 256 bins and the same budget, in units of the noise that a histogram of sensitivity 1 would carry, the
-standard error of those numbers (root mean square over the bins) is 11.3 where bins are counted and added up, 3.15 with
-a binary tree of intervals and least squares [HRMS10], and 2.67 here; the largest is 16.0, 3.96 and 2.83. Halving an
-interval round by round spends the budget on 8 numbers, each of error sqrt(8) = 2.83, and finds one quantile.
+Reason: with 256 bins and the same budget, in units of the noise of a histogram of sensitivity 1, the standard error of
+those numbers (root mean square over the bins) is 11.3 where bins are counted and added up, 3.15 with a binary tree of
+intervals and least squares [HRMS10], and 2.67 here; the largest is 16.0, 3.96 and 2.83. Halving an interval round by
+round spends the budget on 8 numbers, each of error sqrt(8) = 2.83, and finds one quantile.
 tests/learning/test_quantile.py computes these figures.
 """
 
@@ -57,7 +57,7 @@ class QuantileOptions(OneColumnOptions):
         quantiles: shares above 0 and below 1, with commas between; 0.5 is the median. More of them cost nothing.
         bins: between the bounds, 2 to 4,096: a quantile is no finer than a bin. More of them cost little: the noise
             grows with ln(bins) / pi.
-        reduce: a participant's one value, or ``spread``: her rows share her weight of 1.
+        reduce: a participant's one value, or ``spread``: its rows share its weight of 1.
     """
 
     quantiles: str = "0.5"
@@ -80,7 +80,6 @@ class QuantileOptions(OneColumnOptions):
         return tuple(sorted(set(found or ())))
 
     def asked(self) -> dict[str, str]:
-        """As `StatisticOptions.asked`."""
         return super().asked() | {"quantiles": shown_numbers(self.shares)}
 
 
@@ -94,7 +93,7 @@ def root_coefficients(count: int) -> NDArray[np.float64]:
 
 
 class Quantile(StatisticTask):
-    """Quantiles of one value a participant, or of her rows at a weight of 1."""
+    """Quantiles of one value a participant, or of its rows at a weight of 1."""
 
     Options: Final = QuantileOptions
     name: Final = "quantile"
@@ -131,7 +130,7 @@ class Quantile(StatisticTask):
         """
         numbers = np.convolve(estimate.mean, self._root)[: self.options.bins]  # shares of all participants
         total, answered_error = float(min(numbers[-1], 1.0)), self._answered_error(estimate.stddev)
-        note = "Over participants, each of weight 1, whatever her number of rows."
+        note = "Over participants, each of weight 1, whatever its number of rows."
         answered = {"answered": max(total, 0.0), "answered_error": answered_error}
         if total <= _TOO_FEW * answered_error:
             why = why_withheld(total, answered_error)

@@ -1,9 +1,9 @@
 """A single step of several participants from the same weights: one pass, and gradients of the weights for each of them.
 
-Who begins at the same model and takes one step needs it once, not once for each participant: examples of several go
-through the network together, and back, and only the products that give the weights' gradients are taken apart. They are
-written where they are wanted. For networks whose weights all lie in linear layers and convolutions; the idea is that of
-per-example gradients in private training ([Goo15]), with a participant in the place of an example.
+Participants that begin at the same model and take one step share it: their examples go through the network together,
+and back, and only the products that give the weights' gradients are separated, and written where they are needed. For
+networks whose weights all lie in linear layers and convolutions; the idea is that of per-example gradients in private
+training ([Goo15]), with a participant in the place of an example.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Share:
-    """One participant's part of a pass: her rows of the batch, and where her gradients of each parameter go."""
+    """One participant's part of a pass: its rows of the batch, and where its gradients of each parameter go."""
 
     rows: slice
     gradients: dict[str, torch.Tensor]
 
 
 def shareable(template: nn.Module) -> nn.Module | None:
-    """A copy whose linear layers and convolutions tell participants apart; None where other layers have weights.
+    """A copy whose linear layers and convolutions separate participants.
 
-    None as well where two layers have one weight.
+    None where other layers have weights, or where two layers share one weight.
     """
     module = copy.deepcopy(template)
     if len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.parameters())):
@@ -51,7 +51,7 @@ def shareable(template: nn.Module) -> nn.Module | None:
 
 
 def share(module: nn.Module, shares: Sequence[Share]) -> None:
-    """Tell a module that `shareable` made whose rows the next pass holds. Gradients are added to what is there."""
+    """Set the participants of the next pass of a `shareable` module. Gradients are added to what is there."""
     for part in module.modules():
         if isinstance(part, _Shared):
             part.shares = [(one.rows, one.gradients[part.names[0]], one.gradients.get(part.names[1])) for one in shares]

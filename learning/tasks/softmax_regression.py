@@ -15,9 +15,6 @@ from learning.parameters import Parameters
 from learning.tasks.inputs import ImageOrRowOptions
 from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
 
-POOLINGS: Final = (1, 2, 4, 7, 14)
-"""For images of the usual side."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxOptions(ImageOrRowOptions):
@@ -47,7 +44,6 @@ class SoftmaxOptions(ImageOrRowOptions):
 
     @classmethod
     def of_images(cls) -> tuple[str, ...]:
-        """As `ImageOrRowOptions.of_images`."""
         return (*super().of_images(), "pooling", "pixel_scale", "pixel_offset")
 
 
@@ -125,13 +121,11 @@ class SoftmaxRegression(NumpyTask):
         return inputs
 
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        """As `NumpyTask.scores`."""
         return inputs @ _stacked(model)
 
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """As `NumpyTask.slopes`."""
         gradient = cross_entropy_gradient(_stacked(model), inputs, labels, counted)
         return {"weights": gradient[..., :-1, :], "bias": gradient[..., -1, :]}
 

@@ -1,7 +1,7 @@
-"""What the statistics share: which values of a participant count, and how the coordinator joins the rounds.
+"""The common part of statistics: which values of a participant count, and how the coordinator joins the rounds.
 
-One participant contributes once to a round, however many rows she has: her rows become one value or one distribution of
-weight 1, and whatever stands in them the contribution's norm is at most the task's ``l2_sensitivity``. Values that are
+One participant contributes once to a round, whatever its number of rows: they become one value or one distribution of
+weight 1, and whatever they hold the contribution's norm is at most the task's ``l2_sensitivity``. Values that are
 infinite or not a number count as missing; values beyond the public bounds count as the bound.
 """
 
@@ -27,7 +27,7 @@ from learning.server_optimizers import ServerOptimizer
 
 LABEL: Final = "label"
 NOISE, FEW_ANSWERED = "noise", "few answered"
-"""Why no value is told: even the answers of all could be hidden so; or fewer than all had one, as far as it shows."""
+"""Why no value is stated: the noise would hide even the answers of all; or, as far as it shows, not all answered."""
 SPREAD, MODE = "spread", "mode"
 REDUCTIONS: Final[Mapping[str, Callable[[NDArray[np.float64]], float]]] = {
     "mean": lambda values: float(values.mean()),
@@ -47,7 +47,7 @@ LARGEST_BOUND: Final = 1e30
 GRID: Final = 1 << 24
 """Shares are whole multiples of 1/2^24: such numbers, and 1 minus them, are exact in float32."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""Of a column: short and plain, since it is shown to whoever joins."""
+"""Of a column: short and plain, since it is shown to participants that join."""
 _COLUMN: Final = r"(?:0|[1-9][0-9]{0,8})"
 _COLUMNS: Final = re.compile(f"({_COLUMN})(?:-({_COLUMN}))?")
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?")
@@ -61,11 +61,11 @@ class StatisticOptions(TaskOptions):
         column: number of a column, from 0, in the examples' features laid out flat (row by row where they are images);
             its name, where all participants bring files whose columns have names; or ``label``. Where a task takes
             several: numbers, names and ranges with commas between, such as ``0,2,5-8``.
-        low, high: public bounds of what a participant contributes, in the column's units, below 1e30 in size; one for
-            all columns, or one for each, with commas between. They must not be read off the participants' data, and
-            values beyond them count as the bound.
-        reduce: what a participant contributes where she has several rows: their mean, sum, median, min, max, first,
-            last, or their count.
+        low, high: public bounds of a participant's contribution, in the column's units, below 1e30 in size; one for all
+            columns, or one for each, with commas between. They must not be read off the participants' data, and values
+            beyond them count as the bound.
+        reduce: the contribution of a participant with several rows: their mean, sum, median, min, max, first, last, or
+            their count.
     """
 
     column: str = "0"
@@ -124,7 +124,7 @@ class StatisticOptions(TaskOptions):
         return low, high
 
     def asked(self) -> dict[str, str]:
-        """What is asked of a participant, for her eyes: every option, as it is computed with and not as it was written.
+        """What the study asks of a participant, for display: every option as it is used in the computation.
 
         Returns:
             Texts by the options' names, nothing left out, with a blank after each comma.
@@ -156,10 +156,10 @@ class OneColumnOptions(StatisticOptions):
 
 
 def _parts(text: str, option: str) -> list[str]:
-    """What stands between the commas, cut where there is more than can be right.
+    """The text between the commas, cut after the largest valid number of parts.
 
     Raises:
-        OptionError: the text is longer than any that can be right.
+        OptionError: the text is longer than any valid one.
     """
     require(len(text) <= LONGEST_LIST, option, text, f"of at most {LONGEST_LIST} characters")
     return text.split(",", MOST_COLUMNS + 1)[: MOST_COLUMNS + 1]
@@ -219,7 +219,7 @@ def place_of(data: Dataset, column: int | str) -> int:
     """Return where a column stands in the features laid out flat.
 
     Raises:
-        ValueError: there is none of this number or name.
+        ValueError: no column has this number or name.
     """
     count = math.prod(data.features.shape[1:])
     if isinstance(column, int):
@@ -233,7 +233,7 @@ def place_of(data: Dataset, column: int | str) -> int:
 
 
 def reduced(values: NDArray[np.float64], how: str, low: float, high: float) -> float | None:
-    """Return one participant's value within [low, high], or None where she has nothing to say.
+    """Return one participant's value within [low, high], or None where it has none.
 
     Args:
         values: (n,), finite; float32 values in float64, so that no sum overflows.
@@ -247,8 +247,8 @@ def reduced(values: NDArray[np.float64], how: str, low: float, high: float) -> f
 def shares_of(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return counts >= 0 as a distribution of weight 1, rounded down to multiples of 1/2^24; zeros of nothing.
 
-    Counts are of rows in memory, and so far below 2^39, where the product would leave 64 bits.
-    Rounded down, the weights sum to 1 at most, and so their L2 norm is at most 1, exactly, in float32 too.
+    Counts are of rows in memory, far below 2^39, where the product would leave 64 bits. Rounded down, the weights sum
+    to 1 at most, and so their L2 norm is at most 1, exactly, in float32 too.
     """
     total = int(counts.sum())
     return np.zeros(len(counts)) if total == 0 else (counts * GRID // total) / GRID
@@ -299,9 +299,9 @@ class StatisticTask(ABC):
         """Return ``values``, ``note`` and whatever else is released, all of it computed from the estimate alone."""
 
     def check_form(self, data: Dataset) -> None:
-        """Raise ``ValueError`` if a column that is read isn't there; of the examples only their form counts.
+        """Raise ``ValueError`` if a column that is read doesn't exist; only the examples' form counts.
 
-        Who has nothing to say may bring examples without any column.
+        A participant without values may bring examples without any column.
         """
         if not math.prod(data.features.shape[1:]) and not data.columns:
             return
@@ -331,18 +331,20 @@ class StatisticTask(ABC):
         return found
 
     def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
-        """What the noise will leave of each value if every participant has one: known before anything is spent.
+        """The errors that the noise will cause if every participant has a value: known before anything is spent.
 
-        The formulas are those of `statistic`, so a released result says the same, but for who had nothing to say.
+        The formulas are those of `statistic`, so a released result says the same, except for participants without a
+        value.
 
         Args:
             stddev: of the noise in one coordinate of the mean contribution, at most.
             participants: in the sum.
 
         Returns:
-            Tables with ``name``; then ``standard_error``, the largest that there can be, with the bounds ``least`` and
-            ``most`` of the value, or ``share_error`` of a quantile's share; and ``withheld``, whether the noise would
-            hide even the answers of all. What else a statistic has: see there. Empty where nothing can be said.
+            Tables with ``name``; then ``standard_error``, the largest possible one, with the bounds ``least`` and
+                ``most`` of the value, or ``share_error`` of a quantile's share; and ``withheld``, whether the noise
+                would hide even the answers of all. Further keys are described by each statistic. Empty where nothing
+                can be said.
         """
         return []
 
@@ -360,8 +362,8 @@ class StatisticTask(ABC):
 class StatisticLearner:
     """Joins rounds: all sums added up, over all their participants.
 
-    A round counts by its survivors. Its mean then has a variance in proportion to 1 over them where everybody brings a
-    share of the noise, and so no other weights give a smaller one.
+    A round counts by its survivors. Its mean has a variance in proportion to 1 over them where each participant adds a
+    share of the noise, so no other weights give a smaller one.
     """
 
     def __init__(self, task: StatisticTask) -> None:
@@ -406,7 +408,7 @@ class StatisticLearner:
             "participants": self._last,
             "rounds": self._rounds,
         }
-        asked = getattr(self._task.options, "asked", None)  # a task of one's own may have other options
+        asked = getattr(self._task.options, "asked", None)  # a user's own task may have other options
         if asked is not None:
             about["asked"] = asked()
         return about | self._task.statistic(self.estimate())
@@ -430,14 +432,14 @@ class StatisticLearner:
 
 
 def why_withheld(answered: float, stddev: float) -> str:
-    """Why the number of those who answered can't be told from 0.
+    """Why the number of participants that answered can't be distinguished from 0.
 
     Args:
         answered: share of the participants, as the noised sum has it.
         stddev: of its noise.
 
     Returns:
-        ``NOISE`` where everybody may have answered, within two standard deviations; else ``FEW_ANSWERED``.
+        ``NOISE`` where all may have answered, within two standard deviations; else ``FEW_ANSWERED``.
     """
     return NOISE if answered + 2 * stddev >= 1 else FEW_ANSWERED
 

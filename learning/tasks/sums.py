@@ -101,8 +101,8 @@ class MeanOptions(StatisticOptions):
     """Options of a mean.
 
     Attributes:
-        count: whether participants may have nothing to say about a column: how many have is then estimated within the
-            same noised sum. Without it everybody counts, whoever has no value as the middle of the bounds, and the
+        count: whether participants may lack a value in a column: the number of those that have one is then estimated
+            within the same noised sum. Without it all count, those without a value as the middle of the bounds, and the
             standard error is smaller by a factor of sqrt(2) to 2.
     """
 
@@ -112,11 +112,11 @@ class MeanOptions(StatisticOptions):
 class Mean(StatisticTask):
     """Mean over participants of one value each, for one or more columns; not weighted by their numbers of rows.
 
-    With x = (v - low) / (high - low) in [0, 1] a participant sends the pair (x, 1 - x) for a column, and (0, 0) where
-    she has nothing to say. Its norm is at most 1, met at both bounds, so of c columns sqrt(c). The pair's sum counts
-    who answered, inside the same noise: with A and B the noised means of its halves, the mean over those who answered
-    is low + (high - low) A / (A + B), of standard error (high - low) s sqrt(A^2 + B^2) / (A + B)^2 where s is that of
-    A and of B (the delta method). A pair (2x - 1, 1) says the same, sqrt(2) times as large.
+    With x = (v - low) / (high - low) in [0, 1] a participant sends the pair (x, 1 - x) for a column, and (0, 0) without
+    a value. Its norm is at most 1, reached at both bounds, so of c columns sqrt(c). The pair's sum counts the answers,
+    inside the same noise: with A and B the noised means of its halves, the mean over those that answered is low + (high
+    - low) A / (A + B), of standard error (high - low) s sqrt(A^2 + B^2) / (A + B)^2 where s is that of A and of B (the
+    delta method). A pair (2x - 1, 1) says the same, sqrt(2) times as large.
 
     Without the count it is 2x - 1 alone, in [-1, 1], and the standard error s (high - low) / 2.
     """
@@ -164,7 +164,7 @@ class Mean(StatisticTask):
                     columns, middle, spread, estimate.mean, errors, strict=True
                 )
             ]
-            return {"values": values, "note": "Each participant counts once, whatever her number of rows."}
+            return {"values": values, "note": "Each participant counts once, whatever its number of rows."}
         values = []
         above, below = estimate.mean[: len(columns)], estimate.mean[len(columns) :]
         answered_error = _answered_error(estimate.stddev)
@@ -173,24 +173,24 @@ class Mean(StatisticTask):
             if answered > _TOO_FEW * answered_error:  # else the quotient says nothing
                 share = min(max(float(a) / answered, 0.0), 1.0)
                 error = float(second - first) * (estimate.stddev / answered) * math.hypot(share, 1 - share)
-            told: dict[str, Any] = {
+            entry: dict[str, Any] = {
                 "name": column_name(column),
                 "value": None if share is None else float(first + (second - first) * share),
                 "standard_error": error,
                 "answered": min(max(answered, 0.0), 1.0),
                 "answered_error": answered_error,
             }
-            values.append(told if share is not None else told | {"why": why_withheld(answered, answered_error)})
+            values.append(entry if share is not None else entry | {"why": why_withheld(answered, answered_error)})
         return {
             "values": values,
-            "note": "Each participant who has a value counts once, whatever her number of rows.",
+            "note": "Each participant with a value counts once, whatever its number of rows.",
         }
 
     def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
         """As `StatisticTask.expected_errors`: of each column's mean.
 
-        Where it is counted who has a value, the error is largest if the mean lies at a bound; in the middle of the
-        bounds it is smaller by sqrt(2), and ``standard_error_middle`` is that.
+        Where answers are counted, the error is largest if the mean lies at a bound; in the middle of the bounds it is
+        smaller by sqrt(2): ``standard_error_middle``.
         """
         counted = self.options.count
         return [

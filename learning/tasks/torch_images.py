@@ -43,12 +43,8 @@ class ImageTask(TorchTask):
 
     def inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Pixels in 0..1, float32 (n, channels, side, side), from bytes or numbers of `example_shape`."""
-        return planes(super().inputs(features))
-
-
-def planes(images: torch.Tensor) -> torch.Tensor:
-    """Images (n, side, side) or (n, side, side, channels) with channels first: (n, channels, side, side)."""
-    return images.unsqueeze(1) if images.ndim == 3 else images.movedim(-1, 1)
+        images = super().inputs(features)
+        return images.unsqueeze(1) if images.ndim == 3 else images.movedim(-1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a task in torch says of its module, and how that is tried before anything is trained."""
+"""The part of a task in torch that states its module, and the trial of that module before training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _R = TypeVar("_R")
 
 
 class TorchModule(ModelTask):
-    """The half of `learning.tasks.torch_task.TorchTask` that its authors see: what they say, and its defaults."""
+    """The half of `learning.tasks.torch_task.TorchTask` that its authors see: what they state, and its defaults."""
 
     name: str
     Options: ClassVar[type[TrainingOptions]]

@@ -23,7 +23,7 @@ _LONG_ENOUGH_S: Final = 0.05
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch's operations take so many threads, and one afterwards, as tasks do."""
+    """Let torch's operations take ``count`` threads, and one afterwards, as tasks do."""
     torch.set_num_threads(count)
     try:
         yield
@@ -57,7 +57,7 @@ def operations_of_a_gradient(task: TorchTask, data: Dataset) -> int:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of one call: the quickest of five stretches, since whoever else is at work only ever adds."""
+    """Of one call: the quickest of five stretches, since other processes only ever add."""
     work()
     best = float("inf")
     for _ in range(5):

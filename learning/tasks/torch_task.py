@@ -1,6 +1,6 @@
 """Models in torch: say what the module is, and the rest is here. Import this only where such a task is used.
 
-A task of one's own takes some twenty lines::
+A user's own task takes some twenty lines::
 
     @dataclass(frozen=True, kw_only=True)
     class Options(TrainingOptions):
@@ -44,9 +44,9 @@ _R = TypeVar("_R")
 class TorchTask(TorchTraining):
     """A classifier in torch. A subclass gives ``Options``, ``example_shape``, ``classes`` and `module`.
 
-    It may besides give `inputs`, `counted`, `credited` and `loss`, and ``initial_seed`` among its options. Making one
-    sets torch to a single thread in this process: several participants share a machine, and sums split over threads
-    would differ from run to run. Simulations have threads over participants instead, see `learning.device.use_threads`.
+    It may also give `inputs`, `counted`, `credited` and `loss`, and ``initial_seed`` among its options. Making one sets
+    torch to a single thread in this process: several participants share a machine, and sums split over threads would
+    differ from run to run. Simulations have threads over participants instead, see `learning.device.use_threads`.
     """
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
@@ -71,11 +71,7 @@ class TorchTask(TorchTraining):
         return {"accuracy": correct / max(credited, 1), "loss": loss / max(counted, 1)}
 
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class of the greatest score for each example, (n,), of equals the first.
-
-        Args:
-            examples: (n, *example_shape), uint8 or float32.
-        """
+        """As `learning.task.Classifier.predict`; of equal scores the first class."""
         check_shapes(parameters, self.contribution_shapes)
 
         def best(labels: NDArray[Any], outputs: torch.Tensor) -> NDArray[np.int64]:

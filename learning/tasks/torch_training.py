@@ -33,19 +33,10 @@ class TorchTraining(TorchModule):
     def local_update(
         self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
     ) -> Parameters:
-        """Train by the method of the options and return new minus old; see `learning.local_training.local_change`.
+        """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
 
-        Args:
-            parameters: as ``initial_parameters``, float32; not written to.
-            data: n >= 1 examples.
-            rng: orders the examples, and seeds the masks of dropout; torch's generators are neither read nor moved.
-            l2_clip: what BLUR keeps the change near.
-
-        Returns:
-            The update, named and shaped as ``parameters``; NaN or infinite where training diverged.
-
-        Raises:
-            ValueError: no examples, or shapes or labels that don't fit.
+        The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged. ``rng``
+        also seeds the masks of dropout; torch's generators are neither read nor moved.
         """
         update = np.empty(self.dim, dtype=np.float32)
         self._check(parameters, data)
@@ -62,11 +53,9 @@ class TorchTraining(TorchModule):
     ) -> NDArray[np.float32]:
         """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim).
 
-        ``out``, of that shape, is written to where it is given: the first touch of fresh memory costs as much as a
-        third of a small network's step.
-
-        On the processor participants are spread over threads, and who takes a single step from the same weights goes
-        through the network together with others (`learning.tasks.shared_step`); on an accelerator models stand side by
+        Written into ``out`` if given: the first touch of fresh memory costs as much as a third of a small network's
+        step. On the processor participants are spread over threads, and those that take a single step from the same
+        weights go through the network together (`learning.tasks.shared_step`); on an accelerator models stand side by
         side.
         """
         for one in data:
@@ -91,7 +80,7 @@ class TorchTraining(TorchModule):
         return updates
 
     def _train(self, start: Arrays, data: Dataset, rng: Shuffler, l2_clip: float, update: NDArray[np.float32]) -> None:
-        """Train one participant; her change is written to ``update``, (dim,)."""
+        """Train one participant; its change is written to ``update``, (dim,)."""
         device = next(iter(start.values())).device
         module = self._taken(self._template, self._spare)
         trained = torch.from_numpy(update) if device.type == CPU else torch.empty(self.dim, device=device)
@@ -238,7 +227,7 @@ class TorchTraining(TorchModule):
 
 
 def _groups(data: Sequence[Dataset]) -> list[list[int]]:
-    """Places of those who step together: some 80 examples, whose values stay near the processor."""
+    """Places of the participants that step together: some 80 examples, whose values stay near the processor."""
     groups: list[list[int]] = []
     room = 0
     for place, one in enumerate(data):
@@ -272,7 +261,7 @@ def _own(slopes: Arrays) -> Arrays:
 
 
 def _padded(masks: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Masks of all participants, (participants, examples, ...), ones where somebody has fewer examples."""
+    """Masks of all participants, (participants, examples, ...), ones where a participant has fewer examples."""
     return {
         name: nn.utils.rnn.pad_sequence([one[name] for one in masks], batch_first=True, padding_value=1.0)
         for name in masks[0]

@@ -339,7 +339,7 @@ class VoteLearner:
         self.prepare(1)
 
     def prepare(self, rounds: int) -> None:
-        """Raises OptionError: the pool holds fewer queries than ``rounds`` need."""
+        """Raise OptionError: the pool holds fewer queries than ``rounds`` need."""
         needed, pool = rounds * self._task.queries, len(self._queries)
         if needed > pool:
             raise OptionError(

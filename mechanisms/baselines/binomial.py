@@ -1,15 +1,14 @@
 """cpSGD: distributed mean estimation under binomial noise on the integer grid, a share from each participant.
 
-Client: clip, rotate, scale, round conditionally, add Bin(m, 1/2) - m / 2 to each coordinate, wrap; coordinator:
-centre, scale back, rotate back, divide. With h honest shares the sum's noise is binomial again, of N = h m trials.
+Client: clip, rotate, scale, round conditionally, add Bin(m, 1/2) - m / 2 to each coordinate, wrap; coordinator: centre,
+scale back, rotate back, divide. With h honest shares the sum's noise is binomial again, of N = h m trials.
 
 Theorem: [ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round (`mechanisms.baselines.binomial_noise` gives the
 reason). No Renyi curve is known for it, so rounds compose by `mechanisms.baselines.composition`, each charged at h_min,
 fixed in advance.
 
-Adjacency: zero-out, one participant's update against zero, her noise share present. Trusts: the secure sum, and
-that at least h_min = min_survivors - A honest participants added their shares; not the coordinator, who sees the
-sum alone.
+Adjacency: zero-out, one participant's update against zero, its noise share present. Trusts: the secure sum, and that at
+least h_min = min_survivors - A honest participants added their shares; not the coordinator, which sees the sum alone.
 """
 
 from __future__ import annotations
@@ -21,25 +20,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.baselines.binomial_noise import binomial, binomial_epsilon
-from mechanisms.baselines.binomial_plan import NAME, BinomialPlan, plan_binomial
+from mechanisms.baselines.binomial_noise import binomial
+from mechanisms.baselines.binomial_plan import BinomialPlan
 from mechanisms.clipping import clip_l2
+from mechanisms.encoder import Words, centred_sum, checked_update
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round
-
-__all__ = [
-    "NAME",
-    "BinomialEncoder",
-    "BinomialPlan",
-    "NotRenyi",
-    "RoundingFailed",
-    "binomial_epsilon",
-    "plan_binomial",
-    "renyi_curve",
-]
-
-Words = NDArray[np.unsignedinteger[Any]]
 
 
 class NotRenyi(ValueError):
@@ -65,7 +52,7 @@ class BinomialEncoder:
 
     Args:
         plan: the public plan.
-        rotation_seed: 32 public bytes that nobody chose.
+        rotation_seed: 32 public bytes that no party chose.
 
     Raises:
         ValueError: the seed has another length.
@@ -91,48 +78,26 @@ class BinomialEncoder:
             (padded_dim,) unsigned words, values in [0, 2^bits).
 
         Raises:
-            ValueError: wrong length or dtype, NaN or infinity.
+            InvalidUpdate: wrong length or dtype, NaN or infinity.
             RoundingFailed: no rounding met the bounds; nothing may be sent.
             RandomnessFailed: the source gave a wrong length.
         """
         plan = self.plan
-        if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
-            raise ValueError("an update is an array of float16, float32 or float64")
-        if update.shape != (plan.dim,):
-            raise ValueError(f"the update has shape {update.shape}, the plan needs ({plan.dim},)")
-        if not np.all(np.isfinite(update)):
-            raise ValueError("the update holds NaN or infinite values")
-        scaled = self._rotation.forward(clip_l2(update.astype(np.float64), plan.clip))
+        values = checked_update(update, plan.dim)
+        scaled = self._rotation.forward(clip_l2(values.astype(np.float64), plan.clip))
         scaled *= 1 / plan.granularity
-        values = conditional_round(scaled, self._squared_limit, random_bytes)
-        if int(np.abs(values).max()) > self._largest:
+        rounded = conditional_round(scaled, self._squared_limit, random_bytes)
+        if int(np.abs(rounded).max()) > self._largest:
             raise RoundingFailed("a coordinate exceeds the clip; was the update clipped?")
-        self._noise.add(values, random_bytes)
-        values &= self._mask  # two's complement: the residue in [0, 2^bits)
-        return values.astype(self._dtype)
+        self._noise.add(rounded, random_bytes)
+        rounded &= self._mask  # two's complement: the residue in [0, 2^bits)
+        return rounded.astype(self._dtype)
 
     def decode_sum(self, total: Words, survivors: int) -> NDArray[np.float64]:
-        """The mean of the survivors' updates, with the noise of all their shares.
+        """The mean of the survivors' updates, with the noise of all their shares: (dim,) float64, data units.
 
-        Args:
-            total: (padded_dim,) sum of encoded vectors, reduced mod 2^bits, unsigned integers.
-            survivors: |u3|, how many vectors the sum holds.
-
-        Returns:
-            (dim,) float64, data units.
-
-        Raises:
-            ValueError: wrong length or dtype, a value not reduced, or survivors outside min_survivors..clients.
+        Args and errors as `mechanisms.encoder.Encoder.decode`.
         """
-        plan = self.plan
-        if not plan.min_survivors <= survivors <= plan.clients:
-            raise ValueError(f"{survivors} survivors: the plan covers {plan.min_survivors} to {plan.clients}")
-        if total.shape != (plan.padded_dim,) or total.dtype.kind != "u":
-            raise ValueError(f"a sum is a vector of {plan.padded_dim} unsigned integers")
-        if int(total.max()) >> plan.bits:
-            raise ValueError(f"a sum holds values below 2^{plan.bits}")
-        centred = total.astype(np.int64)
-        centred[centred >= 1 << (plan.bits - 1)] -= 1 << plan.bits
-        mean = self._rotation.inverse(centred.astype(np.float64))
-        mean *= plan.granularity / survivors
+        mean = self._rotation.inverse(centred_sum(self.plan, total, survivors))
+        mean *= self.plan.granularity / survivors
         return mean

@@ -22,8 +22,8 @@ from mechanisms.baselines.composition import (
     round_epsilon,
 )
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
-from mechanisms.mechanism import adjacency_of
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.refusals import InfeasiblePlan, check_rules, check_types
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
@@ -38,7 +38,6 @@ _HAIR: Final = 1e-12
 # Planning stops this much before each limit, so that another machine's logarithms still find that they hold.
 _MARGIN: Final = 1e-9
 _BISECTIONS: Final = 100
-_KINDS: Final = {"int": int, "float": float, "str": str, "Composition": str}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +64,8 @@ class BinomialStatement:
     k_stddevs: float  # standard deviations that fit before a coordinate wraps
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if type(getattr(self, field.name)) is not _KINDS[str(field.type)]:
-                raise TypeError(f"plan: {field.name} must be {_KINDS[str(field.type)].__name__}")
-        for holds, reason, suggestion in self._rules():
-            if not holds:
-                raise InfeasiblePlan(reason, suggestion)
+        check_types(self)
+        check_rules(self._rules())
         if self.delta_budget <= 0:
             raise InfeasiblePlan("the sampler's distance uses up delta", "use a larger delta or fewer coordinates")
 
@@ -157,7 +152,7 @@ class BinomialPlan(BinomialStatement):
     @property
     def adjacency(self) -> str:
         """What two neighbouring inputs are."""
-        return adjacency_of(NAME)
+        return DESCRIPTIONS[NAME].adjacency
 
     @property
     def clip_grid(self) -> float:
@@ -193,23 +188,22 @@ class BinomialPlan(BinomialStatement):
         """
         if not self.h_min <= honest <= self.clients - self.colluders:
             raise ValueError(f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}")
-        l1, l2, linf = self.sensitivities
         delta = round_delta(self.delta_budget, self.rounds, self.composition)
-        epsilon = binomial_epsilon(
-            trials=honest * self.trials_per_share,
-            dim=self.padded_dim,
-            l1_bound=l1,
-            l2_bound=l2,
-            linf_bound=linf,
-            delta=delta,
-        )
-        return epsilon, delta
+        return _epsilon(self, honest * self.trials_per_share, self.clip_grid, delta), delta
 
     @property
     def planned_epsilon(self) -> float:
         """Epsilon at ``delta`` after all rounds, each at h_min: the composition theorem needs them fixed."""
         epsilon, delta = self.round_cost(self.h_min)
         return composed_epsilon(epsilon, delta, self.rounds, self.delta_budget, self.composition)
+
+
+def _epsilon(stated: BinomialStatement, trials: int, clip_grid: float, delta: float) -> float:
+    """`binomial_epsilon` of one sum with ``trials`` unknown trials a coordinate."""
+    l1, l2, linf = sensitivities(clip_grid, stated.padded_dim, stated.beta)
+    return binomial_epsilon(
+        trials=trials, dim=stated.padded_dim, l1_bound=l1, l2_bound=l2, linf_bound=linf, delta=delta
+    )
 
 
 class _Search:
@@ -238,19 +232,10 @@ class _Search:
         )
 
     def meets(self, half: int, clip_grid: float) -> bool:
-        l1, l2, linf = sensitivities(clip_grid, self.padded, self.stated.beta)
         try:
-            epsilon = binomial_epsilon(
-                trials=2 * half * self.stated.h_min,
-                dim=self.padded,
-                l1_bound=l1,
-                l2_bound=l2,
-                linf_bound=linf,
-                delta=self.delta,
-            )
+            return _epsilon(self.stated, 2 * half * self.stated.h_min, clip_grid, self.delta) <= self.target
         except ValueError:  # the theorem's condition fails or epsilon is beyond it: more trials are needed
             return False
-        return epsilon <= self.target
 
     def solve(self, bits: int) -> tuple[int, float] | None:
         """(trials of a share, clip in grid units), or None if nothing fits."""

@@ -1,14 +1,14 @@
 """Composition of equal (epsilon, delta) rounds, for mechanisms that have no Renyi curve.
 
-Both theorems hold for rounds chosen adaptively, as long as each one's epsilon and delta were fixed in
-advance. They compose what each round guarantees, whatever the mechanism, so the adjacency is the rounds'.
+Both theorems hold for rounds chosen adaptively, if each one's epsilon and delta were fixed in advance. They compose the
+guarantees of the rounds, whatever the mechanism, so the adjacency is the rounds'.
 
 - ``basic``: epsilons and deltas add up [DMNS06].
-- ``advanced``: the optimal bound for equal rounds, never worse at the same deltas [KOV15]. It says
-  that T rounds of any (epsilon, delta) mechanism are post-processing of T copies of one pair of laws: with
-  chance delta the pair gives itself away, else it is randomised response at epsilon. The divergence of T such
-  copies is a sum over T + 1 counts, and that sum is what is computed here, so it bounds every total epsilon
-  and not only the lattice of the theorem's display.
+
+- ``advanced``: the optimal bound for equal rounds, never worse at the same deltas [KOV15]. T rounds of any (epsilon,
+delta) mechanism are post-processing of T copies of one pair of laws: with chance delta the pair gives itself away, else
+it is randomised response at epsilon. The divergence of T such copies is a sum over T + 1 counts; that sum is computed
+here, so it bounds every total epsilon and not only the lattice of the theorem's display.
 
 Results are rounded up by more than floating point can lose.
 """
@@ -16,6 +16,7 @@ Results are rounded up by more than floating point can lose.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -30,7 +31,19 @@ MOST_ADVANCED_ROUNDS: Final = 1 << 17
 
 _HAIR: Final = 1e-12
 _MARGIN: Final = 1e-9
-_BISECTIONS: Final = 100
+
+
+def bisected(holds: Callable[[float], bool], low: float, high: float, steps: int = 100) -> tuple[float, float]:
+    """Narrow [low, high] around the point where ``holds`` turns from true (at low) to false (at high).
+
+    It stops at neighbouring doubles, or after ``steps`` halvings.
+    """
+    for _ in range(steps):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 @lru_cache(maxsize=2)
@@ -108,16 +121,11 @@ def composed_epsilon(epsilon: float, delta: float, rounds: int, total_delta: flo
         return high
     if composed_delta(epsilon, delta, rounds, 0.0, composition) <= total_delta:
         return 0.0
-    low = 0.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        if composed_delta(epsilon, delta, rounds, middle, composition) <= total_delta:
-            high = middle
-        else:
-            low = middle
-    return high
+
+    def too_small(total_epsilon: float) -> bool:
+        return composed_delta(epsilon, delta, rounds, total_epsilon, composition) > total_delta
+
+    return bisected(too_small, 0.0, high)[1]
 
 
 def round_delta(total_delta: float, rounds: int, composition: Composition) -> float:
@@ -144,12 +152,8 @@ def round_epsilon(total_epsilon: float, total_delta: float, rounds: int, composi
     low, high = total_epsilon / rounds, total_epsilon
     if composition == "basic" or rounds == 1:
         return low
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        if composed_delta(middle, delta, rounds, total_epsilon, composition) <= total_delta:
-            low = middle
-        else:
-            high = middle
-    return low
+
+    def fits(epsilon: float) -> bool:
+        return composed_delta(epsilon, delta, rounds, total_epsilon, composition) <= total_delta
+
+    return bisected(fits, low, high)[0]

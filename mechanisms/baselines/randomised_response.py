@@ -1,23 +1,22 @@
-"""k-ary randomised response: each participant randomises her own category before anything leaves her machine.
+"""k-ary randomised response: each participant randomises its own category before it sends anything.
 
-She reports her category with probability e^eps0 / (e^eps0 + k - 1), else one of the others, all alike
-([War65] for k = 2; [KBR16] for k categories). Any report is at most e^eps0 times likelier from one category
-than from another, so nobody has to be trusted for eps0. The report is a one-hot vector modulo 2^B: the
-secure sum of one-hot vectors *is* the shuffled histogram, and `mechanisms.baselines.shuffle` bounds what that gains.
+It reports its category with probability e^eps0 / (e^eps0 + k - 1), else one of the others with equal chances ([War65]
+for k = 2; [KBR16] for k categories). Any report is at most e^eps0 times likelier from one category than from another,
+so eps0 needs no trust. The report is a one-hot vector modulo 2^B: the secure sum of one-hot vectors *is* the shuffled
+histogram, and `mechanisms.baselines.shuffle` bounds the gain.
 
-The probabilities are ratios of integers, A : D : ... : D with A / D just below e^eps0, drawn by an exactly
-uniform integer: no floating point enters them, and the realised epsilon, ln(A / D), never exceeds eps0.
+The probabilities are ratios of integers, A : D : ... : D with A / D just below e^eps0, drawn by an exactly uniform
+integer: no floating point enters them, and the realised epsilon, ln(A / D), never exceeds eps0.
 
-Adjacency: replace-one, her category against any other. That is not the zero-out adjacency of the noised
-sums; their epsilons must not share a column. Colluders may lie about anything but can't learn more than the
-figures say; a participant who doesn't follow the protocol can bias the histogram (by up to 1 / (p - q)
-reports) or spoil it.
+Adjacency: replace-one, one category against any other. The noised sums have the zero-out adjacency; their epsilons must
+not share a column with these. Colluders may lie about anything but can't learn more than the figures say; a participant
+that doesn't follow the protocol can bias the histogram (by up to 1 / (p - q) reports) or spoil it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -29,7 +28,7 @@ from mechanisms.baselines.composition import COMPOSITIONS, Composition, composed
 from mechanisms.baselines.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.randomness import RandomBytes, fresh_keystream, uniform_below
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.refusals import InfeasiblePlan, check_rules, check_types
 
 NAME: Final = "randomised-response"
 
@@ -38,7 +37,7 @@ LARGEST_CATEGORIES: Final = 1 << 20
 _DENOMINATOR: Final = 1 << 40
 _HAIR: Final = 1e-12
 _MARGIN: Final = 1e-9
-_KINDS: Final = {"int": int, "float": float, "Composition": str}
+
 
 Words = NDArray[np.unsignedinteger[Any]]
 
@@ -88,9 +87,7 @@ class ResponsePlan:
     composition: Composition  # "basic" or "advanced"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if type(getattr(self, field.name)) is not _KINDS[str(field.type)]:
-                raise TypeError(f"plan: {field.name} must be {_KINDS[str(field.type)].__name__}")
+        check_types(self)
         rules = [
             (
                 2 <= self.categories <= LARGEST_CATEGORIES,
@@ -123,9 +120,7 @@ class ResponsePlan:
                 "some honest reports must always remain: raise min_survivors or state fewer colluders",
             ),
         ]
-        for holds, reason, suggestion in rules:
-            if not holds:
-                raise InfeasiblePlan(reason, suggestion)
+        check_rules(rules)
         achieved = self.central_epsilon
         if not achieved <= self.epsilon:
             raise InfeasiblePlan(
@@ -155,13 +150,13 @@ class ResponsePlan:
 
     @property
     def central_epsilon(self) -> float:
-        """Of all rounds, replace-one, at ``delta``, against whoever sees the sums and knows A reports."""
+        """Of all rounds, replace-one, at ``delta``, against an adversary that sees the sums and knows A reports."""
         bound = self.round_bound
         return composed_epsilon(bound.epsilon, bound.delta, self.rounds, self.delta, self.composition)
 
     @property
     def total_local_epsilon(self) -> float:
-        """Of all rounds with delta 0, replace-one, against whoever sees every single report."""
+        """Of all rounds with delta 0, replace-one, against an adversary that sees every report."""
         return self.rounds * self.local_epsilon * (1 + _HAIR)
 
     @property
@@ -231,15 +226,12 @@ class ResponseEncoder:
         return other + (other >= category)
 
     def encode(self, category: int, random_bytes: RandomBytes) -> Words:
-        """The report of one round: `respond` as a one-hot vector. Draw once per round; a second report of the
-        same round is a second answer and costs a second eps0.
+        """The report of one round: `respond` as a one-hot vector, (k,) words. Draw once per round: a second report of
+        the same round costs a second eps0.
 
         Args:
             category: 0 .. k - 1.
             random_bytes: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
-
-        Returns:
-            (k,) words, zeros and a single one.
 
         Raises:
             InvalidCategory, RandomnessFailed: see `respond`.
@@ -257,7 +249,7 @@ class ResponseEncoder:
 
         Raises:
             ValueError: wrong length or dtype, survivors outside min_survivors..clients, or counts that do not add
-                up to survivors: then somebody sent something else than a one-hot vector.
+                up to survivors: then a report was no one-hot vector.
         """
         plan = self.plan
         if not plan.min_survivors <= survivors <= plan.clients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from mechanisms.baselines import binomial, randomised_response
+from mechanisms.baselines import binomial, binomial_plan, randomised_response
 from mechanisms.encoder import Encoder
 from mechanisms.mechanism import DESCRIPTIONS, Mechanism
 from mechanisms.plan import Plan, make_plan
@@ -29,9 +29,9 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
     name: Mechanism(DESCRIPTIONS[name], partial(make_plan, mechanism=name), Encoder, _curve, _epsilon)
     for name in VECTOR_MECHANISMS
 } | {
-    binomial.NAME: Mechanism(
-        DESCRIPTIONS[binomial.NAME],
-        binomial.plan_binomial,
+    binomial_plan.NAME: Mechanism(
+        DESCRIPTIONS[binomial_plan.NAME],
+        binomial_plan.plan_binomial,
         binomial.BinomialEncoder,
         binomial.renyi_curve,
         lambda plan: plan.planned_epsilon,

@@ -1,11 +1,11 @@
-"""What hides a local report among the others once nobody can tell whose is whose.
+"""How much a local report is hidden among the others where the order of reports is lost.
 
-A secure sum of one-hot reports is their histogram, and a histogram is what a shuffler would show: the order
-is gone. [FMT21] bounds the gain for *any* local randomiser.
+A secure sum of one-hot reports is their histogram, which is all that a shuffler would show. [FMT21] bounds the gain for
+*any* local randomiser.
 
-Adjacency: replace-one, everybody reports in both cases. Trusts: for the amplified figure the secure sum (the
-coordinator sees only the total) and the honest participants, which did randomise their reports (colluders' reports
-hide nobody); for the local figure nobody.
+Adjacency: replace-one, every participant reports in both cases. Trusts: for the amplified figure the secure sum (the
+coordinator sees only the total) and the honest participants, which did randomise their reports (colluders' reports hide
+no other); for the local figure no party.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from mechanisms.baselines.composition import bisected
+
 _HAIR: Final = 1e-12
-_BISECTIONS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +54,12 @@ def largest_local_epsilon(honest: int, delta: float) -> float:
 
 
 def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBound:
-    """What shuffling makes of ``honest`` reports of an eps0-differentially private local randomiser.
+    """The privacy of ``honest`` shuffled reports of an eps0-differentially private local randomiser.
 
-    eps <= ln(1 + (e^eps0 - 1) / (e^eps0 + 1) (8 sqrt(e^eps0 ln(4 / delta) / n) + 8 e^eps0 / n)), provided that
-    eps0 <= ln(n / (16 ln(2 / delta))). Source: [FMT21] Theorem 3.1. Outside the condition, and where it is
-    smaller, eps0 itself is the answer, by name. n = ``honest`` and never the number of participants: the
-    adversary knows the colluders' reports and subtracts them.
-
-    Adjacency: replace-one. Trusts: the secure sum (see the module).
+    eps <= ln(1 + (e^eps0 - 1) / (e^eps0 + 1) (8 sqrt(e^eps0 ln(4 / delta) / n) + 8 e^eps0 / n)), provided that eps0 <=
+    ln(n / (16 ln(2 / delta))). Source: [FMT21] Theorem 3.1. Outside the condition, and where it is smaller, eps0 itself
+    is the answer, by name. n = ``honest`` and never the number of participants: the adversary knows the colluders'
+    reports and subtracts them. Adjacency and trust: see the module.
 
     Args:
         local_epsilon: eps0 > 0 of each report, with delta 0.
@@ -115,12 +114,4 @@ def local_epsilon_for(epsilon: float, honest: int, delta: float) -> float:
     low, high = epsilon, largest_local_epsilon(honest, delta)
     if high <= low or shuffle_bound(high, honest, delta).epsilon <= epsilon:
         return max(low, high)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        if shuffle_bound(middle, honest, delta).epsilon <= epsilon:
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisected(lambda eps0: shuffle_bound(eps0, honest, delta).epsilon <= epsilon, low, high, steps=200)[0]

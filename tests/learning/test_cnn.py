@@ -10,10 +10,11 @@ import pytest
 from learning.datasets import Dataset, load_dataset
 from learning.make_task import make_task
 from learning.options import OptionError
-from learning.parameters import flatten, parameters_digest
+from learning.parameters import flatten
 from learning.partitions import partition
 from learning.server_optimizers import FedAvg
 from sordino.lab.baseline import train_without_noise
+from tests.learning.digests import parameters_digest
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def test_start_is_the_same_in_another_process() -> None:
     assert flatten(task.initial_parameters()).shape == (18_378,)
     code = (
         "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task;"
-        "from learning.parameters import parameters_digest;"
+        "from tests.learning.digests import parameters_digest;"
         "task = make_task('cnn', {'initial_seed': 7});"
         "print(parameters_digest(task.initial_parameters()).hex(), torch.get_num_threads())"
     )

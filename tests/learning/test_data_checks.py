@@ -100,6 +100,7 @@ def test_a_strangers_model_is_not_made_to_be_refused(
     def made(*_: Any) -> Any:
         raise AssertionError("the model was made")
 
+    monkeypatch.setattr("learning.tasks.votes.make_task", made)
     monkeypatch.setattr("learning.make_task.make_task", made)
     monkeypatch.setattr("learning.tasks.mlp.Mlp.initial_parameters", made)
     with pytest.raises(Failure) as failure:
@@ -138,7 +139,7 @@ def test_shapes_are_told_without_the_model(name: str, options: dict[str, Any]) -
     ],
 )
 def test_one_step_is_tried(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """100,000 steps of a wide perceptron took minutes, before she was even asked."""
+    """100,000 steps of a wide perceptron took minutes, before the participant was even asked."""
     taken = 0
     slopes = Mlp.slopes
 
@@ -169,13 +170,13 @@ def test_arrays_in_another_order_are_refused(own_task: str) -> None:
         check(options(task=f"{own_task}:Swapped"))
 
 
-def test_no_value_of_hers_is_tried_where_she_joins(own_task: str) -> None:
-    """The study's owner chooses the number of classes, or what a class of one's own refuses: and so the question."""
+def test_no_value_of_a_participant_is_tried_where_it_joins(own_task: str) -> None:
+    """The study's owner chooses the number of classes, or what its own class refuses: and so the question."""
     for label in (0, 1, 2, -7):
         one = Dataset(np.zeros((1, 1), np.float32), np.array([label]))
         two = {"features": 1, "classes": 2}
         check_task_takes("softmax-regression", two, one, "mine.csv", planned=4)
-        if label not in (0, 1):  # whoever plans a study over public examples is told
+        if label not in (0, 1):  # the planner of a study over public examples sees it
             with pytest.raises(Failure, match="labels run from"):
                 check_task_takes("softmax-regression", two, one, "public.csv")
     for value in (0.0, 101.0, np.nan):
@@ -206,7 +207,7 @@ def test_the_coordinators_file_is_tried(tmp_path: Path) -> None:
         check(options(**own))
 
 
-def test_a_class_of_ones_own_is_told_of_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_a_users_own_class_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "task_for_rows.py").write_text(OWN_TASK.replace("784", "8"))
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with pytest.raises(Failure, match="can't use the examples of fashion-mnist-subset") as refused:

@@ -84,7 +84,7 @@ def test_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path))
     with pytest.raises(DatasetError, match=f"'mnist' is prepared in {tmp_path}: sordino data prepare mnist"):
         load_dataset("mnist")
-    with pytest.raises(DatasetError, match="each participant names her own file"):
+    with pytest.raises(DatasetError, match="each participant names its own file"):
         load_dataset("own")
 
 

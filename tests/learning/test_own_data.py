@@ -1,4 +1,4 @@
-"""A file of one's own: what is taken from it, what is refused and why, and that its content has one name."""
+"""A participant's own file: what is taken from it, what is refused and why, and the one name of its content."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_no_value_keeps_a_participants_file_from_being_read(row: str, tmp_path: 
     assert f"{file}: left out 1 row, since" in left_out
     with pytest.raises(DatasetError, match=r"line 3, column \w+ holds no (finite|whole) number: fill gaps") as refused:
         read_own(file)
-    for message in (str(refused.value), *told, left_out):  # on a terminal, or in a log that somebody reads over
+    for message in (str(refused.value), *told, left_out):  # on a terminal, or in a log that others read
         said = message.replace(str(file), "")
         assert not any(len(cell) > 1 and cell in said for cell in content.split(","))
 
@@ -145,7 +145,7 @@ def test_a_column_without_a_single_number_is_told_and_joins(tmp_path: Path) -> N
         unread_told("mean", make_task("mean", {"column": "pulse"}), data, file)
 
 
-def test_columns_of_words_that_nobody_asks_for_are_no_news(tmp_path: Path) -> None:
+def test_columns_of_words_that_no_study_asks_for_are_not_reported(tmp_path: Path) -> None:
     """A hospital's table has wards and dates in it."""
     file = tmp_path / "mine.csv"
     file.write_text("ward,days,admitted\nICU,4,2026-01-03\n,7,\n")
@@ -158,7 +158,7 @@ def test_columns_of_words_that_nobody_asks_for_are_no_news(tmp_path: Path) -> No
 
 
 def test_lines_of_another_length_are_left_out(tmp_path: Path) -> None:
-    """A comma within somebody's words; a quotation mark that swallows the rest of the file."""
+    """A comma within a text; a quotation mark that swallows the rest of the file."""
     file = tmp_path / "mine.csv"
     file.write_text('note,days\nwell,4\ntired, coughs,5\n"open,6\n' + "x" * 140_000 + "\nlate,7\n")
     for statistics in (True, False):
@@ -189,7 +189,7 @@ def test_images_with_a_broken_one(tmp_path: Path) -> None:
 
 
 def test_whose_file_says_nothing(tmp_path: Path) -> None:
-    """Two such files are nobody's data twice over: under one name their charges would add up."""
+    """Two such files are not the same data: under one name their charges would add up."""
     file = tmp_path / "mine.csv"
     for content, silent in (
         ("a\n", True),

@@ -1,4 +1,4 @@
-"""Mistakes in a class of one's own are one sentence with file and line, wherever Sordino's code calls hers."""
+"""Mistakes in a user's own class are one sentence with file and line, wherever Sordino's code calls the class."""
 
 from __future__ import annotations
 
@@ -206,8 +206,8 @@ def test_a_complaint_about_examples_stays_one_and_says_where(written: Written) -
     assert with_place(caught.value) == f"too few ({file}, line {line}, in local_update)"
 
 
-def test_a_note_of_hers_is_no_place(written: Written) -> None:
-    """A note may tell of data, and whoever logs the place relies on that it doesn't."""
+def test_a_note_of_the_author_is_no_place(written: Written) -> None:
+    """A note may contain data; the place, which is logged, must not."""
     begins = '        return {"weights": data'
     raises = "        error = ValueError('too few')\n        error.add_note('row 0 is 42')\n        raise error\n"
     text = LINE.replace(begins, raises + begins)

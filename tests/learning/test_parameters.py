@@ -7,7 +7,6 @@ from learning.parameters import (
     check_shapes,
     dimension,
     flatten,
-    parameters_digest,
     shapes_of,
     subtract,
     unflatten,
@@ -76,18 +75,3 @@ def test_subtract() -> None:
     parameters = _parameters()
     double = {name: (2 * array).astype(np.float32) for name, array in parameters.items()}
     np.testing.assert_array_equal(flatten(subtract(double, parameters)), flatten(parameters))
-
-
-def test_digest_binds_names_shapes_values_and_order() -> None:
-    parameters = _parameters()
-    digest = parameters_digest(parameters)
-    assert len(digest) == 32
-    assert parameters_digest(_parameters()) == digest
-    changed = {**parameters, "bias": np.nextafter(parameters["bias"], np.float32(9))}
-    others = [
-        changed,
-        {"w": parameters["weights"], "bias": parameters["bias"], "scale": parameters["scale"]},
-        {name: parameters[name] for name in ("bias", "weights", "scale")},
-        {**parameters, "weights": parameters["weights"].reshape(4, 3)},
-    ]
-    assert len({digest, *(parameters_digest(other) for other in others)}) == 5

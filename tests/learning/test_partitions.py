@@ -1,10 +1,11 @@
-"""Partitions: every index exactly once, deterministic, nobody left without data."""
+"""Partitions: every index exactly once, deterministic, no participant without data."""
 
 import numpy as np
 import pytest
 
 from learning.datasets import load_labels
-from learning.partitions import partition, partition_digest
+from learning.partitions import partition
+from tests.learning.digests import partition_digest
 
 LABELS = np.arange(6_000) % 10
 

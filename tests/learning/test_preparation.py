@@ -315,6 +315,14 @@ def small(opened: list[Opened], options: Options) -> Made:
     return Made(in_memory({"train": [Block.of(rows, np.arange(3))]}, "small"), (f"seed {options.seed}",))
 
 
+def unpacked(folder: Path) -> Path:
+    """A folder with the package's files."""
+    folder.mkdir(parents=True)
+    for name, content in CONTENT.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
 def packed(kind: str) -> bytes:
     file = io.BytesIO()
     if kind == "zip":
@@ -351,9 +359,7 @@ def entry(archive: bytes) -> Entry:
 def test_a_package_is_read_in_place(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "source"
     if kind == "folder":
-        (path / "data").mkdir(parents=True)
-        for name, content in CONTENT.items():
-            (path / "data" / name).write_bytes(content)
+        unpacked(path / "data")
     else:
         path.write_bytes(packed(kind))
     made = make_set(entry(packed("zip" if kind == "folder" else kind)), [path], tmp_path / "small", Options(seed=7))
@@ -377,15 +383,13 @@ def test_another_archive_is_not_even_opened(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_other_files_makes_no_set(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    for name, content in CONTENT.items():
-        (tmp_path / "files" / name).write_bytes(content)
-    (tmp_path / "files" / "rows.txt").write_bytes(b"1 2 4")
+    files = unpacked(tmp_path / "files")
+    (files / "rows.txt").write_bytes(b"1 2 4")
     with pytest.raises(DatasetError, match=r"aren't those of small 1\.0 \(PyPI\) \(content SHA-256 .*isn't made"):
-        make_set(entry(b""), [tmp_path / "files"], tmp_path / "small", Options())
-    (tmp_path / "files" / "rows.txt").unlink()
+        make_set(entry(b""), [files], tmp_path / "small", Options())
+    (files / "rows.txt").unlink()
     with pytest.raises(DatasetError, match=r"holds no data/rows\.txt, which small 1\.0 \(PyPI\) has"):
-        make_set(entry(b""), [tmp_path / "files"], tmp_path / "small", Options())
+        make_set(entry(b""), [files], tmp_path / "small", Options())
     assert not (tmp_path / "small").exists()
 
 
@@ -394,14 +398,12 @@ def test_files_that_are_not_pinned_are_not_parsed(tmp_path: Path) -> None:
         opened[0].read_all(["data/rows.txt", "labels.txt.gz"])
         raise AssertionError("they were given away")
 
-    (tmp_path / "files").mkdir()
-    for name, content in CONTENT.items():
-        (tmp_path / "files" / name).write_bytes(content)
+    files = unpacked(tmp_path / "files")
     with pytest.raises(AssertionError, match="given away"):
-        make_set(replace(entry(b""), make=parse), [tmp_path / "files"], tmp_path / "small", Options())
-    (tmp_path / "files" / "rows.txt").write_bytes(b"1 2 4")
+        make_set(replace(entry(b""), make=parse), [files], tmp_path / "small", Options())
+    (files / "rows.txt").write_bytes(b"1 2 4")
     with pytest.raises(DatasetError, match="the set isn't made"):
-        make_set(replace(entry(b""), make=parse), [tmp_path / "files"], tmp_path / "small", Options())
+        make_set(replace(entry(b""), make=parse), [files], tmp_path / "small", Options())
 
 
 def test_the_bytes_that_were_hashed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,9 +429,7 @@ def test_the_bytes_of_a_debian_package_that_were_hashed_are_read(tmp_path: Path)
     (root / "DEBIAN").chmod(0o755)
     control = "Package: small\nVersion: 1\nArchitecture: all\nMaintainer: N <n@example.org>\nDescription: rows\n"
     (root / "DEBIAN" / "control").write_text(control)
-    (root / "data").mkdir()
-    for name, content in CONTENT.items():
-        (root / "data" / name).write_bytes(content)
+    unpacked(root / "data")
     path = tmp_path / "small.deb"
     subprocess.run(["dpkg-deb", "--build", "--root-owner-group", str(root), str(path)], check=True, capture_output=True)
     package = entry(path.read_bytes()).packages[0]
@@ -444,11 +444,8 @@ def test_sources_are_of_a_usual_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DatasetError, match=r"small\.whl can't be read: small\.whl is too large"):
         Opened(entry(b"").packages[0], tmp_path / "small.whl")
     monkeypatch.setattr(sources, "LARGEST", sum(map(len, CONTENT.values())) - 1)  # of both together
-    (tmp_path / "files").mkdir()
-    for name, content in CONTENT.items():
-        (tmp_path / "files" / name).write_bytes(content)
     with pytest.raises(DatasetError, match=r"can't be read .*too large"):
-        Opened(entry(b"").packages[0], tmp_path / "files").read_all(["labels.txt.gz", "rows.txt"])
+        Opened(entry(b"").packages[0], unpacked(tmp_path / "files")).read_all(["labels.txt.gz", "rows.txt"])
     packed_zeros = lzma.compress(bytes(1 << 20))
     monkeypatch.setattr(tables, "LARGEST", 1 << 24)
     assert tables._decompressed(packed_zeros) == bytes(1 << 20)

@@ -148,7 +148,7 @@ def test_another_manifest_is_refused(prepared: PreparedSet, change: dict[str, ob
 
 
 def test_an_array_of_objects_is_never_loaded(prepared: PreparedSet) -> None:
-    """Even where somebody wrote the digests to match."""
+    """Even where the digests were written to match."""
     import hashlib
 
     file, path = prepared.folder / "manifest.json", prepared.folder / "train_labels.npy"

@@ -361,7 +361,7 @@ def test_the_identity_tells_files_apart(tmp_path: Path) -> None:
 
 
 def test_the_identity_is_of_the_content_whatever_it_is_called(tmp_path: Path) -> None:
-    """Two people's files of one size and name; one's own file under another name."""
+    """Two owners' files of one size and name; one owner's file under another name."""
     mine, hers, moved = tmp_path / "mine" / "a.json", tmp_path / "hers" / "a.json", tmp_path / "moved" / "b.json"
     write_leaf(mine, {"one": ([[0.0, 1.0]], [1])})
     write_leaf(hers, {"one": ([[9.0, 1.0]], [1])})

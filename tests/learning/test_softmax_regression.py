@@ -6,7 +6,7 @@ import pytest
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from learning.parameters import Parameters, flatten
-from learning.tasks.softmax_regression import POOLINGS, cross_entropy_gradient, pooled_pixels
+from learning.tasks.softmax_regression import cross_entropy_gradient, pooled_pixels
 
 
 def _data(count: int, seed: int = 0) -> Dataset:
@@ -71,7 +71,7 @@ def test_last_batch_takes_what_is_left() -> None:
     np.testing.assert_allclose(flatten(whole), flatten(first) + flatten(second), atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [1, 2, 4, 7, 14])
 def test_pooling_against_plain_means(pooling: int) -> None:
     images = _data(5).features
     images[0] = 255  # the largest sum must fit its word

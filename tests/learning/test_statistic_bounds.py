@@ -82,7 +82,7 @@ def test_weights_sum_to_1_at_most(counts: list[int]) -> None:
     ],
 )
 def test_the_bound_is_met(name: str, options: dict[str, Any], data: Dataset) -> None:
-    """A bound that nobody meets would be paid for in noise."""
+    """A bound that is never reached would be paid for in noise."""
     task = make_task(name, options)
     assert np.linalg.norm(contribution(task, data).astype(np.float64)) == pytest.approx(task.l2_sensitivity, rel=1e-12)
 
@@ -195,7 +195,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("kind", STRANGE)
 def test_a_stranger_s_options_take_no_memory(kind: str) -> None:
-    """A document of 70 kB took 2 GB, before whoever joins was asked; and no message repeats what is endless."""
+    """A document of 70 kB took 2 GB, before the participant was asked; and no message repeats an endless text."""
     name, options = STRANGE[kind]
     make_task(name)  # what its module takes is no matter
     tracemalloc.start()

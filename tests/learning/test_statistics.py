@@ -78,7 +78,7 @@ def test_a_mean_is_over_those_who_have_a_value() -> None:
     assert (nobody["value"], nobody["answered"]) == (None, 0.0)
 
 
-def test_a_participant_counts_once_whatever_her_rows() -> None:
+def test_a_participant_counts_once_whatever_its_number_of_rows() -> None:
     data = [rows([1.0] * 1000), rows([3.0])]
     assert released("mean", {"high": 4}, data)["values"][0]["value"] == pytest.approx(2.0)
 

@@ -17,8 +17,9 @@ from learning import device
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from learning.options import METHODS, TrainingOptions
-from learning.parameters import flatten, parameters_digest
+from learning.parameters import flatten
 from learning.task import BatchedTask, Classifier, update_rng
+from tests.learning.digests import parameters_digest
 
 torch = pytest.importorskip("torch")
 
@@ -110,7 +111,7 @@ def test_the_start_is_the_same_in_another_process(name: str) -> None:
     parameters = make_task(name, options).initial_parameters()
     code = (
         "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task;"
-        "from learning.parameters import parameters_digest; before = torch.get_rng_state();"
+        "from tests.learning.digests import parameters_digest; before = torch.get_rng_state();"
         f"task = make_task({name!r}, {options}); found = parameters_digest(task.initial_parameters()).hex();"
         "print(found, torch.equal(before, torch.get_rng_state()), torch.get_num_threads())"
     )
@@ -327,7 +328,7 @@ def test_one_step_together_is_what_each_computes_alone(
     data = [images(size, seed) for seed, size in enumerate(SIZES)]
     start, alone = start_and_alone(task, data)
     together: list[Any] = []
-    monkeypatch.setattr(task, "_train", None)  # nobody steps alone
+    monkeypatch.setattr(task, "_train", None)  # no participant steps alone
     for rows in (1, 6, 80):
         monkeypatch.setattr("learning.tasks.torch_training._ROWS_TOGETHER", rows)
         together.append(task.local_updates(start, data, [update_rng(0, 1, place) for place in range(4)], 0.1))
@@ -429,10 +430,10 @@ def test_dropout_comes_from_the_source_of_the_order_alone() -> None:
     assert task.evaluate(start, data) == plain.evaluate(start, data)
 
 
-# ------------------------------------------------------------------------------------------- one's own
+# ------------------------------------------------------------------------------------------- a user's own
 
 
-def test_one_of_ones_own_takes_a_few_lines() -> None:
+def test_a_users_own_task_takes_a_few_lines() -> None:
     class Own(TorchTask):
         Options = TrainingOptions
         name = "own:Own"

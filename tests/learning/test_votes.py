@@ -65,7 +65,7 @@ def test_one_vote_for_each_query() -> None:
     assert sent.argmax(axis=1).tolist() == PUBLIC.labels[:QUERIES].tolist()
     assert np.linalg.norm(sent) == pytest.approx(task.l2_sensitivity)  # the bound is met
     again = votes_of(task_of(), queries, PEOPLE[0], b"another order")
-    assert (again == sent).all()  # whoever trains it, and in whichever round
+    assert (again == sent).all()  # by any process, in any round
 
 
 @settings(max_examples=50, deadline=None)
@@ -99,7 +99,7 @@ def test_who_cannot_train_votes_for_nothing() -> None:
 
 
 def test_a_shorter_clip_would_change_the_count() -> None:
-    """What the clip's default is for: half of sqrt(Q) halves everybody's votes, and two halves are no vote."""
+    """What the clip's default is for: half of sqrt(Q) halves all votes, and two halves are no vote."""
     task = task_of()
     with pytest.raises(OptionError, match="a clip of 1 would distort the sum"):
         clip_of(task, 1.0)
@@ -155,7 +155,7 @@ def test_the_model_is_judged_on_what_was_never_asked() -> None:
 
 
 def test_labels_with_the_encoders_noise() -> None:
-    """A winner loses where noise of deviation s sqrt(2) makes up for her lead, 6 of them at least, below:
+    """A winner loses where noise of deviation s sqrt(2) exceeds its lead, 6 of them at least, below:
     60 queries with 2 rivals each are all right but for 1.2e-7.
     """
     task = task_of(queries=30, pool=0.8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,12 @@ DEMO = {
     "max_dropout": 0.3,
     "adversarial": 0.05,
 }
+
+
+def plan_for(clients: int, **stated: Any) -> Plan:
+    """A plan of one round in which all ``clients`` survive and none colludes, but for what is stated."""
+    all_survive = {"colluders": 0, "min_survivors": clients, "quorum": clients, "max_dropout": 0.0, "adversarial": 0.0}
+    return make_plan(**{"clients": clients, "clip": 1.0, "delta": 1e-5, "rounds": 1, **all_survive, **stated})
 
 
 @pytest.fixture(scope="session")

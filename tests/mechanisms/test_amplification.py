@@ -184,8 +184,8 @@ def test_the_integration_knows_the_gaussian() -> None:
 
 
 @pytest.mark.parametrize("q", [0.01, 0.1, 0.5, 0.9])
-def test_the_linear_bound_holds_whatever_the_sum_is_without_her(q: float) -> None:
-    """Other sums far away or close by, and noisier or quieter ones: her noise share leaves with her."""
+def test_the_linear_bound_holds_whatever_the_sum_without_the_participant(q: float) -> None:
+    """Other sums far away or close by, and noisier or quieter ones: the participant's noise share leaves with it."""
     closest = math.inf
     for mean, stddev in itertools.product((-3.0, -1.0, 0.0, 1.0, 4.0), (0.6, 1.0, 1.3)):
         without = normal(mean, stddev)
@@ -214,11 +214,11 @@ def fixed_size_law(updates: tuple[float, ...], cohort: int) -> Floats:
 
 @pytest.mark.parametrize(("roster", "cohort"), [(2, 1), (4, 1), (4, 2), (5, 3), (10, 1), (3, 3)])
 def test_the_fixed_size_bound_holds_for_every_pattern_of_updates(roster: int, cohort: int) -> None:
-    """Her update against zero and against its opposite; the others hold any pattern of extremes."""
+    """An update against zero and against its opposite; the others hold any pattern of extremes."""
     for size in (0.3, 1.0):
         for positives in range(roster):
             others = (size,) * positives + (-size,) * (roster - 1 - positives)
-            laws = [fixed_size_law((hers, *others), cohort) for hers in (size, 0.0, -size)]
+            laws = [fixed_size_law((own, *others), cohort) for own in (size, 0.0, -size)]
             for order in (2, 3, 8):
                 bound = float(fixed_size_rdp(order, gaussian(2 * size), cohort / roster))
                 for p, q in itertools.permutations(laws, 2):
@@ -228,7 +228,7 @@ def test_the_fixed_size_bound_holds_for_every_pattern_of_updates(roster: int, co
 def test_fixed_size_at_one_times_the_sensitivity_is_unsound() -> None:
     """Naive version: Theorem 9 with the curve of content against zero. Two participants, one of them drawn.
 
-    She holds 1, the other one -1: whoever sees a large value knows that it was her turn.
+    One holds 1, the other one -1: a large value shows which one was drawn.
     """
     with_content, with_zero = fixed_size_law((1.0, -1.0), 1), fixed_size_law((0.0, -1.0), 1)
     exact = divergence(4, with_content, with_zero)
@@ -240,7 +240,7 @@ def test_fixed_size_at_one_times_the_sensitivity_is_unsound() -> None:
 
 
 def test_the_quadratic_bound_is_unsound_where_the_sampler_follows_identity() -> None:
-    """Naive version: Zhu-Wang for any sampling at rate q. Here someone else takes her turn when she is out."""
+    """Naive version: Zhu-Wang for any sampling at rate q. Here another one takes the place of one that is out."""
     without = normal(-1.0)
     with_content, with_zero = (mixture([(0.9, without), (0.1, normal(m))]) for m in (1.0, 0.0))
     exact = divergence(2, with_content, with_zero)
@@ -249,10 +249,10 @@ def test_the_quadratic_bound_is_unsound_where_the_sampler_follows_identity() -> 
 
 
 @pytest.mark.parametrize("shares", [1, 2, 5, 20])
-def test_the_quadratic_bound_is_unsound_where_she_brings_a_share_of_the_noise(shares: int) -> None:
+def test_the_quadratic_bound_is_unsound_where_participants_bring_shares_of_the_noise(shares: int) -> None:
     """Naive version: Zhu-Wang for distributed noise, even with honest coins.
 
-    ``shares`` others add noise of variance 1 each, and so does she when she is in.
+    ``shares`` others add noise of variance 1 each, and so does the participant when it is in.
     """
     stddev, q = math.sqrt(shares + 1), 0.01
     without = normal(0.0, math.sqrt(shares))

@@ -19,7 +19,8 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from mechanisms.plan import Plan, make_plan
+from mechanisms.plan import Plan
+from tests.mechanisms.conftest import plan_for
 
 mpf = mpmath.mpf
 Curve = Callable[[mpmath.mpf], mpmath.mpf]
@@ -36,7 +37,7 @@ class Case:
     bits: int
     epsilon: float
     rounds: int
-    population: int  # the same as clients: everybody is in every round
+    population: int  # the same as clients: all are in every round
     sampling: str = "poisson"
 
     @property
@@ -47,23 +48,11 @@ class Case:
 
     def plan(self) -> Plan:
         sampled = self.population > self.clients
-        return make_plan(
-            mechanism=self.mechanism,
-            clients=self.clients,
-            population=self.population,
+        return plan_for(
+            self.clients,
+            **{"mechanism": self.mechanism, "population": self.population, "target": self.reader, "dim": self.dim},
+            **{"bits": self.bits, "clip": 0.03, "epsilon": self.epsilon, "delta": DELTA, "rounds": self.rounds},
             sampling=self.sampling if sampled else "none",
-            target=self.reader,
-            dim=self.dim,
-            bits=self.bits,
-            clip=0.03,
-            epsilon=self.epsilon,
-            delta=DELTA,
-            rounds=self.rounds,
-            colluders=0,
-            min_survivors=self.clients,
-            quorum=self.clients,
-            max_dropout=0.0,
-            adversarial=0.0,
             k_stddevs=float(K_STDDEVS),
         )
 
@@ -226,11 +215,8 @@ def test_a_sampling_rate_of_one_costs_nothing(mechanism: str) -> None:
     """The naive plan keeps to the integer orders of the sampling theorem, and adds noise for it."""
     unsampled = Case(mechanism, 100, 250, 16, 8.0, 1, 100).plan()
     for sampling, target in (("poisson", "conditional"), ("lottery", "released"), ("fixed", "released")):
-        plan = make_plan(
-            **{"mechanism": mechanism, "clients": 100, "population": 100, "sampling": sampling, "target": target},
-            **{"dim": 250, "bits": 16, "clip": 0.03, "epsilon": 8.0, "delta": DELTA, "rounds": 1, "colluders": 0},
-            **{"min_survivors": 100, "quorum": 100, "max_dropout": 0.0, "adversarial": 0.0},
-        )
+        reader = {"population": 100, "sampling": sampling, "target": target}
+        plan = plan_for(100, mechanism=mechanism, dim=250, bits=16, clip=0.03, epsilon=8.0, delta=DELTA, **reader)
         assert float(plan.local_variance) == pytest.approx(float(unsampled.local_variance), rel=1e-7)
 
 

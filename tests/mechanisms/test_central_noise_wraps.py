@@ -1,7 +1,7 @@
 """A trusted coordinator's noise is added modulo 2^B, like the sum: what is released is a function of sum plus noise.
 
 The naive decoder reduces the sum alone and adds noise to that: then one update that carries a coordinate of the sum
-across half the modulus moves it by all of 2^B, many times the noise. If everybody's updates are equal, one of 100
+across half the modulus moves it by all of 2^B, many times the noise. If all updates are equal, one of 100
 participants does that in some 0.5 % of the rounds (512 values, k = 4 standard deviations), and delta was 0.001 %.
 """
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from mechanisms.calibration import wrap_load
 from mechanisms.encoder import Encoder, word_dtype
-from mechanisms.plan import InfeasiblePlan, Plan, make_plan
+from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.rotation import Rotation
-from tests.mechanisms.conftest import keyed_source
+from tests.mechanisms.conftest import keyed_source, plan_for
 
 DIM, SEED = 64, bytes(32)
 
@@ -28,21 +28,7 @@ def plan() -> Plan:
 
 
 def central_plan(bits: int = 14, epsilon: float = 4.0) -> Plan:
-    return make_plan(
-        mechanism="gaussian",
-        clients=20,
-        dim=DIM,
-        bits=bits,
-        clip=1.0,
-        epsilon=epsilon,
-        delta=1e-5,
-        rounds=1,
-        colluders=0,
-        min_survivors=20,
-        quorum=20,
-        max_dropout=0.0,
-        adversarial=0.0,
-    )
+    return plan_for(20, mechanism="gaussian", dim=DIM, bits=bits, epsilon=epsilon)
 
 
 def noised_sum(plan: Plan, total: NDArray[np.int64], name: str) -> NDArray[np.float64]:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from mechanisms.clip_rule import FIXED, GEOMETRIC, LINEAR, SCALINGS, ClipRule, update_norm
 from mechanisms.encoder import Encoder
-from mechanisms.plan import InfeasiblePlan, Plan, make_plan
+from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.randomness import RandomBytes
+from tests.mechanisms.conftest import plan_for
 
 Keyed = Callable[[str], RandomBytes]
 SEED = bytes(range(32))
@@ -25,15 +26,8 @@ CLIPS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6)
 @given(clips=CLIPS, scaling=st.sampled_from(SCALINGS), kappa=st.floats(0.01, 1))
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_the_bound_is_that_of_the_longest_vector(clips: list[float], scaling: str, kappa: float) -> None:
-    rule = ClipRule(
-        layers=tuple(range(1, len(clips) + 1)),
-        clips=tuple(clips),
-        scaling=scaling,
-        update=GEOMETRIC,
-        quantile=0.5,
-        rate=0.2,
-        bit_weight=kappa,
-    )
+    layers = tuple(range(1, len(clips) + 1))
+    rule = ClipRule(layers=layers, clips=tuple(clips), scaling=scaling, **ADAPTING, bit_weight=kappa)
     scales, a = rule.scales(clips), rule.bit_size(clips)
     squares = sum((clip / scale) ** 2 for clip, scale in zip(clips, scales, strict=True))
     assert rule.bound(clips) == pytest.approx(math.sqrt(squares))
@@ -109,21 +103,11 @@ def test_types_are_not_converted() -> None:
 
 
 def plan_with(rule: ClipRule, **changes: Any) -> Plan:
-    wanted: dict[str, Any] = {
-        "clients": 100,
-        "dim": rule.dim,
-        "bits": 20,
-        "clipping": rule,
-        "epsilon": 40.0,
-        "delta": 1e-5,
-        "rounds": 60,
-        "colluders": 0,
-        "min_survivors": 100,
-        "quorum": 100,
-        "max_dropout": 0.0,
-        "adversarial": 0.0,
-    }
-    return make_plan(**wanted | changes)
+    wanted = {"dim": rule.dim, "bits": 20, "clipping": rule, "epsilon": 40.0, "rounds": 60}
+    return plan_for(100, **wanted | changes)
+
+
+ADAPTING: dict[str, Any] = {"update": GEOMETRIC, "quantile": 0.5, "rate": 0.2}
 
 
 def test_grid_norms_are_the_same_whatever_the_clips_are(keyed: Keyed) -> None:
@@ -146,15 +130,8 @@ def test_a_whole_contribution_is_within_what_is_accounted(layers: tuple[int, ...
     An update of zeros is no neighbour: its bits say "short", and lie up to a away from those of a long one. Whoever has
     nothing to send, because training failed, sends the zero contribution instead.
     """
-    rule = ClipRule(
-        layers=layers,
-        clips=tuple(1.0 + at / 10 for at in range(len(layers))),
-        scaling="proportional",
-        update=GEOMETRIC,
-        quantile=0.5,
-        rate=0.2,
-        bit_weight=kappa,
-    )
+    clips = tuple(1.0 + at / 10 for at in range(len(layers)))
+    rule = ClipRule(layers=layers, clips=clips, scaling="proportional", **ADAPTING, bit_weight=kappa)
     plan = plan_with(rule)
     rng = np.random.default_rng(5)
     for size in (0.0, 1e-3, 1.0, 1e3):
@@ -177,15 +154,7 @@ def test_no_update_and_no_clips_make_encoding_fail(keyed: Keyed) -> None:
     """A refusal would be an answer about the data, free of noise and charge. The finest grid that plans allow, bits at
     their heaviest, and clips of which one is far above the others: rounding errors must stay inside the bound.
     """
-    rule = ClipRule(
-        layers=(1,) * 512,
-        clips=(1.0,) * 512,
-        scaling="uniform",
-        update=GEOMETRIC,
-        quantile=0.5,
-        rate=0.2,
-        bit_weight=1.0,
-    )
+    rule = ClipRule(layers=(1,) * 512, clips=(1.0,) * 512, scaling="uniform", **ADAPTING, bit_weight=1.0)
     finest = None
     for bits in range(30, 45):
         try:
@@ -233,15 +202,9 @@ def test_the_clip_reaches_its_quantile(start: float, layers: tuple[int, ...], ke
     rng = np.random.default_rng(7)
     norms = np.exp(0.5 * rng.normal(size=(100, len(layers))))
     wanted = np.quantile(norms, 0.5, axis=0)
-    rule = ClipRule(
-        layers=layers,
-        clips=tuple(start * float(one) for one in wanted),
-        scaling="proportional",
-        update=GEOMETRIC,
-        quantile=0.5,
-        rate=0.3,
-        bit_weight=0.3,
-    )
+    first = tuple(start * float(one) for one in wanted)
+    adapting = ADAPTING | {"rate": 0.3, "bit_weight": 0.3}
+    rule = ClipRule(layers=layers, clips=first, scaling="proportional", **adapting)
     plan, clips = plan_with(rule), rule.clips
     random_bytes = keyed(f"quantile {start} {layers}")
     for _ in range(60):

@@ -10,32 +10,19 @@ import pytest
 
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate
-from mechanisms.plan import Plan, make_plan
+from mechanisms.plan import Plan
 from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import ROTATIONS, Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round, conditional_round_rows
 from mechanisms.statement import VECTOR_MECHANISMS
+from tests.mechanisms.conftest import plan_for
 
 SEED = bytes(range(32))
 
 
 def plan_of(mechanism: str = "ddgauss", **changes: object) -> Plan:
-    stated: dict[str, object] = {
-        "mechanism": mechanism,
-        "clients": 40,
-        "dim": 100,
-        "bits": 20,
-        "clip": 1.0,
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "rounds": 3,
-        "colluders": 0,
-        "min_survivors": 2,
-        "quorum": 2,
-        "max_dropout": 0.0,
-        "adversarial": 0.0,
-    }
-    return make_plan(**stated | changes)  # type: ignore[arg-type]
+    stated = {"dim": 100, "bits": 20, "epsilon": 8.0, "rounds": 3, "min_survivors": 2, "quorum": 2}
+    return plan_for(40, mechanism=mechanism, **stated | changes)
 
 
 CODINGS: list[dict[str, object]] = [

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mechanisms.encoder import Encoder, InvalidUpdate, word_dtype, words_of_sum
-from mechanisms.plan import Plan, make_plan
+from mechanisms.plan import Plan
 from mechanisms.randomness import RandomBytes, RandomnessFailed
+from tests.mechanisms.conftest import plan_for
 
 SEED = bytes(range(32))
 
@@ -26,21 +27,8 @@ def modular_sum(vectors: list[np.ndarray], bits: int) -> np.ndarray:
 
 
 def small_plan(**change: Any) -> Plan:
-    arguments: dict[str, Any] = {
-        "clients": 10,
-        "dim": 100,
-        "bits": 20,
-        "clip": 1.0,
-        "epsilon": 20.0,
-        "delta": 1e-5,
-        "rounds": 1,
-        "colluders": 0,
-        "min_survivors": 7,
-        "quorum": 8,
-        "max_dropout": 0.2,
-        "adversarial": 0.0,
-    }
-    return make_plan(**arguments | change)
+    stated = {"dim": 100, "bits": 20, "epsilon": 20.0, "min_survivors": 7, "quorum": 8, "max_dropout": 0.2}
+    return plan_for(change.pop("clients", 10), **stated | change)
 
 
 def test_words_are_the_smallest_that_fit() -> None:

@@ -13,30 +13,18 @@ import pytest
 from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder, refinement
 from mechanisms.mechanism import DESCRIPTIONS
-from mechanisms.plan import VECTOR_MECHANISMS, Plan, make_plan
+from mechanisms.plan import VECTOR_MECHANISMS, Plan
 from mechanisms.randomness import RandomBytes
+from tests.mechanisms.conftest import plan_for
 
 Keyed = Callable[[str], RandomBytes]
 SEED = bytes(range(32))
 
 
 def plan_of(mechanism: str, **changes: Any) -> Plan:
-    wanted: dict[str, Any] = {
-        "mechanism": mechanism,
-        "clients": 20,
-        "dim": 2048,
-        "bits": 24,
-        "clip": 1.0,
-        "epsilon": 6.0,
-        "delta": 1e-6,
-        "rounds": 2,
-        "colluders": 2,
-        "min_survivors": 14,
-        "quorum": 16,
-        "max_dropout": 0.2,
-        "adversarial": 0.05,
-    }
-    return make_plan(**wanted | changes)
+    counts = {"colluders": 2, "min_survivors": 14, "quorum": 16, "max_dropout": 0.2, "adversarial": 0.05}
+    wanted = {"dim": 2048, "bits": 24, "epsilon": 6.0, "delta": 1e-6, "rounds": 2} | counts
+    return plan_for(changes.pop("clients", 20), mechanism=mechanism, **wanted | changes)
 
 
 def summed(plan: Plan, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
@@ -56,7 +44,7 @@ def test_the_sum_has_the_planned_noise(mechanism: str, keyed: Keyed) -> None:
     total = summed(plan, updates, keyed(mechanism))
     decoded = Encoder(plan, SEED).decode(total, 15, keyed("coordinator") if mechanism == "gaussian" else None)
     error = (decoded.mean - updates.mean(axis=0)) * 15
-    # The central Gaussian is sized for the sum itself: the same whoever survives.
+    # The central Gaussian is sized for the sum itself: the same for all survivors.
     noise = plan.central_stddev if mechanism == "gaussian" else plan.local_stddev * math.sqrt(15)
     expected = math.sqrt(noise**2 + 15 * plan.granularity**2 / 6)
     assert float(error.std()) == pytest.approx(expected, rel=4.9 / math.sqrt(2 * error.size) + 0.01)
@@ -69,7 +57,7 @@ def test_mechanisms_differ_in_whom_they_trust() -> None:
     """At one target: a trusted coordinator needs the least noise in a sum, no trust at all the most."""
     noise = {name: plan_of(name).full_stddev for name in VECTOR_MECHANISMS}
     assert noise["gaussian"] < noise["ddgauss"] <= noise["skellam"] * 1.001 < noise["local-gaussian"]
-    # Two colluders and five dropouts of twenty: 20 / 12 of the noise that everybody's survival would need.
+    # Two colluders and five dropouts of twenty: 20 / 12 of the noise that survival of all would need.
     assert noise["ddgauss"] / noise["gaussian"] == pytest.approx(math.sqrt(20 / 12), rel=0.01)
     # Each report hides by itself what the others would hide together, and hides it from any other update.
     assert noise["local-gaussian"] / noise["gaussian"] == pytest.approx(2 * math.sqrt(20), rel=0.01)

@@ -10,8 +10,8 @@ import pytest
 
 from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder
-from mechanisms.plan import make_plan
 from mechanisms.sketch import sketch_shape
+from tests.mechanisms.conftest import plan_for
 
 DIM, CLIENTS = 4096, 20
 
@@ -45,23 +45,10 @@ def test_the_noisiest_layer_and_a_sketch() -> None:
 
 
 def noised(survivors: int, *, update: Any = None, **changes: Any) -> tuple[float, Any]:
-    """What is stated, and the error of the mean of one update sent by so many."""
-    wanted: dict[str, Any] = {
-        "mechanism": "ddgauss",
-        "clients": CLIENTS,
-        "dim": DIM,
-        "bits": 24,
-        "clip": 1.0,
-        "epsilon": 6.0,
-        "delta": 1e-6,
-        "rounds": 2,
-        "colluders": 2,
-        "min_survivors": 14,
-        "quorum": 14,
-        "max_dropout": 0.2,
-        "adversarial": 0.05,
-    }
-    plan = make_plan(**wanted | changes)
+    """What is stated, and the error of the mean of one update that all survivors send."""
+    counts = {"colluders": 2, "min_survivors": 14, "quorum": 14, "max_dropout": 0.2, "adversarial": 0.05}
+    wanted = {"dim": DIM, "bits": 24, "epsilon": 6.0, "delta": 1e-6, "rounds": 2} | counts
+    plan = plan_for(CLIENTS, **wanted | changes)
     encoder = Encoder(plan, os.urandom(32))
     sent = np.zeros(DIM) if update is None else update
     total = np.zeros(plan.padded_dim, dtype=np.uint64)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mechanisms.calibration import VARIANCE_DENOMINATOR
 from mechanisms.plan import InfeasiblePlan, Plan, assumed_colluders, make_plan, verify_plan
 from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
+from tests.mechanisms.conftest import plan_for
 
 Arguments = dict[str, Any]
 
@@ -67,20 +68,10 @@ def test_the_target_is_never_exceeded(
 ) -> None:
     survivors = max(1, math.floor(clients * share))
     try:
-        plan = make_plan(
-            clients=clients,
-            dim=dim,
-            bits=bits,
-            clip=0.3,
-            epsilon=epsilon,
-            delta=delta,
-            rounds=rounds,
-            colluders=survivors // 10,
-            min_survivors=survivors,
-            quorum=clients,
-            max_dropout=0.1,
-            adversarial=0.0,
-            beta=beta,
+        plan = plan_for(
+            clients,
+            **{"dim": dim, "bits": bits, "clip": 0.3, "epsilon": epsilon, "delta": delta, "rounds": rounds},
+            **{"colluders": survivors // 10, "min_survivors": survivors, "max_dropout": 0.1, "beta": beta},
         )
     except InfeasiblePlan as problem:
         if not problem.reason or not problem.suggestion:
@@ -93,7 +84,7 @@ def test_the_target_is_never_exceeded(
 
 
 def test_noise_sized_for_all_clients_is_refused(demo: Arguments) -> None:
-    """The naive plan: everybody is assumed to survive and nobody to collude, then the minimum is lowered."""
+    """The naive plan: all are assumed to survive and none to collude, then the minimum is lowered."""
     naive = make_plan(**demo | {"colluders": 0, "adversarial": 0.0, "min_survivors": 100, "quorum": 100})
     assert naive.planned_epsilon <= 8
     with pytest.raises(InfeasiblePlan, match="exceeds the target"):
@@ -161,20 +152,7 @@ def published(
 def test_the_published_calibration_agrees_with_an_independent_solution(
     n: int, d: int, bits: int, clip: float, epsilon: float, rounds: int
 ) -> None:
-    plan = make_plan(
-        clients=n,
-        dim=d,
-        bits=bits,
-        clip=clip,
-        epsilon=epsilon,
-        delta=1e-5,
-        rounds=rounds,
-        colluders=0,
-        min_survivors=n,
-        quorum=n,
-        max_dropout=0.0,
-        adversarial=0.0,
-    )
+    plan = plan_for(n, dim=d, bits=bits, clip=clip, epsilon=epsilon, rounds=rounds)
     granularity, stddev = published(n, d, bits, clip, epsilon, 1e-5, rounds, 4.0)
     assert plan.granularity == pytest.approx(granularity, rel=1e-6)
     assert plan.local_stddev == pytest.approx(stddev, rel=1e-6)

@@ -1,4 +1,4 @@
-"""PLD figures against exact ones, from above, and the choice among valid bounds."""
+"""PLD figures against exact ones, from above."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mechanisms.gaussian_exact import gaussian_epsilon
-from mechanisms.pld import best_gaussian_epsilon, poisson_gaussian_epsilon
+from mechanisms.pld import poisson_gaussian_epsilon
 from mechanisms.privacy_curves import rdp_to_epsilon
 
 pytest.importorskip("dp_accounting")
@@ -46,7 +46,6 @@ def test_without_sampling_it_is_the_exact_figure_from_above(z: float, rounds: in
         exact = gaussian_epsilon(z / math.sqrt(rounds), delta)
         bound = poisson_gaussian_epsilon(z, 1.0, rounds, delta)
         assert exact <= bound <= 1.002 * exact
-        assert best_gaussian_epsilon(z, 1.0, rounds, delta) == (exact, "exact")
 
 
 @pytest.mark.parametrize(("z", "q"), [(0.4, 0.05), (1.0, 0.01), (1.0, 0.5), (3.0, 0.2)])
@@ -80,31 +79,22 @@ def test_published_figures() -> None:
     assert poisson_gaussian_epsilon(0.8, 0.001, 5000, 1e-6) == pytest.approx(0.734, abs=2e-3)
 
 
-def test_the_best_bound_is_named_and_never_above_another() -> None:
+def test_it_is_below_the_other_bounds_where_it_resolves_anything() -> None:
     orders = np.arange(2.0, 100)
     for z, q, rounds in ((1.0, 0.01, 300), (0.6, 0.3, 10), (8.0, 0.9, 50)):
-        epsilon, name = best_gaussian_epsilon(z, q, rounds, 1e-6)
-        assert name == "pld"
-        assert epsilon == poisson_gaussian_epsilon(z, q, rounds, 1e-6)
+        epsilon = poisson_gaussian_epsilon(z, q, rounds, 1e-6)
         assert epsilon < gaussian_epsilon(z / math.sqrt(rounds), 1e-6)
         assert epsilon < rdp_to_epsilon(orders, rounds * orders / (2 * z * z), 1e-6)
-    # Where floating point leaves PLD nothing to say, the other bounds still do.
     assert poisson_gaussian_epsilon(4.0, 0.01, 1000, 1e-14) == math.inf
-    epsilon, name = best_gaussian_epsilon(4.0, 0.01, 1000, 1e-14)
-    assert name == "renyi"
-    assert 0 < epsilon < gaussian_epsilon(4.0 / math.sqrt(1000), 1e-14)
     assert poisson_gaussian_epsilon(0.01, 0.5, 2, 1e-6) == math.inf
-    assert best_gaussian_epsilon(0.01, 0.5, 2, 1e-6)[1] == "exact"
 
 
 @pytest.mark.filterwarnings("error")
 def test_nothing_sampled_costs_nothing_and_extremes_warn_of_nothing() -> None:
-    for arguments in ((1.0, 0.0, 10, 1e-5), (1.0, 0.5, 0, 1e-5)):
-        assert poisson_gaussian_epsilon(*arguments) == 0.0
-        assert best_gaussian_epsilon(*arguments) == (0.0, "exact")
-    assert 0 <= best_gaussian_epsilon(1e6, 0.5, 10, 1e-6)[0] < 1e-6
-    assert best_gaussian_epsilon(0.06, 0.5, 1, 1e-6)[0] < gaussian_epsilon(0.06, 1e-6)
-    assert best_gaussian_epsilon(1e-200, 0.5, 1, 1e-6)[0] == math.inf
+    assert poisson_gaussian_epsilon(1.0, 0.0, 10, 1e-5) == poisson_gaussian_epsilon(1.0, 0.5, 0, 1e-5) == 0.0
+    assert 0 <= poisson_gaussian_epsilon(1e6, 0.5, 10, 1e-6) < 1e-6
+    assert poisson_gaussian_epsilon(0.06, 0.5, 1, 1e-6) < gaussian_epsilon(0.06, 1e-6)
+    assert poisson_gaussian_epsilon(1e-200, 0.5, 1, 1e-6) == math.inf
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -117,14 +107,13 @@ def test_bad_arguments_are_refused() -> None:
     ):
         for value in values:
             arguments = (*good[:position], value, *good[position + 1 :])
-            for bound in (poisson_gaussian_epsilon, best_gaussian_epsilon):
-                with pytest.raises(ValueError, match=name):
-                    bound(*arguments)
+            with pytest.raises(ValueError, match=name):
+                poisson_gaussian_epsilon(*arguments)
 
 
 def test_dp_accounting_is_loaded_only_when_it_is_needed() -> None:
     script = (
-        "import sys, mechanisms.pld as pld; pld.best_gaussian_epsilon(1.0, 1.0, 5, 1e-5); "
+        "import sys, mechanisms.pld as pld; pld.poisson_gaussian_epsilon(1.0, 0.0, 5, 1e-5); "
         "assert not {'dp_accounting', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -13,12 +13,24 @@ from mechanisms.randomness import Keystream
 from mechanisms.rotation import (
     ROTATIONS,
     Rotation,
+    _sign_bits,
+    _transform,
     default_rotation,
     padded_dimension,
     rotation_layout,
-    rotation_signs,
-    walsh_hadamard,
 )
+
+
+def rotation_signs(seed: bytes, dim: int) -> np.ndarray:
+    """The diagonal of D, (dim,) of +1.0 and -1.0, as the rotation draws it."""
+    return np.where(np.unpackbits(_sign_bits(seed, dim), count=dim, bitorder="little"), -1.0, 1.0)
+
+
+def walsh_hadamard(vector: np.ndarray) -> np.ndarray:
+    """H x, not normalised, by the rotation's transform of one block."""
+    result = np.empty(vector.size)
+    _transform(lambda start, out: np.copyto(out, vector[start : start + out.size]), vector.size, result)
+    return result
 
 
 def sylvester(dim: int) -> np.ndarray:
@@ -102,13 +114,9 @@ def test_signs_are_balanced_and_depend_on_every_seed() -> None:
 
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError):
-        rotation_signs(bytes(31), 4)
+        Rotation(bytes(31), 4)
     with pytest.raises(ValueError):
         padded_dimension(0)
-    with pytest.raises(ValueError):
-        walsh_hadamard(np.zeros(3))
-    with pytest.raises(ValueError):
-        walsh_hadamard(np.zeros(0))
     rotation = Rotation(bytes(32), 5)
     with pytest.raises(ValueError):
         rotation.forward(np.zeros(8))

@@ -43,7 +43,7 @@ def sampled() -> Plan:
 def test_a_lottery_amplifies_for_readers_only(sampled: Plan) -> None:
     assert 3.999 < sampled.epsilon_released <= 4.0
     assert sampled.epsilon_coordinator > 3 * sampled.epsilon_released
-    assert sampled.epsilon_conditional < sampled.epsilon_released  # which is why nobody may take it for a guarantee
+    assert sampled.epsilon_conditional < sampled.epsilon_released  # which is why it is no guarantee
     assert sampled.planned_epsilon == sampled.epsilon_released
     assert sampled.budget_coordinator == pytest.approx(sampled.epsilon_coordinator)
     base = sampled.round_curve(sampled.h_min)
@@ -100,10 +100,10 @@ def charges(plan: Plan, rounds: int, survivors: int = 50) -> list[RoundCharge]:
 
 
 def test_both_epsilons_run_and_either_budget_stops(sampled: Plan) -> None:
-    account = Account(sampled, charges(sampled, 20))  # everybody of the 1,000 once
+    account = Account(sampled, charges(sampled, 20))  # each of the 1,000 once
     assert account.epsilon_of(0) == account.epsilon_coordinator()
     once = Account(sampled, charges(sampled, 1))
-    assert account.epsilon_coordinator() == pytest.approx(once.epsilon_coordinator())  # nobody took part twice
+    assert account.epsilon_coordinator() == pytest.approx(once.epsilon_coordinator())  # none took part twice
     assert account.epsilon_released() > once.epsilon_released()
     assert account.epsilon_released() < 4.0
     released = Account(sampled, charges(sampled, 100, 35))
@@ -141,7 +141,7 @@ def test_infeasible_sampling_is_refused(change: dict[str, Any], reason: str) -> 
     assert caught.value.suggestion
 
 
-def test_a_coordinators_epsilon_that_nobody_can_state_is_refused() -> None:
+def test_a_coordinators_epsilon_that_cannot_be_stated_is_refused() -> None:
     with pytest.raises(InfeasiblePlan, match="epsilon_coordinator"):
         make_plan(**WANTED | {"population": 10**7, "rounds": 10**5, "epsilon": 8.0})
 

@@ -13,10 +13,17 @@ from hypothesis.extra import numpy as hnp
 
 from mechanisms.clipping import clip_l2
 from mechanisms.privacy_curves import rounded_l2_bound
-from mechanisms.randomness import Keystream, RandomBytes
-from mechanisms.rounding import RoundingFailed, conditional_round, squared_norm, stochastic_round_block
+from mechanisms.randomness import Keystream, RandomBytes, WordSource
+from mechanisms.rounding import RoundingFailed, _Scratch, conditional_round, squared_norm
 
 VECTORS = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50))
+
+
+def stochastic_round_block(values: np.ndarray, source: WordSource) -> np.ndarray:
+    """One rounding, whatever its norm."""
+    rounded = np.empty(values.size, np.int64)
+    _Scratch(values.size).round(values, source, rounded)
+    return rounded
 
 
 def key_source(number: int) -> RandomBytes:

@@ -18,40 +18,26 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechanisms.baselines.binomial import (
-    BinomialEncoder,
-    BinomialPlan,
-    NotRenyi,
-    RoundingFailed,
-    binomial_epsilon,
-    plan_binomial,
-    renyi_curve,
-)
+from mechanisms.baselines.binomial import BinomialEncoder, NotRenyi, renyi_curve
 from mechanisms.baselines.binomial_noise import (
     EXACT_TRIALS,
     LARGEST_TRIALS,
     _theorem,
     binomial,
+    binomial_epsilon,
     binomial_weights,
     sensitivities,
     smallest_variance,
 )
+from mechanisms.baselines.binomial_plan import BinomialPlan, plan_binomial
 from mechanisms.lattice_noise import SAMPLER_DISTANCE, convolution_levels
-from mechanisms.noise_table import CELLS
 from mechanisms.randomness import RandomBytes
 from mechanisms.refusals import InfeasiblePlan
+from mechanisms.rounding import RoundingFailed
+from tests.mechanisms.conftest import DEMO
+from tests.mechanisms.lattice_laws import law_of, sample_of
 
-STATED: dict[str, Any] = {
-    "clients": 100,
-    "dim": 500,
-    "bits": 16,
-    "clip": 1.0,
-    "epsilon": 8.0,
-    "delta": 1e-5,
-    "rounds": 15,
-    "colluders": 5,
-    "min_survivors": 70,
-}
+STATED: dict[str, Any] = {name: DEMO[name] for name in DEMO if name not in ("quorum", "max_dropout", "adversarial")}
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +52,9 @@ def plan() -> BinomialPlan:
 def test_small_shares_have_the_binomial_law_exactly(trials: int) -> None:
     """Read off the tables: the cells of each lookup and what the last one leaves, as fractions."""
     (table,) = binomial(trials).tables
-    law = {int(y): Fraction(0) for y in table.values}
-    left = Fraction(1)
-    for cells, full in table.lookups:
-        values, counts = np.unique(cells[:full], return_counts=True)
-        for value, count in zip(values, counts, strict=True):
-            law[int(value)] += left * Fraction(int(count), CELLS)
-        left *= Fraction(CELLS - full, CELLS)
-    if left:
-        rest = [b - a for a, b in pairwise([0, *table.cumulative])]
-        for value, weight in zip(table.values, rest, strict=True):
-            law[int(value)] += left * Fraction(weight, table.cumulative[-1])
-    assert law == {y: Fraction(math.comb(trials, trials // 2 + y), 2**trials) for y in law}
-    assert sum(law.values()) == 1
+    exact = {int(y): Fraction(math.comb(trials, trials // 2 + int(y)), 2**trials) for y in table.values}
+    assert law_of(table) == exact
+    assert sum(exact.values()) == 1
 
 
 @pytest.mark.parametrize("trials", [EXACT_TRIALS + 2, 20_000])
@@ -127,16 +103,10 @@ def test_double_precision_weights_are_not_exact() -> None:
     assert off > SAMPLER_DISTANCE * 2**60
 
 
-def draws(trials: int, size: int, source: RandomBytes) -> np.ndarray:
-    sample = np.zeros(size, np.int64)
-    binomial(trials).add(sample, source)
-    return sample
-
-
 @pytest.mark.parametrize("trials", [2, 100, 3000, 4_000_000])
 def test_samples_follow_the_law(trials: int, keyed: Callable[[str], RandomBytes]) -> None:
     size = 1 << 18
-    sample = draws(trials, size, keyed(f"binomial {trials}"))
+    sample = sample_of(binomial(trials), size, keyed(f"binomial {trials}"))
     half = trials // 2
     edges = np.unique(stats.binom.ppf(np.linspace(0, 1, 41)[1:-1], trials, 0.5).astype(np.int64) - half)
     inner = stats.binom.cdf(edges + half, trials, 0.5)

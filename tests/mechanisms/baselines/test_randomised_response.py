@@ -159,21 +159,11 @@ def test_the_plan_meets_its_target(plan: ResponsePlan) -> None:
     [(1, 100, 70), (30, 10_000, 7000), (30, 1_000_000, 700_000), (1000, 500, 400)],
 )
 def test_plans_over_rounds_never_exceed_the_target(rounds: int, clients: int, min_survivors: int) -> None:
-    found = plan_response(
-        categories=3, clients=clients, epsilon=1.0, delta=1e-6, colluders=5, min_survivors=min_survivors, rounds=rounds
-    )
+    stated = STATED | {"categories": 3, "clients": clients, "colluders": 5, "min_survivors": min_survivors}
+    found = plan_response(**stated, rounds=rounds)
     assert found.central_epsilon <= 1.0
     for kind in ("basic", "advanced"):
-        other = plan_response(
-            categories=3,
-            clients=clients,
-            epsilon=1.0,
-            delta=1e-6,
-            colluders=5,
-            min_survivors=min_survivors,
-            rounds=rounds,
-            composition=kind,
-        )
+        other = plan_response(**stated, rounds=rounds, composition=kind)
         assert other.central_epsilon <= 1.0
         assert other.local_epsilon <= found.local_epsilon
 

@@ -36,7 +36,7 @@ def exact_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
 
 
 def binary_histograms(local_epsilon: float, reports: int, ones: int) -> tuple[np.ndarray, np.ndarray]:
-    """Laws of the number of ones among ``reports`` binary responses, hers of 0 against of 1, ``ones`` of the others'
+    """Laws of the number of ones among ``reports`` binary responses, one of 0 against of 1, ``ones`` of the others'
     values being 1. With two categories this *is* the shuffled multiset, exactly.
     """
     true = 1 / (1 + math.exp(-local_epsilon))
@@ -72,7 +72,7 @@ def ternary_histograms(local_epsilon: float, reports: int) -> tuple[np.ndarray, 
 
 def clone_pair(local_epsilon: float, reports: int) -> tuple[np.ndarray, np.ndarray]:
     """The pair that dominates every eps0-private randomiser in the proof: C ~ Bin(n - 1, e^-eps0) clones, A ~ Bin(C,
-    1/2) of them on one side, hers on that side with chance e^eps0 / (1 + e^eps0) or 1 / (1 + e^eps0).
+    1/2) of them on one side, the protected one on that side with chance e^eps0 / (1 + e^eps0) or 1 / (1 + e^eps0).
     """
     true = 1 / (1 + math.exp(-local_epsilon))
     clones = np.arange(reports)[:, None]
