@@ -31,10 +31,11 @@ from runtime.durable import StorageError
 from runtime.settings_file import ConfigurationError
 from secagg.roster import InvalidRoster, sign_roster
 from server.roster_file import UNDER_WAY, RosterFile
-from tests.fuzz.document_targets import AUTHORITY, NO_VERSION, client_certificate, tls_key, with_inner
-from tests.fuzz.mutations import change_bytes, change_text, indented, json_mutation, pem_mutation
+from tests.fuzz.document_targets import AUTHORITY, ENTRY, NO_VERSION, client_certificate, tls_key, with_inner
+from tests.fuzz.mutations import change_bytes, change_encoded, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.support.attempts_in_memory import authority, roster_of
+from tests.support.rounds_on_record import whole
 from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry
@@ -149,7 +150,7 @@ def change_toml(data: bytes, choose: Choices) -> bytes:
             name = _TOML_NAMES[choose.below(len(_TOML_NAMES))]
             return b"\n".join([*lines[:at], name + b" = " + _TOML_VALUES[choose.below(len(_TOML_VALUES))], *lines[at:]])
         case _:
-            return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
+            return change_encoded(data, choose)
 
 
 _TOML_NAMES: Final = (b"_env_file", b"_cli_parse_args", b"file", b"self", b"a.b", b'""', b"[x]", b"[[x]]")
@@ -192,12 +193,8 @@ def _private() -> bytes:
 def pair_seeds() -> Iterator[bytes]:
     yield _private() + client_certificate()
     yield _private() + with_inner(client_certificate(), *NO_VERSION).encode()
-    yield (
-        ec.derive_private_key(5, ec.SECP384R1()).private_bytes(
-            Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
-        )
-        + client_certificate()
-    )
+    form = Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    yield ec.derive_private_key(5, ec.SECP384R1()).private_bytes(*form) + client_certificate()
 
 
 # ---------------------------------------------------------------- the coordinator's folder
@@ -206,15 +203,10 @@ def pair_seeds() -> Iterator[bytes]:
 def read_roster_folder(data: bytes) -> None:
     """What a crash may have left of a published roster, and a roster file that somebody copied."""
     folder = _folder("roster")
-    _put(folder / "roster.json", _old_roster())
+    _put(folder / "roster.json", sign_roster(roster_of(3), authority()))
     (folder / "enrolment").mkdir(exist_ok=True)
-    files = RosterFile(
-        folder / "roster.json",
-        folder / "lottery.json",
-        folder / "enrolment",
-        study="test",
-        authority_public=AUTHORITY,
-    )
+    places = folder / "roster.json", folder / "lottery.json", folder / "enrolment"
+    files = RosterFile(*places, study="test", authority_public=AUTHORITY)
     quiet = SimpleNamespace(warning=lambda *_, **__: None, info=lambda *_, **__: None)
     kept, server.roster_file.log = server.roster_file.log, quiet
     try:
@@ -231,11 +223,6 @@ def read_roster_folder(data: bytes) -> None:
         server.roster_file.log = kept
         for left in (folder / "enrolment" / UNDER_WAY, folder / "lottery.json"):
             left.unlink(missing_ok=True)
-
-
-@cache
-def _old_roster() -> bytes:
-    return sign_roster(roster_of(3), authority())
 
 
 def roster_folder_seeds() -> Iterator[bytes]:
@@ -275,36 +262,16 @@ def read_head(data: bytes) -> None:
 @cache
 def _ledger() -> tuple[bytes, bytes]:
     """A participant's ledger with one row, and the file beside it."""
-    from tests.support.rounds_on_record import whole
-
     path = _folder("made") / "ledger.sqlite"
     if not path.exists():
         ledger = Ledger(path, About(PARTICIPANT, mark="0" * 32), create=True)
-        entry = make_entry(
-            whole(7).plan,
-            study="s",
-            study_sha256=bytes(32),
-            round=1,
-            attempt=1,
-            identity=bytes(32),
-            data="0" * 64,
-            clock=lambda: 1.5,
-        )
-        ledger.append(entry).result()
+        ledger.append(make_entry(whole(7).plan, identity=bytes(32), data="0" * 64, **ENTRY)).result()
         ledger.close()
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("PRAGMA page_size = 512")
             connection.execute("VACUUM")
     return path.read_bytes(), head_file(path).read_bytes()
-
-
-def ledger_seeds() -> Iterator[bytes]:
-    yield _ledger()[0]
-
-
-def head_seeds() -> Iterator[bytes]:
-    yield _ledger()[1]
 
 
 def read_checkpoint(data: bytes) -> None:
@@ -336,7 +303,7 @@ TARGETS: Final = (
     Target("identity_key", read_identity, identity_seeds, pem_mutation, 4096),
     Target("client_certificate", read_pair, pair_seeds, pem_mutation, 8192),
     Target("roster_folder", read_roster_folder, roster_folder_seeds, change_bytes, 4096),
-    Target("ledger_file", read_ledger_file, ledger_seeds, _some_bytes, 64 << 10),
-    Target("ledger_head", read_head, head_seeds, json_mutation(indented), 1024),
+    Target("ledger_file", read_ledger_file, lambda: [_ledger()[0]], _some_bytes, 64 << 10),
+    Target("ledger_head", read_head, lambda: [_ledger()[1]], json_mutation(indented), 1024),
     Target("checkpoint", read_checkpoint, checkpoint_seeds, _some_bytes, 8192),
 )

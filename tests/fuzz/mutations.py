@@ -68,6 +68,11 @@ def change_text(text: str, choose: Choices) -> str:
             return text[:at] + "0123456789abcdef+/=-._"[choose.below(22)] + text[at + 1 :]
 
 
+def change_encoded(data: bytes, choose: Choices) -> bytes:
+    """`change_text` of UTF-8."""
+    return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
+
+
 # ---------------------------------------------------------------- JSON
 
 

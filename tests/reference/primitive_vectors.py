@@ -42,22 +42,12 @@ LOW_ORDER += [(u + 2**255).to_bytes(32, "little") for u in (0, 1)]
 
 def setting_json(agreed: Setting) -> Case:
     """A setting as it stands in a vector."""
-    return {
-        "study": agreed.study,
-        "roster_version": agreed.roster_version,
-        "roster": [{"identity": identity, "host": host} for identity, host in agreed.roster],
-        "round": agreed.round,
-        "attempt": agreed.attempt,
-        "study_digest": agreed.study_digest,
-        "model_digest": agreed.model_digest,
-        **vars(agreed.numbers),
-        **(sharing_json(agreed.sharing) if agreed.sharing else {}),
-    }
-
-
-def sharing_json(sharing: tuple[int, int]) -> Case:
-    """Degree and threshold that a vector states itself, for rings too small for the rule."""
-    return {"sharing": dict(zip(("degree", "threshold"), sharing, strict=True))}
+    roster = [{"identity": identity, "host": host} for identity, host in agreed.roster]
+    stated = {**vars(agreed), "roster": roster}
+    numbers, sharing = stated.pop("numbers"), stated.pop("sharing")
+    if sharing:  # degree and threshold, for rings too small for the rule
+        return {**stated, **vars(numbers), "sharing": dict(zip(("degree", "threshold"), sharing, strict=True))}
+    return {**stated, **vars(numbers)}
 
 
 # ---------------------------------------------------------------- hashing.json
@@ -103,16 +93,11 @@ def context_vectors() -> Case:
         "another adversary": replace(base, numbers=replace(base.numbers, adversary="semi-malicious")),
         "the weakest adversary": replace(base, numbers=replace(base.numbers, adversary="curious")),
     }
-    round_contexts = [
-        {
-            "name": name,
-            "setting": setting_json(one),
-            "numbers": one.numbers.encoded(),
-            "roster_digest": setting.roster_digest(one.study, one.roster_version, one.roster),
-            "round_context": one.round_context(),
-        }
-        for name, one in settings.items()
-    ]
+    round_contexts = []
+    for name, one in settings.items():
+        roster_digest = setting.roster_digest(one.study, one.roster_version, one.roster)
+        case = {"name": name, "setting": setting_json(one), "numbers": one.numbers.encoded()}
+        round_contexts.append({**case, "roster_digest": roster_digest, "round_context": one.round_context()})
     assert len({case["round_context"] for case in round_contexts}) == len(settings)
 
     context = base.round_context()
@@ -230,40 +215,23 @@ def key_vectors() -> Case:
     }
     nonces = listed_bytes("client nonce", 32), listed_bytes("server nonce", 32)
     digests = [listed_bytes(f"digest {i}", 32) for i in range(2)]
-    statements = {
-        "session": setting.session_statement("test-vectors", alice, *nonces),
-        "advertisement": setting.advertisement_statement(round_context, alice, *keys),
-        "dealing": setting.dealing_statement(context, alice, *digests),
-        "upload": setting.upload_statement(context, alice, digests[0], [alice, bob]),
-        "survivors": setting.survivor_statement(context, [alice, bob], [bob]),
-    }
-    fields: dict[str, Case] = {
-        "session": {"study": "test-vectors", "identity": alice, "client_nonce": nonces[0], "server_nonce": nonces[1]},
-        "advertisement": {
-            "round_context": round_context,
-            "identity": alice,
-            "mask_key": keys[0],
-            "channel_key": keys[1],
-        },
-        "dealing": {
-            "cohort_context": context,
-            "identity": alice,
-            "root": digests[0],
-            "seed_commitment": digests[1],
-        },
-        "upload": {"cohort_context": context, "identity": alice, "sha256": digests[0], "u2": [alice, bob]},
-        "survivors": {"cohort_context": context, "u2": [alice, bob], "u3": [bob]},
-    }
-    signed = [
-        {
-            "kind": kind,
-            **fields[kind],
-            "statement": statement,
-            "identity_private": seeds[0],
-            "signature": curves.ed25519_sign(seeds[0], statement),
-        }
-        for kind, statement in statements.items()
-    ]
+    advertised = {"round_context": round_context, "identity": alice, "mask_key": keys[0], "channel_key": keys[1]}
+    dealt = {"cohort_context": context, "identity": alice, "root": digests[0], "seed_commitment": digests[1]}
+    uploaded = {"cohort_context": context, "identity": alice, "sha256": digests[0], "u2": [alice, bob]}
+    survived = {"cohort_context": context, "u2": [alice, bob], "u3": [bob]}
+    session = {"study": "test-vectors", "identity": alice, "client_nonce": nonces[0], "server_nonce": nonces[1]}
+    signed: list[Case] = []
+    for kind, fields, statement in (
+        ("session", session, setting.session_statement("test-vectors", alice, *nonces)),
+        ("advertisement", advertised, setting.advertisement_statement(round_context, alice, *keys)),
+        ("dealing", dealt, setting.dealing_statement(context, alice, *digests)),
+        ("upload", uploaded, setting.upload_statement(context, alice, digests[0], [alice, bob])),
+        ("survivors", survived, setting.survivor_statement(context, [alice, bob], [bob])),
+    ):
+        signature = curves.ed25519_sign(seeds[0], statement)
+        secret_of = {"identity_private": seeds[0], "signature": signature}
+        signed.append({"kind": kind, **fields, "statement": statement, **secret_of})
+    statements = {case["kind"]: case["statement"] for case in signed}
     good = curves.ed25519_sign(seeds[0], statements["upload"])
     wrong = (
         ("a bit of the signature changed", alice, flip(good, 33), statements["upload"]),

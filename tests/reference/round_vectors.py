@@ -94,45 +94,47 @@ def deal_again(dealer: Participant, shares: list[list[int]], commitment: bytes) 
     return dealer.deal(shares, commitment)
 
 
-class SharesAnotherMaskKey(Participant):
+class Crook(Participant):
+    """Deals other shares after it has drawn the right ones, and commits to the seed of the right ones."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        return deal_again(self, self.crooked(), seed_commitment(self.seed, self.context, self.identity))
+
+    def shared(self, secrets: list[int], degree_more: int = 0) -> list[list[int]]:
+        """Shares of other secrets: 16 symbols of each kind."""
+        return share(secrets, self.threshold + degree_more, self.points, self.stream)
+
+    def crooked(self) -> list[list[int]]:
+        raise NotImplementedError
+
+
+class SharesAnotherMaskKey(Crook):
     """Deals shares of a mask key that it didn't advertise."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        secrets = random_symbols(32, self.stream)
-        shares = share(secrets, self.threshold, self.points, self.stream)
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return self.shared(random_symbols(32, self.stream))
 
 
-class CommitsToAnotherSeed(Participant):
+class CommitsToAnotherSeed(Crook):
     """Deals shares of a self-mask seed that it isn't committed to."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        secrets = [*self.mask_secret, *random_symbols(16, self.stream)]
-        shares = share(secrets, self.threshold, self.points, self.stream)
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return self.shared([*self.mask_secret, *random_symbols(16, self.stream)])
 
 
-class SharesAtAnotherThreshold(Participant):
+class SharesAtAnotherThreshold(Crook):
     """Deals by polynomials of one degree more, so that the threshold's shares rebuild something else."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        secrets = [*self.mask_secret, *random_symbols(16, self.stream)]
-        shares = share(secrets, self.threshold + 1, self.points, self.stream)
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return self.shared([*self.mask_secret, *random_symbols(16, self.stream)], degree_more=1)
 
 
-class CommitsToASymbolOutside(Participant):
-    """Commits to shares with a symbol of 65521: those of others it seals, its own it reveals."""
+class CommitsToASymbolOutside(Crook):
+    """Commits to shares with a symbol of 65521: it seals those of others, and reveals its own."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        shares = share([0] * 32, self.threshold, self.points, self.stream)
-        for row in shares:
-            row[0] = row[16] = P
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return [[P, *row[1:16], P, *row[17:]] for row in self.shared([0] * 32)]
 
 
 # ---------------------------------------------------------------- rounds.json
