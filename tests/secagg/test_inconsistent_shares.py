@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import combinations
 
 import numpy as np
@@ -39,6 +40,13 @@ def rebuilt(xs: list[int], shares: Symbols, wrong: frozenset[int], threshold: in
     return shamir.combine([xs[row] for row in good], shares[good], threshold)
 
 
+def found_and_put_right(xs: list[int], shares: Symbols, threshold: int, wrong: Iterable[int], secret: Symbols) -> None:
+    """Exactly these rows are found, and the others rebuild the secret."""
+    found = inconsistent_points(xs, shares, threshold)
+    assert found == {xs[row] for row in wrong}
+    np.testing.assert_array_equal(rebuilt(xs, shares, found, threshold), secret)
+
+
 @pytest.mark.parametrize(("holders", "threshold"), [(6, 2), (7, 5), (9, 6), (12, 5), (20, 11), (31, 20), (60, 33)])
 def test_as_many_as_can_be_found_are_found(holders: int, threshold: int) -> None:
     secret, xs, shares = dealt(holders, threshold)
@@ -46,18 +54,14 @@ def test_as_many_as_can_be_found_are_found(holders: int, threshold: int) -> None
     for count in range((holders - threshold) // 2 + 1):
         rows = rng.sample(range(holders), count)
         spoilt = spoil(shares, rows, rng)
-        found = inconsistent_points(xs, spoilt, threshold)
-        assert found == {xs[row] for row in rows}
-        np.testing.assert_array_equal(rebuilt(xs, spoilt, found, threshold), secret)
+        found_and_put_right(xs, spoilt, threshold, rows, secret)
 
 
 def test_wherever_they_stand() -> None:
     secret, xs, shares = dealt(9, 5)
     for rows in combinations(range(9), 2):
         spoilt = spoil(shares, list(rows), random.Random(str(rows)))
-        found = inconsistent_points(xs, spoilt, 5)
-        assert found == {xs[row] for row in rows}
-        np.testing.assert_array_equal(rebuilt(xs, spoilt, found, 5), secret)
+        found_and_put_right(xs, spoilt, 5, rows, secret)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -74,12 +78,10 @@ def test_any_wrong_symbols_of_so_few(threshold: int, spare: int, seed: int, wron
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))
     rows = rng.sample(range(holders), min(wrong, spare // 2))
     spoilt = spoil(shares, rows, rng, symbols)
-    found = inconsistent_points(xs, spoilt, threshold)
     if spare < 2:
-        assert found is None
+        assert inconsistent_points(xs, spoilt, threshold) is None
         return
-    assert found == {xs[row] for row in rows}
-    np.testing.assert_array_equal(rebuilt(xs, spoilt, found, threshold), secret)
+    found_and_put_right(xs, spoilt, threshold, rows, secret)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -121,9 +123,7 @@ def test_one_more_made_to_fit_another_polynomial_leads_to_that_one(holders: int,
     most = (holders - threshold) // 2
     for count in range(holders - most, holders + 1):
         mixed = np.concatenate([theirs[:count], shares[count:]])
-        found = inconsistent_points(xs, mixed, threshold)
-        assert found == set(xs[count:])
-        np.testing.assert_array_equal(rebuilt(xs, mixed, found, threshold), other)
+        found_and_put_right(xs, mixed, threshold, range(count, holders), other)
         assert (other != secret).any()
 
 
