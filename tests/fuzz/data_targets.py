@@ -1,7 +1,6 @@
-"""Data of others: files that a participant or a coordinator brings, published formats, prepared sets.
+"""Foreign data: files of a participant or a coordinator, published formats, prepared sets.
 
-HDF5 is read by h5py, which isn't ours, and is not among them. What ``sordino data prepare`` takes out of packages is
-pinned by its SHA-256 before anything reads it.
+HDF5 is not included: h5py reads it. Packages of ``sordino data prepare`` are pinned by SHA-256 before they are read.
 """
 
 from __future__ import annotations
@@ -85,10 +84,7 @@ def leaf_seeds() -> Iterator[bytes]:
 
 def _read_own(suffix: str) -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
-        """Examples, the same for a participant's eyes, or `DatasetError` that names the file.
-
-        A participant's file is either read both ways, for statistics and for models, or neither: its form decides.
-        """
+        """Examples, read the same for statistics and for models, or `DatasetError` that names the file."""
         path = _put(_folder("own") / f"mine{suffix}", data)
         readings = (read_own, partial(read_held, statistics=False), partial(read_held, statistics=True))
         found: list[Dataset | None] = []

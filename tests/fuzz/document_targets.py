@@ -1,7 +1,6 @@
-"""Documents of others: JSON that somebody signed or hashed, rows and models, codes that are typed.
+"""Foreign documents: signed or hashed JSON, rows and models, typed codes.
 
-Behind the check of a signature there is more to read. Signed documents are therefore read twice: as they are, and with
-every signature taken for good.
+Signed documents are read twice, as they are and with every signature accepted: there is code behind that check.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Files that may be damaged, or were written by somebody else: settings, keys, certificates, rosters, databases.
-
-A file is put into a folder of this process, in the place in which the code looks for it.
-"""
+"""Damaged or foreign files: settings, keys, certificates, rosters, databases; each in a folder of this process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Changes of an input that leave its form intact: of bytes, of JSON text, of protobuf messages.
 
 A fuzzer that flips bits rarely gets past the parser. These change one value inside a document, or one field inside a
-message, and write the whole again. Every decision comes from `Choices`: random ones when a fuzzer mutates inputs, those
-of the input itself where it is a script of changes.
+message, and write the whole again. `Choices` decides: at random in a fuzzer, or by an input that is a script.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Test vectors of what a participant refuses, and of what costs a dealer a share. They start from the round "five".
 
-A case states the whole message; the reference itself is made to refuse it, and what it says is what the vector says.
+A case states the whole message; the vector states the refusal by the reference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Test vectors of what is refused on a ring, and without signatures. They start from two rounds of ring_rounds.json.
 
-A case states the whole message; the reference itself is made to refuse it, and what it says is what the vector says.
+A case states the whole message; the vector states the refusal by the reference.
 """
 
 from __future__ import annotations

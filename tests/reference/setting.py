@@ -58,16 +58,13 @@ class Numbers:
             raise Refused("InvalidParameters")
 
     def majority(self, u1: int) -> int:
-        """floor((|u1| + A) / 2) + 1, with A at least 2 where u1 has fewer than 64 members.
-
-        As many signatures over the survivor sets open an answer; on the complete graph as many shares rebuild a secret.
-        """
+        """Signatures needed, and shares on the complete graph: floor((|u1| + A) / 2) + 1, with A >= 2 below 64."""
         a = max(self.colluders, 2) if u1 < 64 else self.colluders
         return (u1 + a) // 2 + 1
 
     @property
     def liars(self) -> int:
-        """More than so many participants who say the same of somebody can't all be lying."""
+        """Of more participants than this that report the same, one is honest."""
         return max(self.colluders, 2) if self.cohort < 64 else self.colluders
 
     def sharing(self, u1: int) -> tuple[int, int]:

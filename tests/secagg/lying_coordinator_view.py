@@ -1,6 +1,6 @@
 """For lying_coordinator_machine.py: what an honest participant answers, and what the adversary knows of one cohort.
 
-What a participant answers depends on what it was told and on nothing else, so it is computed once and remembered.
+An answer depends only on the messages to the participant, so it is computed once and cached.
 """
 
 from __future__ import annotations
@@ -194,10 +194,10 @@ class View(Cohort):
         return len(self.shares.get((dealer, kind), {})) >= self.graph.threshold
 
     def openable(self, honest: frozenset[int]) -> list[frozenset[int]]:
-        """The smallest sets of honest inputs whose sum opens; any other that opens is made of these.
+        """The smallest sets of honest inputs whose sum opens; any other that opens is a union of these.
 
-        A member's own mask must be known. Two members are tied where the mask between them is not: then neither
-        opens without the other, and one that is tied to somebody outside opens not at all.
+        A member's self mask must be known. An unknown mask ties two members: neither opens without the other, and a
+        member that is tied to one outside does not open.
         """
         bare = {who for who in honest & self.uploads.keys() if self.known(who, SELF_MASK_SEED)}
         ties = {

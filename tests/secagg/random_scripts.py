@@ -1,19 +1,18 @@
-"""Random scripts for both sides of the protocol, joined: as many as you like, on all cores.
+"""Random scripts for both sides of the protocol, in any number, on all cores.
 
     python -m tests.secagg.random_scripts --scripts 10000 --seed 7
     python -m tests.secagg.random_scripts --naive --budget 1000
 
 A script is one run of a machine of test_state_machines.py: hypothesis chooses what happens to real participants and a
-real coordinator, and after each step every claim of that machine is held against what there is. Exit code 1, and the
-script's steps, if one doesn't hold.
+real coordinator, and each step checks every claim of that machine. A broken claim is exit code 1, with its steps.
 
-With ``--naive`` the checks of both sides are taken out one after the other, and scripts are played until a claim is
-broken: then the check is missed. Exit code 1 if some check is missed neither by a script nor by an attack that a test
-names for it; the last lines say which. Checks of what the caller hands in, not a peer, are listed and not taken out.
+With ``--naive`` the checks of both sides are removed one at a time, and scripts are played until a claim is broken: the
+check is missed. Exit code 1 if neither a script nor an attack that a test names for it misses a check; the last lines
+list these. Checks of the caller's own arguments are listed and not removed.
 
-The number of scripts is rounded up so that each kind gets as many; besides them hypothesis plays, and we count, those
-that it gives up half-way: up to a quarter more. The same seed plays the same scripts on the same version of hypothesis;
-a batch that breaks a claim can be played alone.
+The number of scripts is rounded up so that each kind gets equally many; hypothesis gives up to a quarter more up
+half-way, which are counted as well. The same seed plays the same scripts on the same version of hypothesis, and a batch
+that breaks a claim can be played alone.
 """
 
 from __future__ import annotations

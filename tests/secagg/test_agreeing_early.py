@@ -15,11 +15,7 @@ Act = Callable[[int, Any, Any], None]
 
 
 class Watched(Attempt):
-    """Something happens before each participant gets the shares of its neighbours, and perhaps after it has masked.
-
-    Args:
-        before, after: are called with the participant, its phase and the message.
-    """
+    """Calls `before` and `after` around the masking of each participant, with it, its phase and the message."""
 
     def __init__(self, members: int, before: Act, after: Act = lambda *_: None, **lost: int) -> None:
         super().__init__(make_config(members), Script(up=dict.fromkeys(lost.items(), "lose")))

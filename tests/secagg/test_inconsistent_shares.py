@@ -87,9 +87,9 @@ def test_any_wrong_symbols_of_so_few(threshold: int, spare: int, seed: int, wron
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(threshold=st.integers(2, 9), spare=st.integers(2, 8), seed=st.integers(0, 2**32), more=st.integers(1, 5))
 def test_more_than_can_be_told_are_never_taken_for_the_secret(threshold: int, spare: int, seed: int, more: int) -> None:
-    """Random errors beyond the bound: nothing, or another polynomial on which as many shares lie as the bound asks for.
+    """Random errors beyond the bound: None, or another polynomial with enough shares on it.
 
-    What that one rebuilds isn't the secret, which its commitment tells.
+    That one doesn't rebuild the secret, as the commitment shows.
     """
     holders, rng = threshold + spare, random.Random(seed)
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))

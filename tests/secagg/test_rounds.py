@@ -1,6 +1,4 @@
-"""Whole attempts in memory: whatever the network does, the sum is that of u3 or the attempt aborts, and what was
-revealed opens that one sum and nothing else.
-"""
+"""Whole attempts on a bad network: the sum is that of u3 or the attempt aborts, and no other sum opens."""
 
 from __future__ import annotations
 

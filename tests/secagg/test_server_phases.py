@@ -1,6 +1,4 @@
-"""Participants that send what they should not, against the real coordinator: each is refused, the phase stays as it
-was, and the others' sum comes out.
-"""
+"""Cheating participants against the real coordinator: each is refused, and the sum of the others comes out."""
 
 from __future__ import annotations
 

@@ -194,9 +194,7 @@ def test_inconsistent_shares_that_are_not_used_are_not_looked_for() -> None:
 
 
 def test_all_bad_dealers_are_named_at_once() -> None:
-    """So that the next attempt can leave all of them out: two with another seed, one of them a dropout with another
-    mask key, and one whose shares could be put right.
-    """
+    """So that the next attempt leaves all out: another seed, a dropout's other mask key, and one put right."""
     attempt = dealing_with(wrong_for(1), lost=(2,))
     attempt.tamper |= {
         (SHARE, who): lambda honest, who=who: crooked_shares(attempt, who, another_secret) for who in (0, 2)
@@ -283,10 +281,10 @@ def test_shares_of_a_kind_are_told_apart_by_type_and_not_by_content() -> None:
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_key_of_the_same_point_in_other_bytes_is_no_shortcut(stays: bool) -> None:
-    """X25519 ignores the top bit. A copied key with that bit set passes as another one; its owner still can't open
-    what is sealed for it, and its mask key can't be rebuilt from what it shares.
+    """X25519 ignores the top bit: a copied key with that bit set passes as another key.
 
-    If it stays, its masks don't cancel: the sum is as wrong as if it had lied about its input.
+    Its owner still can't open what is sealed for it, and its mask key can't be rebuilt. If it stays, its masks don't
+    cancel: the sum is as wrong as with a false input.
     """
     fates = {} if stays else {(MASK, BAD): "lose"}
     attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, 1, 2, 4, 5, 6, 7, 8]}, up=fates))
