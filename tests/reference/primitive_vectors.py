@@ -25,11 +25,7 @@ RFC_7748 = (
         "e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493",
         "95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957",
     ),
-    (
-        "0900000000000000000000000000000000000000000000000000000000000000",
-        "0900000000000000000000000000000000000000000000000000000000000000",
-        "422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079",
-    ),
+    ("09" + 31 * "00", "09" + 31 * "00", "422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079"),
 )
 ORDER_8 = (
     325606250916557431795983626356110631294008115727848805560023387167927233504,
@@ -118,16 +114,7 @@ def context_vectors() -> Case:
             for advert, digest in zip(adverts, digests, strict=True)
         ],
         "cohort_contexts": [{"round_context": context, **cohort} for cohort in cohorts],
-        "sets": [
-            {
-                "name": name,
-                "cohort_context": context,
-                "identities": identities[:count],
-                "digest": setting.set_digest(name, context, identities[:count]),
-            }
-            for name in ("u2", "u3")
-            for count in (1, 5)
-        ],
+        "sets": [set_case(name, context, identities[:count]) for name in ("u2", "u3") for count in (1, 5)],
         "unmasking_requests": [
             {
                 "signatures": [{"participant": who, "signature": signature} for who, signature in signatures],
@@ -139,6 +126,11 @@ def context_vectors() -> Case:
         "unsigned_unmasking_request": {**sets, "digest": setting.unsigned_request_digest(**sets)},
         "numbers": [number_case(*values) for values in NUMBERS],
     }
+
+
+def set_case(name: str, context: bytes, identities: list[bytes]) -> Case:
+    digest = setting.set_digest(name, context, identities)
+    return {"name": name, "cohort_context": context, "identities": identities, "digest": digest}
 
 
 ADVERTISED = (("mask_key", 32), ("channel_key", 32), ("signature", 64))
@@ -205,14 +197,8 @@ def key_vectors() -> Case:
         pairwise = setting.pairwise_mask_key(shared, (alice, keys[0]), (bob, keys[1]), bits, dim, context, vector)
         own = setting.self_mask_key(seed, alice, bits, dim, context, vector)
         masks.append({"bits": bits, "dim": dim, "vector": vector, "pairwise_mask_key": pairwise, "self_mask_key": own})
-    public = {
-        "round_context": round_context,
-        "cohort_context": context,
-        "low": {"identity": alice, "mask_key": keys[0]},
-        "high": {"identity": bob, "mask_key": keys[1]},
-        "symbols": symbols,
-        "shared": shared,
-    }
+    ends = {"low": {"identity": alice, "mask_key": keys[0]}, "high": {"identity": bob, "mask_key": keys[1]}}
+    public = {"round_context": round_context, "cohort_context": context, **ends, "symbols": symbols, "shared": shared}
     nonces = listed_bytes("client nonce", 32), listed_bytes("server nonce", 32)
     digests = [listed_bytes(f"digest {i}", 32) for i in range(2)]
     advertised = {"round_context": round_context, "identity": alice, "mask_key": keys[0], "channel_key": keys[1]}

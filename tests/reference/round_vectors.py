@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class Played:
-    """A round that was run by the reference on both sides, its participants and coordinator as they were at the end."""
+    """A round of the reference on both sides; participants and coordinator are in their last state."""
 
     def __init__(
         self,
@@ -38,9 +38,13 @@ class Played:
         self.coordinator = Coordinator(agreed)
         self.inputs = {who: input_of(agreed, who) for who in self.everybody}
         self.changed = sorted({who for _, who in change or {}})
-        self.record: Record = run_round(
-            self.participants, self.coordinator, self.inputs, silent, change, agreed.numbers.phases
-        )
+        sides = self.participants, self.coordinator, self.inputs
+        self.record: Record = run_round(*sides, silent, change, agreed.numbers.phases)
+
+    def participant(self, who: int) -> Case:
+        one = self.participants[who]
+        secret = {"identity_private": one.identity_seed, "identity": one.identity}
+        return {**secret, "randomness": one.stream.taken, "input": decimal(self.inputs[who])}
 
     def vector(self, name: str, about: str, *, downs_too: bool = True) -> Case:
         """As it stands in a file; what the coordinator says can be left out, as it follows from what it is told."""
@@ -63,15 +67,7 @@ class Played:
             **sets,
             "survivor_statement": coordinator.statement,
             "crooked": sorted({*self.crooks, *self.changed}),
-            "participants": [
-                {
-                    "identity_private": one.identity_seed,
-                    "identity": one.identity,
-                    "randomness": one.stream.taken,
-                    "input": decimal(self.inputs[who]),
-                }
-                for who, one in self.participants.items()
-            ],
+            "participants": [self.participant(who) for who in self.participants],
             "to_coordinator": record.to_coordinator,
             **({"to_participants": downs} if downs else {}),
             "refused": [{**refusal.stated(), "message": message} for refusal, message in record.refused],
@@ -220,9 +216,7 @@ def round_vectors() -> Case:
 def width_vectors() -> Case:
     """Small rounds of the widths that no other round has."""
     rounds = []
-    for bits in WIDTHS:
-        if bits in (12, 16, 20, 33):
-            continue
+    for bits in sorted(set(WIDTHS) - {12, 16, 20, 33}):
         agreed = setting_of(3, bits=bits, dim=19, round_=1 + bits, attempt=1)
         about = f"Three participants, values of {bits} bits."
         rounds.append(Played(agreed).vector(f"{bits} bits", about, downs_too=False))
