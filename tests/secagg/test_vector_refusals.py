@@ -142,20 +142,18 @@ def test_too_few(case: Case) -> None:
     assert caught.value.stated() == case["refused"]
 
 
-def protobuf(kind: str, message: Case) -> Any:
-    """A message as it comes from the wire; field names are those of proto/coordinator.proto."""
-    types = {
-        "advertisement": pb.Advertisement,
-        "cohort_keys": pb.CohortKeys,
-        "sealed_shares": pb.SealedShares,
-        "consistency": pb.ConsistencySignature,
-        "unmasking_request": pb.UnmaskingRequest,
-        "unmasking_reply": pb.UnmaskingReply,
-    }
-    return types[kind](**message)
+READERS = {  # field names of the vectors are those of proto/coordinator.proto
+    "advertisement": (pb.Advertisement, codec.read_advertisement),
+    "cohort_keys": (pb.CohortKeys, codec.read_cohort_keys),
+    "sealed_shares": (pb.SealedShares, codec.read_sealed_shares),
+    "consistency": (pb.ConsistencySignature, codec.read_consistency),
+    "unmasking_request": (pb.UnmaskingRequest, codec.read_unmasking_request),
+    "unmasking_reply": (pb.UnmaskingReply, codec.read_unmasking_reply),
+}
 
 
 @pytest.mark.parametrize("case", cases_of("malformed.json", "cases"))
 def test_malformed_messages(case: Case) -> None:
+    kind, read = READERS[case["kind"]]
     with pytest.raises(ERRORS[case["refused"]["error"]]):
-        getattr(codec, f"read_{case['kind']}")(protobuf(case["kind"], case["message"]))
+        read(kind(**case["message"]))
