@@ -1,7 +1,7 @@
 """Masks against single AES blocks, and sums against plain Python integers."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -159,21 +159,14 @@ def test_reduce_words() -> None:
 
 
 def test_threads_may_mask_at_once() -> None:
-    results: dict[int, np.ndarray] = {}
-
-    def work(index: int) -> None:
+    def work(index: int) -> np.ndarray:
         words = np.zeros(100_000, dtype=np.uint32)
         apply_masks(words, [(bytes([index]) * 16, 1)] * 3, 32)
-        results[index] = words
+        return words
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, words in results.items():
-        assert np.array_equal(words, mask_words(bytes([index]) * 16, 100_000, 32) * np.uint32(3))
-    assert len(results) == 4
+    with ThreadPoolExecutor(4) as pool:
+        for index, words in enumerate(pool.map(work, range(4))):
+            assert np.array_equal(words, mask_words(bytes([index]) * 16, 100_000, 32) * np.uint32(3))
 
 
 # --- limits and refusals ------------------------------------------------------------------------------------------
