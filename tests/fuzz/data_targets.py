@@ -138,11 +138,11 @@ def change_csv(data: bytes, choose: Choices) -> bytes:
             return b"\n".join([*lines[: at + 1], *lines[at:]])
         case 1 | 2:
             cells[choose.below(len(cells))] = _CELLS[choose.below(len(_CELLS))]
-            return b"\n".join([*lines[:at], b",".join(cells), *lines[at + 1 :]])
         case 3:
-            return b"\n".join([*lines[:at], b",".join(cells[:-1]), *lines[at + 1 :]])
+            cells.pop()
         case _:
             return change_encoded(data, choose)
+    return b"\n".join([*lines[:at], b",".join(cells), *lines[at + 1 :]])
 
 
 _CELLS: Final = (

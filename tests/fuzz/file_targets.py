@@ -133,21 +133,20 @@ def change_toml(data: bytes, choose: Choices) -> bytes:
     key, equals, _ = lines[at].partition(b"=")
     match choose.below(8):
         case 0:
-            return b"\n".join(lines[:at] + lines[at + 1 :])
+            del lines[at]
         case 1:
-            return b"\n".join([*lines, lines[at]])
+            lines.append(lines[at])
         case 2:
             other = choose.below(len(lines))
             lines[at], lines[other] = lines[other], lines[at]
-            return b"\n".join(lines)
         case 3 | 4 | 5 if equals:
             lines[at] = key + b"= " + _TOML_VALUES[choose.below(len(_TOML_VALUES))]
-            return b"\n".join(lines)
         case 6:
             name = _TOML_NAMES[choose.below(len(_TOML_NAMES))]
-            return b"\n".join([*lines[:at], name + b" = " + _TOML_VALUES[choose.below(len(_TOML_VALUES))], *lines[at:]])
+            lines.insert(at, name + b" = " + _TOML_VALUES[choose.below(len(_TOML_VALUES))])
         case _:
             return change_encoded(data, choose)
+    return b"\n".join(lines)
 
 
 _TOML_NAMES: Final = (b"_env_file", b"_cli_parse_args", b"file", b"self", b"a.b", b'""', b"[x]", b"[[x]]")
