@@ -27,9 +27,11 @@ from secagg.server_cohort import SignedSets
 from secagg.spot_checks import CHECK_ALL, sample_size, signatures_to_check
 from tests.support.attempts_in_memory import identities, make_config
 from tests.support.naive_variants import CLIENT, Side, changed
+from tests.support.small_rings import Rings
 
 MEMBERS, ME = 300, 7
-RING = ((MEMBERS, 20, 12),)
+RING: Rings = ((MEMBERS, 20, 12),)
+ON_BOTH_GRAPHS = pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
 CONTEXT = bytes(range(32))
 ROUNDS = 40  # of each attack: a naive participant falls for it nearly always
 
@@ -86,7 +88,7 @@ def test_every_entry_is_drawn_as_often_as_any_other() -> None:
 
 
 @cache
-def cohort_of(rings: tuple[tuple[int, int, int], ...]) -> Cohort:
+def cohort_of(rings: Rings) -> Cohort:
     config = make_config(MEMBERS, rings=rings)
     u1 = tuple(range(MEMBERS))
     return Cohort(config, CONTEXT, graph_of(u1, config.parameters, CONTEXT), ME, {}, os.urandom)
@@ -99,23 +101,22 @@ def signatures_over_everybody() -> dict[int, bytes]:
     return {who: key.sign(statement) for who, key in enumerate(identities(MEMBERS))}
 
 
-def asked(
-    signatures: Mapping[int, bytes], rings: tuple[tuple[int, int, int], ...] = (), client: Side = CLIENT
-) -> UnmaskingReply:
+def upload_of(who: int, cohort: Cohort) -> tuple[bytes, bytes]:
+    """A digest, signed as that of a vector that was masked in all of u1."""
+    key, u2 = identities(MEMBERS)[who], set_of(cohort.config, CONTEXT, "u2", cohort.u1)
+    return bytes(32), key.sign(upload_statement(CONTEXT, key.public, bytes(32), u2))
+
+
+def asked(signatures: Mapping[int, bytes], rings: Rings = (), client: Side = CLIENT) -> UnmaskingReply:
     """A participant that holds no shares is asked with these; u2 and u3 are everybody."""
     cohort = cohort_of(rings)
     everybody = Subset(to_bitmap(frozenset(cohort.u1), cohort.u1), cohort.u1)
     phase: Any = client.Unmasking(
         cohort, survivor_statement(cohort.config, CONTEXT, cohort.u1, cohort.u1), everybody, everybody, {}
     )
-    uploads = []
-    if rings:
-        u2 = set_of(cohort.config, CONTEXT, "u2", cohort.u1)
-        for one in cohort.graph.neighbours(ME):
-            if one not in signatures:
-                key, sha256 = identities(MEMBERS)[one], bytes(32)
-                uploads.append((sha256, key.sign(upload_statement(CONTEXT, key.public, sha256, u2))))
-    _, reply = phase.receive(UnmaskingRequest(tuple(sorted(signatures.items())), tuple(uploads)))
+    silent = [one for one in cohort.graph.neighbours(ME) if one not in signatures] if rings else []
+    uploads = tuple(upload_of(one, cohort) for one in silent)
+    _, reply = phase.receive(UnmaskingRequest(tuple(sorted(signatures.items())), uploads))
     return reply
 
 
@@ -123,11 +124,9 @@ def needed() -> int:
     return cohort_of(()).config.parameters.signatures_needed(MEMBERS)
 
 
-@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
+@ON_BOTH_GRAPHS
 @pytest.mark.parametrize("number", [MEMBERS, MEMBERS - 60, MEMBERS // 2 + 2])
-def test_valid_signatures_open_whoever_gave_them(
-    rings: tuple[tuple[int, int, int], ...], number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_valid_signatures_open_whoever_gave_them(rings: Rings, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     verified = []
     honest = Roster.verify
 
@@ -145,15 +144,11 @@ def test_valid_signatures_open_whoever_gave_them(
     assert len(verified) <= needed() + near
 
 
-@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
-def test_the_coordinator_shows_all_that_it_has(rings: tuple[tuple[int, int, int], ...]) -> None:
+@ON_BOTH_GRAPHS
+def test_the_coordinator_shows_all_that_it_has(rings: Rings) -> None:
     """And of neighbours that have yet to sign their uploads, which are checked."""
     cohort = cohort_of(rings)
-    everybody, u2 = frozenset(cohort.u1), set_of(cohort.config, CONTEXT, "u2", cohort.u1)
-    uploads = {
-        who: (bytes(32), key.sign(upload_statement(CONTEXT, key.public, bytes(32), u2)))
-        for who, key in enumerate(identities(MEMBERS))
-    }
+    everybody, uploads = frozenset(cohort.u1), {who: upload_of(who, cohort) for who in cohort.u1}
     signed = SignedSets(cast(Any, cohort), everybody, everybody, uploads)  # of a cohort it needs what both sides have
     slow = set(range(0, MEMBERS, 9))
     for who, signature in signatures_over_everybody().items():
@@ -206,8 +201,8 @@ def client_with(checks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Side:
 
 
 @pytest.mark.parametrize("valid_first", [True, False])
-@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
-def test_too_few_signatures_among_many_are_refused(rings: tuple[tuple[int, int, int], ...], valid_first: bool) -> None:
+@ON_BOTH_GRAPHS
+def test_too_few_signatures_among_many_are_refused(rings: Rings, valid_first: bool) -> None:
     shown = one_too_few(valid_first)
     for _ in range(ROUNDS):
         with pytest.raises(CoordinatorMisbehaved, match="doesn't cover these sets"):
@@ -218,7 +213,7 @@ def test_whoever_checks_the_first_ones_falls_for_too_few(monkeypatch: pytest.Mon
     asked(one_too_few(valid_first=True), client=client_with(FIRST_ONES, monkeypatch))
 
 
-def falls(times: int, signatures: Mapping[int, bytes], rings: tuple[tuple[int, int, int], ...], client: Side) -> int:
+def falls(times: int, signatures: Mapping[int, bytes], rings: Rings, client: Side) -> int:
     """How often a participant answers."""
     fell = 0
     for _ in range(times):
