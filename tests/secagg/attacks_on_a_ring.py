@@ -148,14 +148,19 @@ def a_victim_is_left_with_colluders(client: Side) -> bool:
     return ring.cohort.masked_with[ring.victim] <= ring.cohort.colluders
 
 
-@attack("u3 has {len(u3)}")
-def two_drops_cut_the_ring(client: Side) -> bool:
+def cut_by_two_drops(client: Side, min_survivors: int = 13) -> Places:
     """Both windows hold only colluders and alleged dropouts; the near side opens by itself."""
-    ring = places(client)
+    ring = places(client, min_survivors)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody)
     sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
     sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    return ring
+
+
+@attack("u3 has {len(u3)}")
+def two_drops_cut_the_ring(client: Side) -> bool:
+    ring = cut_by_two_drops(client)
     return ring.cohort.opens(ring.near)
 
 

@@ -26,7 +26,7 @@ from secagg.messages import (
     to_bitmap,
 )
 from tests.secagg.attacks_at_the_end import takes_back
-from tests.secagg.attacks_on_a_ring import places, uploads
+from tests.secagg.attacks_on_a_ring import cut_by_two_drops, places, uploads
 from tests.secagg.attacks_on_participants import (
     ALL,
     ATTACKS,
@@ -120,7 +120,7 @@ def test_a_cut_ring_without_lies_opens_nothing_but_its_sum() -> None:
         assert not ring.cohort.opens(fewer)
 
 
-def test_nobody_has_more_colluders_around_it_than_the_threshold_allows() -> None:
+def test_no_participant_has_more_colluders_around_it_than_the_threshold_allows() -> None:
     ring = places(CLIENT)
     graph = ring.cohort.graph
     corrupt = max(len(ring.cohort.colluders.intersection(graph.neighbours(one))) for one in graph.u1)
@@ -159,11 +159,7 @@ def test_a_single_input_opens_without_both_checks(removed: tuple[str, ...], open
 
 def test_a_plan_under_which_more_may_drop_than_the_degree_bears_lets_the_ring_be_cut() -> None:
     """degree > A + drops, or real participants help to open what stands between two empty windows: 6 = 4 + 2."""
-    ring = places(CLIENT, min_survivors=12)
-    ring.cohort.deal(ring.everybody)
-    uploads(ring, ring.everybody)
-    sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
-    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    ring = cut_by_two_drops(CLIENT, min_survivors=12)
     assert ring.cohort.opens(ring.near)
     assert len(ring.near) < 12 - 4
 
@@ -182,7 +178,7 @@ def test_only_the_keys_of_neighbours_are_needed_in_full() -> None:
 # ---------------------------------------------------------------- what takes a charge back
 
 
-def test_whoever_is_not_in_the_signed_sum_takes_its_charge_back() -> None:
+def test_a_participant_outside_the_signed_sum_takes_its_charge_back() -> None:
     cohort = brought_to("ConsistencyCheck", CLIENT)
     sets = ALL, ALL - {0}
     signed = {one: cohort.sign(one, sets) for one in HONEST - {0}}
