@@ -232,7 +232,7 @@ def roster_folder_seeds() -> Iterator[bytes]:
 
 
 def read_ledger_file(data: bytes) -> None:
-    """A ledger's database: what was changed is told, by `StorageError`; nothing else comes of it."""
+    """A ledger's database: a change is reported by `StorageError`, and by no other error."""
     folder = _folder("ledger")
     path = _put(folder / "ledger.sqlite", data)
     head_file(path).unlink(missing_ok=True)
@@ -243,7 +243,7 @@ def read_ledger_file(data: bytes) -> None:
         _, head, _ = read_ledger(path)
         must(head.rows >= 0, "a ledger with fewer rows than none")
     with contextlib.suppress(StorageError):
-        check_ledger(path, path)  # a journal that is none
+        check_ledger(path, path)  # not a journal
 
 
 def read_head(data: bytes) -> None:

@@ -85,7 +85,7 @@ def indented(tree: Any) -> bytes:
 
 
 def json_mutation(write: Callable[[Any], bytes] = compact, end: bytes = b"") -> Callable[[bytes, Choices], bytes]:
-    """One to three values of a document; what is no JSON is changed as bytes."""
+    """One to three values of a document; other input is changed as bytes."""
 
     def mutate(data: bytes, choose: Choices) -> bytes:
         if not choose.below(8):
@@ -184,7 +184,7 @@ def pem_mutation(data: bytes, choose: Choices) -> bytes:
 
 
 def message_mutation(kind: type[Message]) -> Callable[[bytes, Choices], bytes]:
-    """One to three fields of a serialised message; what is none is changed as bytes."""
+    """One to three fields of a serialised message; other input is changed as bytes."""
 
     def mutate(data: bytes, choose: Choices) -> bytes:
         message = kind()

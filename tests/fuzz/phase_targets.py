@@ -30,7 +30,7 @@ _MOST_MESSAGES: Final = 8
 
 
 def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
-    """A message after so many changes and the way through the network; None where the codec refuses it."""
+    """A message after this number of changes and the codec; None if the codec refuses it."""
     codec = codecs()[type(message)]
     packed = message.packed if isinstance(message, MaskedInput) else b""
     written = codec.write(message)

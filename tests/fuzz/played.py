@@ -84,7 +84,7 @@ def reference_round(graph: str = "complete", round_: int = 1, left: str = "") ->
 
 
 def config_of(graph: str, round_: int = 1) -> RoundConfig:
-    """A = 2, and one may leave: five on the complete graph; eight on a ring; five whose survivors nobody signs."""
+    """A = 2, and one may leave: five on the complete graph; eight on a ring; five without signatures over the sets."""
     match graph:
         case "ring":
             return make_config(8, colluders=2, min_survivors=6, round_=round_, rings=safe_rings(8, 6))
@@ -108,7 +108,7 @@ class _Rest(InMemoryAttempt):
             del self.phases[who]
             return
         if who not in self.coordinator.received:
-            with contextlib.suppress(InvalidMessage, UnexpectedMessage):  # of one who was told something else
+            with contextlib.suppress(InvalidMessage, UnexpectedMessage):  # it was sent another message
                 self.coordinator.receive(who, answered)
 
 

@@ -43,7 +43,7 @@ def coordinator_refusals() -> Case:
     base = base_round()
     for phase, messages in zip(PHASES, lies, strict=True):
         for name, sender, message in messages():
-            # Everybody who stands before the sender in the roster has spoken in this phase; who repeats, too.
+            # All before the sender in the roster have spoken in this phase; a sender that repeats, too.
             spoken = base.record.to_coordinator[phase]
             before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
             case: Case = {"name": name, "phase": phase, "before": before, "sender": sender, "message": message}

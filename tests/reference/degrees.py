@@ -49,7 +49,7 @@ def connected(n: int, colluders: int, drops: int, adversary: str, degree: int) -
     """The first condition."""
     ways = Fraction(n * (n - degree - 1), 2)
     if adversary == "malicious":
-        # Whoever of the k is honest is made to leave; for that at most `drops` may be.
+        # The honest members among the k are made to leave: at most `drops`.
         return ways * at_least(n, colluders, degree, degree - drops) <= Fraction(1, 2 ** (SIGMA + 1 + GRINDING))
     either = colluders + drops
     emptied = Fraction(comb(either, degree), comb(n, degree)) if either <= n else Fraction(1)

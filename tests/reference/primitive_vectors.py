@@ -148,7 +148,7 @@ NUMBERS = (
     (10, 3, 8, 7, 20, 1),  # quorum below min_survivors
     (10, 3, 8, 11, 20, 1),  # quorum above the cohort
     (10, 10, 10, 10, 20, 1),  # everybody colludes
-    (65521, 0, 40000, 40000, 20, 1),  # no points for so many holders
+    (65521, 0, 40000, 40000, 20, 1),  # too few points for the holders
     (10, 2, 7, 7, 0, 1),
     (10, 2, 7, 7, 63, 1),
     (10, 2, 7, 7, 20, 0),

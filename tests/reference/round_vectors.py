@@ -47,7 +47,7 @@ class Played:
         return {**secret, "randomness": one.stream.taken, "input": decimal(self.inputs[who])}
 
     def vector(self, name: str, about: str, *, downs_too: bool = True) -> Case:
-        """As it stands in a file; what the coordinator says can be left out, as it follows from what it is told."""
+        """For a file; the coordinator's messages can be left out, as they follow from the participants'."""
         agreed, coordinator, record = self.agreed, self.coordinator, self.record
         downs: dict[str, Any] = {}
         for phase, messages in record.to_participants.items():

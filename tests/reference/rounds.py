@@ -1,4 +1,4 @@
-"""Whole attempts: who falls silent when, who lies, and everything that was said."""
+"""Whole attempts: dropouts, lies, and all messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class ParticipantSide(Protocol):
-    """What a round asks of a participant, whoever wrote it."""
+    """What a round asks of any implementation of a participant."""
 
     def advertise(self) -> Message: ...
     def share_keys(self, cohort_keys: Message) -> Message: ...

@@ -68,7 +68,7 @@ class Numbers:
         return max(self.colluders, 2) if self.cohort < 64 else self.colluders
 
     def sharing(self, u1: int) -> tuple[int, int]:
-        """Degree and threshold for so many members: k-regular from 64 on, where there is a degree that will do."""
+        """Degree and threshold for this number of members: k-regular from 64 on, if a degree is safe."""
         if self.graph == "harary" and u1 >= 64:
             drops = max(0, u1 - self.min_survivors)
             found = degrees.k_regular(u1, max(self.colluders, 2), drops, self.adversary)
@@ -78,7 +78,7 @@ class Numbers:
 
     @property
     def signed(self) -> bool:
-        """Whether the survivor sets are: not if the coordinator is trusted to tell everybody the same."""
+        """Whether the survivor sets are: not if the coordinator is trusted to send the same sets to all."""
         return self.adversary == "malicious"
 
     @property
@@ -144,7 +144,7 @@ def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]])
 
 
 def advertisement_digest(mask_key: bytes, channel_key: bytes, signature: bytes) -> bytes:
-    """By which the whole cohort is told of an advertisement."""
+    """It stands for an advertisement in messages to the whole cohort."""
     return labelled_hash("sordino/v1/advertisement", mask_key, channel_key, signature)
 
 

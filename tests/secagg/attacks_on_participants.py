@@ -117,7 +117,7 @@ def invited_without_having_won(client: Side) -> bool:
 
 @attack("u1 names a participant that is not on the roster")
 def a_victim_among_colluders(client: Side) -> bool:
-    """The victim has won its own place; those who haven't are put around it."""
+    """The victim has won its place; participants that haven't are put around it."""
     config = drawn_config()
     victim = min(config.invited)
     losers = sorted(set(range(20)) - config.invited)[:8]
@@ -225,7 +225,7 @@ def a_colluder_uses_one_key_in_both_roles(cohort: Cohort) -> bool:
 
 @attack("are not signed by it", at="ShareKeys")
 def in_the_middle_of_all_channels(cohort: Cohort) -> bool:
-    """The coordinator shows keys of its own as everybody else's, and opens what is sealed with them."""
+    """The coordinator shows its own keys as those of all others, and opens what is sealed with them."""
     own = {who: AgreementKey(bytes([who]) * 32) for who in cohort.u1}
     forged = {
         who: Advertisement(AgreementKey(bytes([who + 100]) * 32).public, own[who].public, bytes(64))
@@ -247,7 +247,7 @@ def in_the_middle_of_all_channels(cohort: Cohort) -> bool:
 
 @attack("are not signed by it", at="ShareKeys", round_=2)
 def a_neighbours_keys_of_an_earlier_round(cohort: Cohort) -> bool:
-    """The mask key of somebody who dropped out of that round is known to the coordinator."""
+    """The coordinator knows the mask key of a dropout of that round."""
     earlier = start_cohort(make_config(12, round_=1)).advertisements[3]
     return deals(cohort, told(cohort, {3: earlier}))
 
@@ -345,7 +345,7 @@ def two_cohorts_of_one_attempt(client: Side) -> bool:
 
 
 def _without_dealings(cohort: Cohort, receiver: int) -> NeighbourShares:
-    """All of u1 as u2, and nothing from those who have not dealt."""
+    """All of u1 as u2, and nothing from those that have not dealt."""
     message = cohort.neighbour_shares(receiver, cohort.u1)
     return replace(message, shares=tuple(one for one in message.shares if one.dealer in cohort.sealed))
 

@@ -122,7 +122,7 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
             return crooked_shares(machine, dealer, outside_the_field)
         case 3:  # what is sealed can't be opened
             return replace(honest, ciphertexts=_with(honest.ciphertexts, at, bytes(112)))
-        case 6:  # nobody can open anything
+        case 6:  # no share can be opened
             return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
         case 4:  # what is sealed is not what is committed to
             sealed = bytes(96)

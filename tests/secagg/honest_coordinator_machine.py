@@ -478,7 +478,7 @@ class HonestCoordinator(ClaimingMachine):
         self.close(final=not self.up and not self.down)
 
     def close(self, final: bool) -> None:
-        """Close the phase if it can be; with nobody left to wait for, too few is the end."""
+        """Close the phase if possible; if no message is outstanding (``final``), too few is the end."""
         phase, name = self.coordinator, self.coordinator.name
         before = freeze(phase)
         try:
@@ -543,7 +543,7 @@ class HonestCoordinator(ClaimingMachine):
         total &= np.uint64((1 << parameters.bits) - 1)
         self.end("completed")
         if self.not_its_own & completed.u3:
-            # Its masks are those of another key and don't cancel: it has lied about its input, by who knows what.
+            # Its masks belong to another key and don't cancel: like a lie about its input, of unknown size.
             self.seen["completed with somebody's masks beside those of its key"] += 1
             return
         self.claim(completed.total.tolist() == total.tolist(), "sum", "not the plain sum of u3")

@@ -51,7 +51,7 @@ BATCH = 50  # scripts of one seed
 BY_A_TEST = {
     "reveal nothing without signatures": "test_signatures_are_not_left_out_where_the_plan_asks_for_them",
     "this phase was closed before": "test_without_its_check_a_phase_is_closed_twice",
-    "fewest < graph.threshold": "test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2",
+    "fewest < graph.threshold": "test_on_a_ring_no_member_is_left_with_too_few_neighbours_in_u2",
     "its shares rebuild another": "test_the_dealer_of_a_wrong_secret_is_named",
     "if named:": "test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying",
 }

@@ -33,7 +33,7 @@ class Watched(Attempt):
 
 @pytest.mark.parametrize("beforehand", [False, True])
 def test_mask_keys_can_be_made_while_others_deal(beforehand: bool) -> None:
-    """The masked input is the same, whoever drops out afterwards."""
+    """The masked input is the same, with any later dropouts."""
     agreed: list[int] = []
 
     def agree(who: int, phase: Any, message: Any) -> None:

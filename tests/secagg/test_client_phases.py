@@ -96,7 +96,7 @@ def test_every_check_of_a_participant_has_its_attack() -> None:
 
 @pytest.mark.parametrize("name", ["some_are_told_that_others_missed_u2", "the_victim_signs_what_all_sign"])
 def test_what_is_signed_is_what_was_masked_in(name: str) -> None:
-    """Two things stop those who masked in another u2 from signing that of all: they compare, and sign their own."""
+    """A participant that masked in another u2 can't sign that of all: it compares both, and it signs its own."""
     attack = ATTACKS[name]
     assert attack.run(CLIENT.variant((attack.check,), ((SIGNED, SAID),)))
     for one_of_two in (CLIENT.without(attack.check), CLIENT.changed(SIGNED, SAID)):
@@ -108,7 +108,7 @@ def test_what_is_signed_is_what_was_masked_in(name: str) -> None:
 
 
 def test_a_cut_ring_without_lies_opens_nothing_but_its_sum() -> None:
-    """So that what opens in attacks_on_a_ring.py does so for the lie: all are told the same, and one drops out."""
+    """So in attacks_on_a_ring.py sums open because of the lie: here all see the same, and one drops out."""
     ring = places(CLIENT)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody - {ring.drops})
@@ -370,7 +370,7 @@ WRONG_SHARES: dict[str, tuple[Callable[[Side], bool], str]] = {
 
 @pytest.mark.parametrize("check", WRONG_SHARES)
 def test_a_wrong_share_is_found_on_arrival(check: str) -> None:
-    """Later it would be its holder who is dropped for it."""
+    """Found later, the share would cost its holder the attempt."""
     run, naive = WRONG_SHARES[check]
     assert not run(CLIENT)
     if naive == "keeps it":

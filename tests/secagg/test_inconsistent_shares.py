@@ -73,7 +73,7 @@ def test_wherever_they_stand() -> None:
     symbols=st.integers(1, SYMBOLS),
 )
 def test_any_wrong_symbols_of_so_few(threshold: int, spare: int, seed: int, wrong: int, symbols: int) -> None:
-    """Wrong in one symbol is as wrong as in all: the wrong rows of all symbols together are told."""
+    """One wrong symbol counts like all: the wrong rows of all symbols are found together."""
     holders, rng = threshold + spare, random.Random(seed)
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))
     rows = rng.sample(range(holders), min(wrong, spare // 2))
@@ -86,7 +86,7 @@ def test_any_wrong_symbols_of_so_few(threshold: int, spare: int, seed: int, wron
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(threshold=st.integers(2, 9), spare=st.integers(2, 8), seed=st.integers(0, 2**32), more=st.integers(1, 5))
-def test_more_than_can_be_told_are_never_taken_for_the_secret(threshold: int, spare: int, seed: int, more: int) -> None:
+def test_too_many_errors_never_give_the_secret(threshold: int, spare: int, seed: int, more: int) -> None:
     """Random errors beyond the bound: None, or another polynomial with enough shares on it.
 
     That one doesn't rebuild the secret, as the commitment shows.

@@ -1,4 +1,4 @@
-"""The lottery: nobody but the authority's seeds chooses a cohort, and everybody finds the same winners."""
+"""The lottery: only the authority's seeds choose a cohort, and all find the same winners."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_no_other_draw_is_taken(how: str) -> None:
 
 
 def test_a_coordinator_that_grinds_its_own_seed_fills_the_cohort_with_colluders() -> None:
-    """What the root is for: with a seed of its own the coordinator soon has seven of eight places."""
+    """Why the root is signed: with its own seed the coordinator soon has seven of eight places."""
     colluders = frozenset(range(10))
 
     def naive(seed: bytes) -> frozenset[int]:

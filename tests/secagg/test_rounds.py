@@ -70,7 +70,7 @@ def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[in
         np.testing.assert_array_equal(completed.total, sum_of(completed.u3, parameters))
     cohort = attempt.cohort
     if cohort is None:
-        return  # nobody dealt, so there is nothing to reveal
+        return  # without dealings there is nothing to reveal
     cohort.colluders = colluders
     cohort.mask_keys = {who: attempt.mask_keys[who] for who in colluders}
     for dealer in set(cohort.u1) - colluders:

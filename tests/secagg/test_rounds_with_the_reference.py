@@ -91,7 +91,7 @@ def played(attempt: Attempt, by_reference: list[bool]) -> tuple[Record, list[byt
 
 
 def stated(record: Record) -> Any:
-    """Everything that was said, who refused to go on, and how it ended."""
+    """All messages, all refusals, and the end."""
     ended = record.ended_by.stated() if record.ended_by else record.total
     refused = [(refusal.stated(), message) for refusal, message in record.refused]
     return record.to_coordinator, record.to_participants, refused, ended

@@ -44,7 +44,7 @@ from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
-BAD = 3  # who cheats, in a cohort of 9
+BAD = 3  # the cheater, in a cohort of 9
 CONFIG = make_config(9, min_survivors=7, quorum=7)
 ME = identities(9)[BAD]
 
@@ -86,7 +86,7 @@ def first_share(honest: UnmaskingReply, **changed: bytes) -> UnmaskingReply:
 
 
 def a_share_outside_the_field(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    """It committed to this share of its own secret when it dealt (see `attempt_with`), so the commitment fits."""
+    """It committed to this share of its secret when it dealt (see `attempt_with`), so the commitment fits."""
     assert symbols_of(honest.shares[BAD]).max() == PRIME
     return honest
 
@@ -333,7 +333,7 @@ def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
     assert freeze(following) == before
 
 
-def test_whoever_left_may_advertise_the_same_keys_again() -> None:
+def test_a_participant_that_left_may_advertise_the_same_keys_again() -> None:
     phase, messages = reach(ADVERTISE)
     phase.receive(0, messages[0])
     phase.drop(0)

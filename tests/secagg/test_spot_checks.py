@@ -73,7 +73,7 @@ def test_few_are_all_checked_and_the_certain_ones_always() -> None:
         assert set(certain) <= set(drawn)
         assert len(drawn) == len(set(drawn)) == len(certain) + sample_size(930, 526 - len(certain))
         seen |= set(drawn)
-    assert len(seen) > 900  # others each time, so that nobody knows beforehand which
+    assert len(seen) > 900  # others each time, so that they can't be predicted
 
 
 def test_every_entry_is_drawn_as_often_as_any_other() -> None:
@@ -126,7 +126,9 @@ def needed() -> int:
 
 @ON_BOTH_GRAPHS
 @pytest.mark.parametrize("number", [MEMBERS, MEMBERS - 60, MEMBERS // 2 + 2])
-def test_valid_signatures_open_whoever_gave_them(rings: Rings, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enough_valid_signatures_open_from_any_signers(
+    rings: Rings, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     verified = []
     honest = Roster.verify
 
@@ -240,7 +242,7 @@ def neighbour_who_has_not_signed() -> dict[int, bytes]:
     return signatures_over_everybody() | {neighbour: bytes(64)}
 
 
-def test_a_neighbour_who_has_not_signed_is_always_found() -> None:
+def test_a_neighbour_that_has_not_signed_is_always_found() -> None:
     """A participant that believes it has signed reveals a share of its seed (docs/graph.md)."""
     for _ in range(ROUNDS):
         with pytest.raises(CoordinatorMisbehaved, match="doesn't cover these sets"):

@@ -32,7 +32,7 @@ def round_named(name: str) -> Case:
 
 
 def told_in(base: Case, who: int) -> dict[str, Case]:
-    """What one participant was told in a round, by phase."""
+    """The messages to one participant in a round, by phase."""
     everything = base["to_participants"].items()
     return {"AdvertiseKeys": {}} | {phase: told.get(who, told) for phase, told in everything}
 
@@ -67,7 +67,7 @@ def test_what_a_participant_refuses(case: Case, side: Any) -> None:
         hear(fresh, refusing, case["then"] if "then" in case else told[refusing], person["input"])
     assert caught.value.stated() == case["refused"]
     if "then" not in case:
-        with pytest.raises(Refused):  # the attempt is over for it, whatever it is told next
+        with pytest.raises(Refused):  # the attempt is over for it, whatever comes next
             hear(fresh, refusing, told_in(base, who)[refusing], person["input"])
 
 
