@@ -74,16 +74,10 @@ def _share_head(kind: bytes, cohort_context: bytes) -> _Hash:
 
 
 class LeavesOfHolder:
-    """Commit to the shares that one holder has from many dealers; what they have in common is joined once.
+    """Commit to the shares that one holder, at the point x from 1 to 2^32 - 1, has from many dealers.
 
     A commitment hides its share as long as the 16 salt bytes are fresh, uniform and secret; it is binding by the
-    collision resistance of SHA-256.
-
-    Args:
-        kinds: labels of the dealer's secrets, not empty; all that are used.
-        cohort_context: the hash that names study, round, attempt and u1.
-        holder: its identity.
-        x: its point, from 1 to 2^32 - 1.
+    collision resistance of SHA-256. ``kinds`` are the labels, not empty, of the dealers' secrets.
     """
 
     def __init__(self, kinds: Sequence[bytes], cohort_context: bytes, holder: bytes, x: int) -> None:
@@ -98,9 +92,7 @@ class LeavesOfHolder:
         """Commit to one share of each of many dealers: 32 bytes each.
 
         Args:
-            kinds: number of the kind, from 0.
-            dealers: identities, 32 bytes.
-            salts: 16 bytes, fresh for each share.
+            kinds: numbers, from 0; dealers: identities, 32 bytes; salts: 16 bytes, fresh for each share.
             shares: 16 symbols of two bytes, little-endian.
 
         Raises:
@@ -248,10 +240,8 @@ def verify_path(root: bytes, leaf: bytes, index: int, count: int, path: Sequence
     Arguments may come from a peer: malformed ones give False, never an error.
 
     Args:
-        root: 32 bytes, signed by the dealer.
-        leaf: 32 bytes.
-        index: from 0.
-        count: number of leaves that the tree must have, known to the verifier.
+        root, leaf: 32 bytes.
+        count: number of leaves that the tree must have, known to the verifier; ``index`` counts from 0.
         path: siblings from the leaf up, exactly those of this position in a tree of this size.
     """
     if len(leaf) != HASH_BYTES or not 0 <= index < count <= MAX_LEAVES:

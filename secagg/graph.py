@@ -85,12 +85,10 @@ class CompleteGraph(Graph):
     complete = True
 
     def neighbours(self, member: int) -> tuple[int, ...]:
-        """All others."""
         at = self.position(member)
         return self.u1[:at] + self.u1[at + 1 :]
 
     def holders(self, dealer: int) -> tuple[int, ...]:
-        """All of u1."""
         return self.u1
 
     def xs(self, dealer: int) -> NDArray[np.uint16]:
@@ -102,7 +100,6 @@ class CompleteGraph(Graph):
         return dict.fromkeys(self.u1, self.position(holder))
 
     def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
-        """All of them."""
         return tuple(sorted(among))
 
 
@@ -171,7 +168,6 @@ class HararyGraph(Graph):
         return dict(zip(self._members(dealers), before, strict=True))
 
     def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
-        """Its neighbours in the set."""
         return tuple(dealer for dealer in self.neighbours(holder) if dealer in among)
 
     @cached_property

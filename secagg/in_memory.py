@@ -53,9 +53,7 @@ class InMemoryAttempt:
         """Begin with AdvertiseKeys.
 
         Args:
-            config: the same for both sides.
             identities: of the participants, ascending by position in the roster; all are invited.
-            random_bytes: participant -> its random source.
             vector: participant -> (dim,) words below 2^B; called when it masks.
             parallel: threads for the coordinator's unmasking.
         """

@@ -110,7 +110,7 @@ def combine(xs: Sequence[int], shares: Symbols, threshold: int) -> Symbols:
     Args:
         xs: the points of the holders that sent shares, distinct, from 1 to 65520.
         shares: shape (len(xs), ..., s), uint16, row i from the holder at ``xs[i]``; symbols below 65521.
-        threshold: as it was when the secret was shared, from 2 to len(xs).
+        threshold: that of `split`.
 
     Returns:
         shape (..., s), uint16: the secret, if these shares are right.
@@ -154,15 +154,10 @@ def combine_each(xs: ArrayLike, shares: Symbols) -> Symbols:
 
 
 def lagrange_at_zero(xs: ArrayLike) -> NDArray[np.int64]:
-    """Return the weights with which values at ``xs`` add up to the polynomial's value at 0, modulo 65521.
-
-    Weight i is the product over j != i of x_j / (x_j - x_i).
+    """Weights, int64, with which values at ``xs`` add up to the polynomial's value at 0: products of x_j / (x_j - x_i).
 
     Args:
         xs: shape (t,), or (..., t) for many sets of points at once: integers from 1 to 65520, distinct in a set.
-
-    Returns:
-        the same shape, int64, from 1 to 65520.
 
     Raises:
         ValueError: a point lies outside the range or is repeated, or a set is empty.

@@ -1,7 +1,7 @@
 """The corpus: for each target a folder of inputs that reach something no other input there reaches.
 
-What is reached is measured by Python's own tracing, as steps from line to line in our packages: it is the same on every
-machine and needs no fuzzer. An input's file is named by its content.
+Python's own tracing measures what is reached, as steps from line to line in our packages: the same on every machine,
+and without a fuzzer. An input's file is named by its content.
 """
 
 from __future__ import annotations
@@ -94,12 +94,9 @@ def reached_by(target: Target, several: Iterable[bytes]) -> set[Step]:
 
 
 def fewest(target: Target, candidates: Iterable[bytes], reached: set[Step], room: int) -> list[bytes]:
-    """Few of the candidates that reach, together, what all of them reach beyond ``reached``.
+    """Few of the candidates that together reach what all of them reach beyond ``reached``, within ``room`` bytes.
 
-    The one that adds most for its bytes comes first (greedy set cover).
-
-    Args:
-        room: bytes that may be chosen; what doesn't fit is left out.
+    The candidate that adds most for its bytes comes first (greedy set cover).
     """
     left: dict[bytes, set[Step]] = {}
     for data in set(candidates):

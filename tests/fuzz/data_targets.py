@@ -1,7 +1,6 @@
-"""Data of others: files that a participant or a coordinator brings, published formats, prepared sets.
+"""Foreign data: files of a participant or a coordinator, published formats, prepared sets.
 
-HDF5 is read by h5py, which isn't ours, and is not among them. What ``sordino data prepare`` takes out of packages is
-pinned by its SHA-256 before anything reads it.
+HDF5 is not included: h5py reads it. Packages of ``sordino data prepare`` are pinned by SHA-256 before they are read.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from learning.own_data import content_sha256, read_held, read_own, unread_told
 from learning.prepared_data import MANIFEST, open_prepared, write_prepared
 from learning.published import cifar10, leaf
 from tests.fuzz.file_targets import _folder, _put
-from tests.fuzz.mutations import change_bytes, change_text, compact, json_mutation
+from tests.fuzz.mutations import change_bytes, change_encoded, compact, json_mutation
 from tests.fuzz.target import Choices, Target, must
 from tests.support.published_files import CIFAR_BATCHES
 
@@ -85,10 +84,7 @@ def leaf_seeds() -> Iterator[bytes]:
 
 def _read_own(suffix: str) -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
-        """Examples, the same for a participant's eyes, or `DatasetError` that names the file.
-
-        A participant's file is either read both ways, for statistics and for models, or neither: its form decides.
-        """
+        """Examples, read the same for statistics and for models, or `DatasetError` that names the file."""
         path = _put(_folder("own") / f"mine{suffix}", data)
         readings = (read_own, partial(read_held, statistics=False), partial(read_held, statistics=True))
         found: list[Dataset | None] = []
@@ -114,10 +110,7 @@ def _read_own(suffix: str) -> Callable[[bytes], None]:
     return run
 
 
-def csv_seeds() -> Iterator[bytes]:
-    yield b"age,weight,label\n41,70.5,1\n8,-2e1,0\n"
-    yield b'\xef\xbb\xbf"a ",b\r\n,nan\r\n"1",2\r\n'
-    yield b"hours\n"
+CSV_SEEDS: Final = b"age,weight,label\n41,70.5,1\n8,-2e1,0\n", b'\xef\xbb\xbf"a ",b\r\n,nan\r\n"1",2\r\n', b"hours\n"
 
 
 def npz_seeds() -> Iterator[bytes]:
@@ -145,11 +138,11 @@ def change_csv(data: bytes, choose: Choices) -> bytes:
             return b"\n".join([*lines[: at + 1], *lines[at:]])
         case 1 | 2:
             cells[choose.below(len(cells))] = _CELLS[choose.below(len(_CELLS))]
-            return b"\n".join([*lines[:at], b",".join(cells), *lines[at + 1 :]])
         case 3:
-            return b"\n".join([*lines[:at], b",".join(cells[:-1]), *lines[at + 1 :]])
+            cells.pop()
         case _:
-            return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
+            return change_encoded(data, choose)
+    return b"\n".join([*lines[:at], b",".join(cells), *lines[at + 1 :]])
 
 
 _CELLS: Final = (
@@ -200,7 +193,7 @@ _MEMBERS: Final = (b"\x93NUMPY", b"'descr': '<f4'", b"'shape': (3,)", b"PK\x03\x
 TARGETS: Final = (
     Target("cifar_records", read_records, record_seeds, change_bytes, 8192),
     Target("leaf_json", read_leaf, leaf_seeds, json_mutation(compact), 8192),
-    Target("own_csv", _read_own(".csv"), csv_seeds, change_csv, 2048, _NUMBERS),
+    Target("own_csv", _read_own(".csv"), lambda: CSV_SEEDS, change_csv, 2048, _NUMBERS),
     Target("own_npz", _read_own(".npz"), npz_seeds, change_bytes, 4096, _MEMBERS),
     Target("prepared_manifest", read_manifest, manifest_seeds, json_mutation(compact), 4096),
 )

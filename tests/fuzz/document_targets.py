@@ -1,7 +1,6 @@
-"""Documents of others: JSON that somebody signed or hashed, rows and models, codes that are typed.
+"""Foreign documents: signed or hashed JSON, rows and models, typed codes.
 
-Behind the check of a signature there is more to read. Signed documents are therefore read twice: as they are, and with
-every signature taken for good.
+Signed documents are read twice, as they are and with every signature accepted: there is code behind that check.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -25,14 +25,13 @@ import wire.authority_statements
 import wire.enrolment
 import wire.records.transcript_checks
 from mechanisms.clip_rule import ClipRule
-from mechanisms.plan import Plan
 from runtime.address import split_address
 from runtime.text import LONGEST, peer_text, printable
 from secagg.keys import IdentityKey
 from secagg.lottery import Draws
-from secagg.roster import InvalidRoster, Roster, sign_roster, verify_roster
-from tests.fuzz.mutations import canonical, change_bytes, change_text, compact, indented, json_mutation
-from tests.fuzz.target import Choices, Target, must, trusting
+from secagg.roster import InvalidRoster, sign_roster, verify_roster
+from tests.fuzz.mutations import canonical, change_bytes, change_encoded, compact, indented, json_mutation
+from tests.fuzz.target import Target, must, trusting
 from tests.support.attempts_in_memory import authority, keyed_source, roster_of
 from tests.support.rounds_on_record import drawn, play, whole
 from tests.support.rounds_on_record import plan as plan_of
@@ -63,6 +62,18 @@ _NOW: Final = 1_790_000_000
 NO_VERSION: Final = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"  # of X.509
 
 
+_drawn: Final = partial(drawn, 7, 9)  # a setting with a lottery
+
+
+def _believed(read: Callable[[], Any], error: type[Exception], *modules: ModuleType) -> Any:
+    """The document read as it is, then with every signature taken for good; None where it is refused then."""
+    with contextlib.suppress(error):
+        read()
+    with trusting(*modules), contextlib.suppress(error):
+        return read()
+    return None
+
+
 # ---------------------------------------------------------------- transcript
 
 
@@ -86,7 +97,7 @@ def read_a_transcript(data: bytes) -> None:
 
 
 def transcript_seeds() -> Iterator[bytes]:
-    for setting in (whole(7), drawn(7, 9)):
+    for setting in (whole(7), _drawn()):
         bare = play(setting, 1).transcript(card=_card(setting.study))
         yield write_transcript(bare, authority(), sum_sha256=bytes(32), next_model_sha256=bytes(32), previous=None)
 
@@ -105,54 +116,23 @@ def read_study(data: bytes) -> None:
     must(again.to_bytes() == found.to_bytes(), "a study document changes when it is written")
 
 
-def study_seeds() -> Iterator[bytes]:
-    yield whole(7).document
-    yield drawn(7, 9).document
-    yield whole(7, plan=plan_of(7, "skellam")).document
-
-
 # ---------------------------------------------------------------- roster and lottery
 
 
 def read_roster(data: bytes) -> None:
     """A roster that is taken is written and taken again; only the authority's is taken at all."""
-    with contextlib.suppress(InvalidRoster):
-        verify_roster(data, AUTHORITY)
-    try:
-        with trusting(secagg.roster):
-            found = verify_roster(data, AUTHORITY)
-    except InvalidRoster:
-        return
-    must(verify_roster(sign_roster(found, authority()), AUTHORITY) == found, "a roster changes when it is written")
-    must(len(found.digest()) == 32 and found.largest_host() >= 0, "a roster without a digest")
-
-
-def roster_seeds() -> Iterator[bytes]:
-    yield sign_roster(roster_of(3), authority())
-    yield drawn(7, 9).roster_file
-
-
-@cache
-def _drawn_roster() -> tuple[Roster, Plan]:
-    setting = drawn(7, 9)
-    return setting.roster, setting.plan
+    found = _believed(lambda: verify_roster(data, AUTHORITY), InvalidRoster, secagg.roster)
+    if found is not None:
+        must(verify_roster(sign_roster(found, authority()), AUTHORITY) == found, "a roster changes when it is written")
+        must(len(found.digest()) == 32 and found.largest_host() >= 0, "a roster without a digest")
 
 
 def read_lottery(data: bytes) -> None:
     """Draws that are taken are those that the roster was signed with."""
-    roster, plan = _drawn_roster()
-    try:
-        found = read_draws(roster, data, plan)
-    except InvalidRoster:
-        return
-    must(found is not None and found.lottery == roster.lottery, "other draws than the roster's")
-
-
-def lottery_seeds() -> Iterator[bytes]:
-    draws = drawn(7, 9).draws
-    assert draws is not None
-    yield write_draws(draws)
-    yield write_draws(Draws.draw("other", 2, 3, keyed_source("fuzz")))
+    roster = _drawn().roster
+    with contextlib.suppress(InvalidRoster):
+        found = read_draws(roster, data, _drawn().plan)
+        must(found is not None and found.lottery == roster.lottery, "other draws than the roster's")
 
 
 # ---------------------------------------------------------------- enrolment
@@ -171,15 +151,11 @@ def _joiner() -> tuple[IdentityKey, JoinCode]:
 
 def read_card(data: bytes) -> None:
     """A card that is taken is written and taken again."""
-    with contextlib.suppress(InvalidCard):
-        verify_card(data, fingerprint(AUTHORITY))
-    try:
-        with trusting(wire.authority_statements):
-            found = verify_card(data, fingerprint(AUTHORITY))
-    except InvalidCard:
-        return
-    split_address(found.address)
-    must(verify_card(sign_card(found, authority()), fingerprint(AUTHORITY)) == found, "a card changes when written")
+    found = _believed(lambda: verify_card(data, fingerprint(AUTHORITY)), InvalidCard, wire.authority_statements)
+    if found is not None:
+        split_address(found.address)
+        again = verify_card(sign_card(found, authority()), fingerprint(AUTHORITY))
+        must(again == found, "a card changes when written")
 
 
 def card_seeds() -> Iterator[bytes]:
@@ -228,18 +204,11 @@ def read_answer(data: bytes) -> None:
     """An answer that is taken is written and taken again."""
     with contextlib.suppress(InvalidAnswer):
         verify_answer(data, AUTHORITY, bytes(32))
-    try:
-        with trusting(wire.authority_statements):
-            found = verify_answer(data, AUTHORITY)
-    except InvalidAnswer:
+    found = _believed(lambda: verify_answer(data, AUTHORITY), InvalidAnswer, wire.authority_statements)
+    if found is None:
         return
     if found.certificate.isascii() and (found.place or not found.accepted):  # one of the first format is written anew
         must(verify_answer(sign_answer(found, authority()), AUTHORITY) == found, "an answer changes when written")
-
-
-def answer_seeds() -> Iterator[bytes]:
-    yield sign_answer(Answer(bytes(32), True, "", "laptop", client_certificate(), 3, 11), authority())
-    yield sign_answer(Answer(bytes(32), False, "no place is left", "", b"", 0), authority())
 
 
 @cache
@@ -267,11 +236,6 @@ def read_a_package(data: bytes) -> None:
     must(written == data or found.lottery_file is None, "a package has two encodings")
 
 
-def package_seeds() -> Iterator[bytes]:
-    yield write_package(b"roster", None, [])
-    yield write_package(b"roster", b"lottery", [b"one", b"", b"three"])
-
-
 def read_join_code(data: bytes) -> None:
     """A code that is taken is, but for what people may type otherwise, the text that we write."""
     text = data.decode("utf-8", "replace")
@@ -285,13 +249,8 @@ def read_join_code(data: bytes) -> None:
     must(said == found.to_text().replace("-", "").replace("O", "0"), "another code was read than was typed")
 
 
-def join_code_seeds() -> Iterator[bytes]:
-    yield _joiner()[1].to_text().encode()
-    yield JoinCode(bytes(16), b"\xff" * 16, 0).to_text().lower().replace("-", " ").encode()
-
-
-def _change_code(data: bytes, choose: Choices) -> bytes:
-    return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
+def _join_codes() -> tuple[str, str]:
+    return _joiner()[1].to_text(), JoinCode(bytes(16), b"\xff" * 16, 0).to_text().lower().replace("-", " ")
 
 
 # ---------------------------------------------------------------- rows, models, texts
@@ -305,10 +264,15 @@ def read_row(data: bytes) -> None:
         must(About.from_bytes(data).to_bytes() == data, "the beginning of a ledger has two encodings")
 
 
+ENTRY: Final[dict[str, Any]] = {
+    **{"study": "s", "study_sha256": bytes(32), "round": 1, "attempt": 1},
+    "clock": lambda: 1.5,
+}
+
+
 def row_seeds() -> Iterator[bytes]:
-    shared: dict[str, Any] = {"study": "s", "study_sha256": bytes(32), "round": 1, "attempt": 1, "clock": lambda: 1.5}
-    yield make_entry(whole(7).plan, participants=range(7), **shared).to_bytes()
-    yield make_entry(whole(7).plan, identity=bytes(32), data="0" * 64, kind=CHARGE, **shared).to_bytes()
+    yield make_entry(whole(7).plan, participants=range(7), **ENTRY).to_bytes()
+    yield make_entry(whole(7).plan, identity=bytes(32), data="0" * 64, kind=CHARGE, **ENTRY).to_bytes()
     yield About(PARTICIPANT, mark="0" * 32).to_bytes()
 
 
@@ -349,24 +313,17 @@ def show_text(data: bytes) -> None:
     must(bool(host) and 0 <= port <= 65535, "an address without host or port")
 
 
-def _text_seeds() -> Iterator[bytes]:
-    yield from (b"localhost:8443", b"[::1]:8443", b"\x1b[2J two\nlines", "bidi \u202e text".encode())
-
-
 # ---------------------------------------------------------------- all of them
 
 
-def _changed_in_bytes(data: bytes, choose: Choices) -> bytes:
-    return change_bytes(data, choose)
-
-
+_TEXTS: Final = (b"localhost:8443", b"[::1]:8443", b"\x1b[2J two\nlines", "bidi \u202e text".encode())
 _JSON: Final = (b'"', b"{", b"}", b"[", b"]", b":", b",", b"null", b"true", b"1e999", b"\\ud800", b"-0.0", b"NaN")
 
 
 def _document(
     name: str,
     run: Callable[[bytes], None],
-    seeds: Callable[[], Iterator[bytes]],
+    seeds: Callable[[], Iterable[bytes]],
     write: Callable[[Any], bytes] = compact,
     end: bytes = b"",
     largest: int = 16 << 10,
@@ -376,15 +333,38 @@ def _document(
 
 TARGETS: Final = (
     _document("transcript", read_a_transcript, transcript_seeds, canonical, b"\n", 32 << 10),
-    _document("study_document", read_study, study_seeds, canonical),
-    _document("roster", read_roster, roster_seeds, indented),
-    _document("lottery", read_lottery, lottery_seeds, indented),
+    _document(
+        "study_document",
+        read_study,
+        lambda: [whole(7).document, _drawn().document, whole(7, plan=plan_of(7, "skellam")).document],
+        canonical,
+    ),
+    _document("roster", read_roster, lambda: [sign_roster(roster_of(3), authority()), _drawn().roster_file], indented),
+    _document(
+        "lottery",
+        read_lottery,
+        lambda: [write_draws(one) for one in (_drawn().draws, Draws.draw("other", 2, 3, keyed_source("fuzz"))) if one],
+        indented,
+    ),
     _document("card", read_card, card_seeds, indented),
     _document("enrolment_request", read_enrolment_request, request_seeds),
-    _document("enrolment_answer", read_answer, answer_seeds),
+    _document(
+        "enrolment_answer",
+        read_answer,
+        lambda: [
+            sign_answer(Answer(bytes(32), True, "", "laptop", client_certificate(), 3, 11), authority()),
+            sign_answer(Answer(bytes(32), False, "no place is left", "", b"", 0), authority()),
+        ],
+    ),
     _document("ledger_row", read_row, row_seeds, canonical),
-    Target("package", read_a_package, package_seeds, _changed_in_bytes, 1024),
-    Target("join_code", read_join_code, join_code_seeds, _change_code, 256),
+    Target(
+        "package",
+        read_a_package,
+        lambda: [write_package(b"roster", None, []), write_package(b"roster", b"lottery", [b"one", b"", b"three"])],
+        change_bytes,
+        1024,
+    ),
+    Target("join_code", read_join_code, lambda: [one.encode() for one in _join_codes()], change_encoded, 256),
     Target("round_model", read_round_model, model_seeds, None, 64),
-    Target("peer_text", show_text, _text_seeds, None, 2048),
+    Target("peer_text", show_text, lambda: _TEXTS, None, 2048),
 )

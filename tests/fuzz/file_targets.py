@@ -1,7 +1,4 @@
-"""Files that may be damaged, or were written by somebody else: settings, keys, certificates, rosters, databases.
-
-A file is put into a folder of this process, in the place in which the code looks for it.
-"""
+"""Damaged or foreign files: settings, keys, certificates, rosters, databases; each in a folder of this process."""
 
 from __future__ import annotations
 
@@ -31,10 +28,11 @@ from runtime.durable import StorageError
 from runtime.settings_file import ConfigurationError
 from secagg.roster import InvalidRoster, sign_roster
 from server.roster_file import UNDER_WAY, RosterFile
-from tests.fuzz.document_targets import AUTHORITY, NO_VERSION, client_certificate, tls_key, with_inner
-from tests.fuzz.mutations import change_bytes, change_text, indented, json_mutation, pem_mutation
+from tests.fuzz.document_targets import AUTHORITY, ENTRY, NO_VERSION, client_certificate, tls_key, with_inner
+from tests.fuzz.mutations import change_bytes, change_encoded, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.support.attempts_in_memory import authority, roster_of
+from tests.support.rounds_on_record import whole
 from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry
@@ -135,21 +133,20 @@ def change_toml(data: bytes, choose: Choices) -> bytes:
     key, equals, _ = lines[at].partition(b"=")
     match choose.below(8):
         case 0:
-            return b"\n".join(lines[:at] + lines[at + 1 :])
+            del lines[at]
         case 1:
-            return b"\n".join([*lines, lines[at]])
+            lines.append(lines[at])
         case 2:
             other = choose.below(len(lines))
             lines[at], lines[other] = lines[other], lines[at]
-            return b"\n".join(lines)
         case 3 | 4 | 5 if equals:
             lines[at] = key + b"= " + _TOML_VALUES[choose.below(len(_TOML_VALUES))]
-            return b"\n".join(lines)
         case 6:
             name = _TOML_NAMES[choose.below(len(_TOML_NAMES))]
-            return b"\n".join([*lines[:at], name + b" = " + _TOML_VALUES[choose.below(len(_TOML_VALUES))], *lines[at:]])
+            lines.insert(at, name + b" = " + _TOML_VALUES[choose.below(len(_TOML_VALUES))])
         case _:
-            return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
+            return change_encoded(data, choose)
+    return b"\n".join(lines)
 
 
 _TOML_NAMES: Final = (b"_env_file", b"_cli_parse_args", b"file", b"self", b"a.b", b'""', b"[x]", b"[[x]]")
@@ -192,12 +189,8 @@ def _private() -> bytes:
 def pair_seeds() -> Iterator[bytes]:
     yield _private() + client_certificate()
     yield _private() + with_inner(client_certificate(), *NO_VERSION).encode()
-    yield (
-        ec.derive_private_key(5, ec.SECP384R1()).private_bytes(
-            Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
-        )
-        + client_certificate()
-    )
+    form = Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    yield ec.derive_private_key(5, ec.SECP384R1()).private_bytes(*form) + client_certificate()
 
 
 # ---------------------------------------------------------------- the coordinator's folder
@@ -206,15 +199,10 @@ def pair_seeds() -> Iterator[bytes]:
 def read_roster_folder(data: bytes) -> None:
     """What a crash may have left of a published roster, and a roster file that somebody copied."""
     folder = _folder("roster")
-    _put(folder / "roster.json", _old_roster())
+    _put(folder / "roster.json", sign_roster(roster_of(3), authority()))
     (folder / "enrolment").mkdir(exist_ok=True)
-    files = RosterFile(
-        folder / "roster.json",
-        folder / "lottery.json",
-        folder / "enrolment",
-        study="test",
-        authority_public=AUTHORITY,
-    )
+    places = folder / "roster.json", folder / "lottery.json", folder / "enrolment"
+    files = RosterFile(*places, study="test", authority_public=AUTHORITY)
     quiet = SimpleNamespace(warning=lambda *_, **__: None, info=lambda *_, **__: None)
     kept, server.roster_file.log = server.roster_file.log, quiet
     try:
@@ -233,11 +221,6 @@ def read_roster_folder(data: bytes) -> None:
             left.unlink(missing_ok=True)
 
 
-@cache
-def _old_roster() -> bytes:
-    return sign_roster(roster_of(3), authority())
-
-
 def roster_folder_seeds() -> Iterator[bytes]:
     signed = sign_roster(roster_of(4, version=2), authority())
     yield write_package(signed, None, [])
@@ -249,7 +232,7 @@ def roster_folder_seeds() -> Iterator[bytes]:
 
 
 def read_ledger_file(data: bytes) -> None:
-    """A ledger's database: what was changed is told, by `StorageError`; nothing else comes of it."""
+    """A ledger's database: a change is reported by `StorageError`, and by no other error."""
     folder = _folder("ledger")
     path = _put(folder / "ledger.sqlite", data)
     head_file(path).unlink(missing_ok=True)
@@ -260,7 +243,7 @@ def read_ledger_file(data: bytes) -> None:
         _, head, _ = read_ledger(path)
         must(head.rows >= 0, "a ledger with fewer rows than none")
     with contextlib.suppress(StorageError):
-        check_ledger(path, path)  # a journal that is none
+        check_ledger(path, path)  # not a journal
 
 
 def read_head(data: bytes) -> None:
@@ -275,36 +258,16 @@ def read_head(data: bytes) -> None:
 @cache
 def _ledger() -> tuple[bytes, bytes]:
     """A participant's ledger with one row, and the file beside it."""
-    from tests.support.rounds_on_record import whole
-
     path = _folder("made") / "ledger.sqlite"
     if not path.exists():
         ledger = Ledger(path, About(PARTICIPANT, mark="0" * 32), create=True)
-        entry = make_entry(
-            whole(7).plan,
-            study="s",
-            study_sha256=bytes(32),
-            round=1,
-            attempt=1,
-            identity=bytes(32),
-            data="0" * 64,
-            clock=lambda: 1.5,
-        )
-        ledger.append(entry).result()
+        ledger.append(make_entry(whole(7).plan, identity=bytes(32), data="0" * 64, **ENTRY)).result()
         ledger.close()
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("PRAGMA page_size = 512")
             connection.execute("VACUUM")
     return path.read_bytes(), head_file(path).read_bytes()
-
-
-def ledger_seeds() -> Iterator[bytes]:
-    yield _ledger()[0]
-
-
-def head_seeds() -> Iterator[bytes]:
-    yield _ledger()[1]
 
 
 def read_checkpoint(data: bytes) -> None:
@@ -336,7 +299,7 @@ TARGETS: Final = (
     Target("identity_key", read_identity, identity_seeds, pem_mutation, 4096),
     Target("client_certificate", read_pair, pair_seeds, pem_mutation, 8192),
     Target("roster_folder", read_roster_folder, roster_folder_seeds, change_bytes, 4096),
-    Target("ledger_file", read_ledger_file, ledger_seeds, _some_bytes, 64 << 10),
-    Target("ledger_head", read_head, head_seeds, json_mutation(indented), 1024),
+    Target("ledger_file", read_ledger_file, lambda: [_ledger()[0]], _some_bytes, 64 << 10),
+    Target("ledger_head", read_head, lambda: [_ledger()[1]], json_mutation(indented), 1024),
     Target("checkpoint", read_checkpoint, checkpoint_seeds, _some_bytes, 8192),
 )

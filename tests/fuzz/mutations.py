@@ -1,8 +1,7 @@
 """Changes of an input that leave its form intact: of bytes, of JSON text, of protobuf messages.
 
 A fuzzer that flips bits rarely gets past the parser. These change one value inside a document, or one field inside a
-message, and write the whole again. Every decision comes from `Choices`: random ones when a fuzzer mutates inputs, those
-of the input itself where it is a script of changes.
+message, and write the whole again. `Choices` decides: at random in a fuzzer, or by an input that is a script.
 """
 
 from __future__ import annotations
@@ -29,43 +28,42 @@ _MOST_REPEATED: Final = 64  # entries that a change adds to a list
 def change_bytes(data: bytes, choose: Choices) -> bytes:
     """A few bits, bytes or the length."""
     at = choose.below(len(data)) if data else 0
-    match choose.below(9):
-        case 0 | 1:
-            return data[:at] + bytes([data[at] ^ 1 << choose.below(8)]) + data[at + 1 :] if data else b"\x00"
-        case 2:
-            return data[:at] + choose.take(1) + data[at + 1 :]
-        case 3:
-            return data[:at]
-        case 4:
-            return data + choose.take(1 + choose.below(4))
-        case 5:
-            return data[:at] + data[at + 1 + choose.below(8) :]
-        case 6:
-            return bytes(len(data))
-        case 7:
-            return b"\xff" * len(data)
-        case _:
-            return data[:at] + choose.take(4) + data[at + 4 :]
+
+    def with_a_bit_changed() -> bytes:
+        return data[:at] + bytes([data[at] ^ 1 << choose.below(8)]) + data[at + 1 :] if data else b"\x00"
+
+    changes: tuple[Callable[[], bytes], ...] = (
+        with_a_bit_changed,
+        with_a_bit_changed,
+        lambda: data[:at] + choose.take(1) + data[at + 1 :],
+        lambda: data[:at],
+        lambda: data + choose.take(1 + choose.below(4)),
+        lambda: data[:at] + data[at + 1 + choose.below(8) :],
+        lambda: bytes(len(data)),
+        lambda: b"\xff" * len(data),
+        lambda: data[:at] + choose.take(4) + data[at + 4 :],
+    )
+    return changes[choose.below(len(changes))]()
 
 
 def change_text(text: str, choose: Choices) -> str:
     """The same for text, which stays text."""
     at = choose.below(len(text)) if text else 0
-    match choose.below(7):
-        case 0:
-            return text[:at] + chr(choose.below(0x250)) + text[at + 1 :]
-        case 1:
-            return text[:at]
-        case 2:
-            return text[:at] + text[at + 1 :]
-        case 3:
-            return text + text[at:]
-        case 4:
-            return text.swapcase()
-        case 5:
-            return text[:at] + ("\ud800", "\n", "\x00", "٣", " ", '"', "-----")[choose.below(7)] + text[at:]
-        case _:
-            return text[:at] + "0123456789abcdef+/=-._"[choose.below(22)] + text[at + 1 :]
+    changes: tuple[Callable[[], str], ...] = (
+        lambda: text[:at] + chr(choose.below(0x250)) + text[at + 1 :],
+        lambda: text[:at],
+        lambda: text[:at] + text[at + 1 :],
+        lambda: text + text[at:],
+        text.swapcase,
+        lambda: text[:at] + ("\ud800", "\n", "\x00", "٣", " ", '"', "-----")[choose.below(7)] + text[at:],
+        lambda: text[:at] + "0123456789abcdef+/=-._"[choose.below(22)] + text[at + 1 :],
+    )
+    return changes[choose.below(len(changes))]()
+
+
+def change_encoded(data: bytes, choose: Choices) -> bytes:
+    """`change_text` of UTF-8."""
+    return change_text(data.decode("utf-8", "replace"), choose).encode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------- JSON
@@ -87,7 +85,7 @@ def indented(tree: Any) -> bytes:
 
 
 def json_mutation(write: Callable[[Any], bytes] = compact, end: bytes = b"") -> Callable[[bytes, Choices], bytes]:
-    """One to three values of a document; what is no JSON is changed as bytes."""
+    """One to three values of a document; other input is changed as bytes."""
 
     def mutate(data: bytes, choose: Choices) -> bytes:
         if not choose.below(8):
@@ -140,32 +138,26 @@ def change_json(tree: Any, choose: Choices) -> Any:
 
 def _change_list(values: list[Any], choose: Choices) -> list[Any]:
     at = choose.below(len(values)) if values else 0
-    match choose.below(5):
-        case 0:
-            return values[:at] + values[at + 1 :]
-        case 1:
-            return [*values[: at + 1], *values[at:]]
-        case 2:
-            return values[::-1]
-        case 3:
-            return values * 2
-        case _:
-            return [*values, VALUES[choose.below(len(VALUES))]]
+    changes: tuple[Callable[[], list[Any]], ...] = (
+        lambda: values[:at] + values[at + 1 :],
+        lambda: [*values[: at + 1], *values[at:]],
+        lambda: values[::-1],
+        lambda: values * 2,
+        lambda: [*values, VALUES[choose.below(len(VALUES))]],
+    )
+    return changes[choose.below(len(changes))]()
 
 
 def _change_table(table: dict[str, Any], choose: Choices) -> dict[str, Any]:
     names = sorted(table)
     name = names[choose.below(len(names))] if names else ""
     other = names[choose.below(len(names))] if names else "x"
-    match choose.below(4):
-        case 0:
-            return {key: value for key, value in table.items() if key != name}
-        case 1:
-            return {**table, name + "_": 0}
-        case 2:
-            return {**table, name: table.get(other)}
-        case _:
-            return {**table, name: table.get(other), other: table.get(name)}
+    return (
+        {key: value for key, value in table.items() if key != name},
+        {**table, name + "_": 0},
+        {**table, name: table.get(other)},
+        {**table, name: table.get(other), other: table.get(name)},
+    )[choose.below(4)]
 
 
 def pem_mutation(data: bytes, choose: Choices) -> bytes:
@@ -192,7 +184,7 @@ def pem_mutation(data: bytes, choose: Choices) -> bytes:
 
 
 def message_mutation(kind: type[Message]) -> Callable[[bytes, Choices], bytes]:
-    """One to three fields of a serialised message; what is none is changed as bytes."""
+    """One to three fields of a serialised message; other input is changed as bytes."""
 
     def mutate(data: bytes, choose: Choices) -> bytes:
         message = kind()

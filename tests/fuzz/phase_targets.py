@@ -1,12 +1,11 @@
-"""Every phase of both sides, given messages that were made from an honest attempt by the changes an input names.
+"""Every phase of both sides, with messages of an honest attempt that an input changes.
 
-An input is a script. It names, one after the other: whose message of which attempt, in which field of the protobuf
-message it is changed and how, and who sends it. What results is serialised, parsed and read by the codec as from a
-network. A phase must refuse it with an error of the protocol and stay as it was, or take it; and then the attempt,
-which everybody else goes on with honestly, must end, and whatever participants sent, its sum must be the right one.
+An input is a script: whose message of which attempt, the changed field of the protobuf message and its change, and the
+sender. The result is serialised, parsed and read by the codec. A phase must refuse it with a protocol error and stay
+unchanged, or take it; then the attempt, in which all others are honest, must end, and with the right sum.
 
-A coordinator that tells participants different things only spoils the sum that it opens itself. What it must not learn
-by that is the business of the lying coordinator in tests/secagg; here its messages must not break a participant.
+A coordinator that sends different messages to different participants only spoils its own sum. tests/secagg shows what
+it can't learn by that; here its messages must not break a participant.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOST_MESSAGES: Final = 8
 
 
 def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
-    """A message after so many changes and the way through the network; None where the codec refuses it."""
+    """A message after this number of changes and the codec; None if the codec refuses it."""
     codec = codecs()[type(message)]
     packed = message.packed if isinstance(message, MaskedInput) else b""
     written = codec.write(message)
@@ -122,7 +121,7 @@ def client_target(name: str, data: bytes) -> None:
 
 
 def answered_target(data: bytes) -> None:
-    """An unmasking request to a participant who has answered one: the same gets the same reply, any other nothing."""
+    """An unmasking request to a participant that has answered one: the same gets the same reply, any other none."""
     choose = Steering(data)
     played = reference_round(GRAPHS[choose.below(len(GRAPHS))])
     step = played.steps[UNMASKING]
@@ -169,7 +168,7 @@ def excluded_target(data: bytes) -> None:
 
 @cache
 def _excluded_cohort(graph: str) -> Any:
-    """u1 as the participant who leaves before its upload knows it."""
+    """u1, as the participant that leaves before its upload knows it."""
     step = reference_round(graph, 1, _collecting(graph)[2]).steps[_collecting(graph)[2]]
     me = max(step.asked)
     return twin(step.asked[me]).receive(step.down[me]).cohort
@@ -181,10 +180,7 @@ def _any_of(played: Recorded, choose: Choices) -> Step:
 
 
 def _short(data: bytes) -> bool:
-    """Whether an attempt in which nothing strange was taken is left where it is: playing it to its end takes longest.
-
-    The seeds play it.
-    """
+    """Whether to skip the rest of an attempt that took only honest messages: it takes longest, and seeds play it."""
     return data[-1:] != b"\x00"
 
 

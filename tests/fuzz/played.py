@@ -76,11 +76,7 @@ def _read_offer(message: pb.MaskedInputOffer) -> messages.MaskedInput:
 
 @cache
 def reference_round(graph: str = "complete", round_: int = 1, left: str = "") -> Recorded:
-    """An attempt in which all goes well, but for the last participant, who leaves before its message of one phase.
-
-    Args:
-        left: name of the coordinator's phase that the last participant says nothing to.
-    """
+    """An honest attempt; the last participant may leave before its message in one phase of the coordinator."""
     config = config_of(graph, round_)
     found = Recorded(config, Script(up={(left, len(config.roster) - 1): LOSE}))
     _check_sum(config, found.run())
@@ -88,7 +84,7 @@ def reference_round(graph: str = "complete", round_: int = 1, left: str = "") ->
 
 
 def config_of(graph: str, round_: int = 1) -> RoundConfig:
-    """A = 2, and one may leave: five on the complete graph; eight on a ring; five whose survivors nobody signs."""
+    """A = 2, and one may leave: five on the complete graph; eight on a ring; five without signatures over the sets."""
     match graph:
         case "ring":
             return make_config(8, colluders=2, min_survivors=6, round_=round_, rings=safe_rings(8, 6))
@@ -112,23 +108,18 @@ class _Rest(InMemoryAttempt):
             del self.phases[who]
             return
         if who not in self.coordinator.received:
-            with contextlib.suppress(InvalidMessage, UnexpectedMessage):  # of one who was told something else
+            with contextlib.suppress(InvalidMessage, UnexpectedMessage):  # it was sent another message
                 self.coordinator.receive(who, answered)
 
 
 def finish(
     config: RoundConfig, server: Any, clients: dict[int, Any], up: Mapping[int, Any], exact: bool = True
 ) -> Completed | None:
-    """Play an attempt to its end with an honest coordinator, whatever its phase holds already.
+    """Play an attempt to its end with an honest coordinator, from a phase that may hold messages; None if it aborts.
 
     Args:
-        server: a phase of the coordinator; what it has received stays.
-        clients: phases of the participants who are still there.
-        up: what they send it now.
+        clients: phases of the participants that are present; ``up`` is what they send now.
         exact: whether a sum must be the right one.
-
-    Returns:
-        The end with its sum; None where the attempt was aborted.
     """
     try:
         completed = _Rest(config, server, clients, up).run()

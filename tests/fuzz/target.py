@@ -1,7 +1,7 @@
 """What a fuzz target is: a function of bytes that raises where the code under it breaks a promise.
 
-A target refuses nothing: whatever the bytes are, `run` returns, or there is a finding. Every target says by itself what
-the decoder promises: the one kind of error that it may raise, and that what it read is written back.
+For any bytes `run` returns, or there is a finding. A target states what the decoder promises: the one kind of error
+that it may raise, and that what it read is written back.
 """
 
 from __future__ import annotations
@@ -77,23 +77,14 @@ Mutation = Callable[[bytes, Choices], bytes]
 
 @dataclass(frozen=True)
 class Target:
-    """One decoder, or one phase.
+    """One decoder, or one phase."""
 
-    Attributes:
-        name: also that of its folder in the corpus.
-        run: raises where there is a finding, else returns.
-        seeds: inputs to begin from: what honest peers write.
-        mutate: changes an input without destroying its form; None where bytes have no form.
-        largest: bytes of an input.
-        tokens: words of the format, for the fuzzer's dictionary.
-    """
-
-    name: str
-    run: Callable[[bytes], None]
-    seeds: Callable[[], Iterable[bytes]]
-    mutate: Mutation | None = None
-    largest: int = LARGEST
-    tokens: tuple[bytes, ...] = ()
+    name: str  # also that of its folder in the corpus
+    run: Callable[[bytes], None]  # raises where there is a finding
+    seeds: Callable[[], Iterable[bytes]]  # what honest peers write
+    mutate: Mutation | None = None  # changes an input without destroying its form; None where bytes have no form
+    largest: int = LARGEST  # bytes of an input
+    tokens: tuple[bytes, ...] = ()  # words of the format, for the fuzzer's dictionary
 
     def changed(self, data: bytes, choose: Choices, changes: int) -> bytes:
         """An input after some changes; of one byte each where bytes have no form."""

@@ -1,6 +1,6 @@
-"""Every input that a fuzzer ever found worth keeping, through its target; and that no decoder or phase has none.
+"""Every kept input through its target, a short search from there, and a target for every decoder and phase.
 
-A short search with hypothesis goes on from there. The long search is `make fuzz`.
+The long search is `make fuzz`.
 """
 
 from __future__ import annotations

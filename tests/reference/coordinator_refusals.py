@@ -1,6 +1,6 @@
 """Test vectors of what the coordinator refuses, and of messages that no side decodes. They start from the round "five".
 
-A case states the whole message; the reference itself is made to refuse it, and what it says is what the vector says.
+A case states the whole message; the vector states the refusal by the reference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def coordinator_refusals() -> Case:
     base = base_round()
     for phase, messages in zip(PHASES, lies, strict=True):
         for name, sender, message in messages():
-            # Everybody who stands before the sender in the roster has spoken in this phase; who repeats, too.
+            # All before the sender in the roster have spoken in this phase; a sender that repeats, too.
             spoken = base.record.to_coordinator[phase]
             before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
             case: Case = {"name": name, "phase": phase, "before": before, "sender": sender, "message": message}
@@ -73,12 +73,9 @@ def false_advertisements() -> Iterator[tuple[str, int, Message]]:
     crossed = signed_advertisement(LIAR, keys[1]["channel_key"], channel)
     yield "another's channel key repeated as mask key", LIAR, crossed
     for i, low in enumerate(LOW_ORDER):
-        roles = (low, channel) if i % 2 else (mask, low)
-        yield (
-            f"a key of low order ({'mask' if i % 2 else 'channel'}, {low.hex()[:8]}…{low.hex()[-4:]})",
-            LIAR,
-            (signed_advertisement(LIAR, *roles)),
-        )
+        role, keys_of = ("mask", (low, channel)) if i % 2 else ("channel", (mask, low))
+        name = f"a key of low order ({role}, {low.hex()[:8]}…{low.hex()[-4:]})"
+        yield name, LIAR, signed_advertisement(LIAR, *keys_of)
 
 
 def false_dealings_to_all() -> Iterator[tuple[str, int, Message]]:
@@ -138,16 +135,15 @@ def false_signatures() -> Iterator[tuple[str, int, Message]]:
     base = base_round()
     signatures = base.record.to_coordinator["ConsistencyCheck"]
     everyone = [base.agreed.identity(who) for who in range(5)]
-    seed = identity_seeds(5)[LIAR]
     true3 = [base.agreed.identity(who) for who in (0, 1, 2, 4)]
-    for name, statement in (
-        ("over another u3", setting.survivor_statement(base.coordinator.context, everyone, everyone)),
-        ("over both sets exchanged", setting.survivor_statement(base.coordinator.context, true3, everyone)),
-        ("in another cohort", setting.survivor_statement(other_cohort()[0], everyone, true3)),
+    context = base.coordinator.context
+    for name, who, statement in (
+        ("over another u3", LIAR, setting.survivor_statement(context, everyone, everyone)),
+        ("over both sets exchanged", LIAR, setting.survivor_statement(context, true3, everyone)),
+        ("in another cohort", LIAR, setting.survivor_statement(other_cohort()[0], everyone, true3)),
+        ("by one that is not in u3", 3, base.coordinator.statement),
     ):
-        yield name, LIAR, {"signature": ed25519_sign(seed, statement)}
-    statement = base.coordinator.statement
-    yield "by one that is not in u3", 3, {"signature": ed25519_sign(identity_seeds(5)[3], statement)}
+        yield name, who, {"signature": ed25519_sign(identity_seeds(5)[who], statement)}
     yield "a second signature", LIAR, signatures[LIAR]
     yield "somebody else's signature", LIAR, signatures[4]
     yield "altered", LIAR, {"signature": flip(signatures[LIAR]["signature"], 20)}
@@ -182,11 +178,8 @@ def false_replies() -> Iterator[tuple[str, int, Message]]:
     yield "a salt is changed", LIAR, entry(0, {"self_mask_seed": {**seed, "salt": flip(seed["salt"])}})
     changed = {**seed, "share": b"\xf1\xff" + seed["share"][2:]}
     yield "a symbol of 65521, which misses the commitment", LIAR, entry(0, {"self_mask_seed": changed})
-    yield (
-        "a symbol of 65535 in a share of the mask key, which misses the commitment",
-        LIAR,
-        (entry(3, {"mask_key": {**mask_key, "share": mask_key["share"][:-2] + b"\xff\xff"}})),
-    )
+    name = "a symbol of 65535 in a share of the mask key, which misses the commitment"
+    yield name, LIAR, entry(3, {"mask_key": {**mask_key, "share": mask_key["share"][:-2] + b"\xff\xff"}})
     yield "a survivor's mask key", LIAR, entry(0, {"mask_key": revealed(0, 0)})
     yield "a dropout's self-mask seed", LIAR, entry(3, {"self_mask_seed": revealed(3, 1)})
     yield "a share of the other kind under the right name", LIAR, entry(0, {"self_mask_seed": revealed(0, 0)})
@@ -207,9 +200,8 @@ def malformed_messages() -> Case:
     longer = {name: value + b"\0" for name, value in advert.items()}
     cases: list[tuple[str, str, Message]] = []
     for name, value in advert.items():
-        cases.append(("advertisement", f"{name} one byte too short", {**advert, name: value[:-1]}))
-        cases.append(("advertisement", f"{name} one byte too long", {**advert, name: longer[name]}))
-        cases.append(("advertisement", f"{name} empty", {**advert, name: b""}))
+        for how, wrong in (("one byte too short", value[:-1]), ("one byte too long", longer[name]), ("empty", b"")):
+            cases.append(("advertisement", f"{name} {how}", {**advert, name: wrong}))
     short = {"participant": 0, "advertisement": {**advert, "mask_key": advert["mask_key"][:-1]}}
     nothing = {"participant": 0}
     digest = {"participant": 0, "advertisement_sha256": listed_bytes("a digest", 31)}

@@ -1,17 +1,17 @@
-"""Degree and threshold of the k-regular graph, by its conditions as they are written, one even degree after the other.
+"""Degree and threshold of the k-regular graph, directly by its conditions, one even degree after the other.
 
-Of n members on the ring A collude and D leave. With Hyp(n, m, k) for how many of m marked members are among k that are
-drawn without putting back, and sigma = 40, eta = 20, a degree k < n - 1 will do if
+Of n members on the ring A collude and D leave. With Hyp(n, m, k) the number of m marked members among k drawn without
+replacement, and sigma = 40, eta = 20, a degree k < n - 1 is safe if
 
-  * the honest members that stay remain connected: two gaps of k / 2 places each, with somebody between them on either
-    side, can be laid n (n - k - 1) / 2 ways, and each gap must be empty of them all;
-  * no member has more corrupt neighbours than t1, but for n Pr[Hyp(n, A, k) > t1] <= 2^-s;
-  * no member has fewer neighbours that stay than t2, but for n Pr[Hyp(n, D, k) > k - t2] <= 2^-eta;
+  * the honest members that stay remain connected, except with small probability: a cut needs two gaps of k / 2 places
+    each without any of them, with members between the gaps on both sides; there are n (n - k - 1) / 2 such pairs;
+  * no member has more corrupt neighbours than t1, except with n Pr[Hyp(n, A, k) > t1] <= 2^-s;
+  * no member has fewer neighbours that stay than t2, except with n Pr[Hyp(n, D, k) > k - t2] <= 2^-eta;
   * the threshold t that follows from t1 is at most t2.
 
-Who is curious, or semi-malicious, leaves it to chance who drops out; who is malicious chooses that, and tries up to
-2^80 rings: s is 41 for the former and 121 for the latter. Where A + D (curious) or A + 2 D (the others) exceeds 9/10 of
-n, and beyond 10^6 members, it is the complete graph.
+A curious or semi-malicious coordinator leaves dropouts to chance (s = 41); a malicious one chooses them and tries up to
+2^80 rings (s = 121). The graph is complete if A + D (curious) or A + 2 D (the others) exceeds 9/10 of n, and beyond
+10^6 members.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def connected(n: int, colluders: int, drops: int, adversary: str, degree: int) -
     """The first condition."""
     ways = Fraction(n * (n - degree - 1), 2)
     if adversary == "malicious":
-        # Whoever of the k is honest is made to leave; for that at most `drops` may be.
+        # The honest members among the k are made to leave: at most `drops`.
         return ways * at_least(n, colluders, degree, degree - drops) <= Fraction(1, 2 ** (SIGMA + 1 + GRINDING))
     either = colluders + drops
     emptied = Fraction(comb(either, degree), comb(n, degree)) if either <= n else Fraction(1)

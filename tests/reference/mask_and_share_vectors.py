@@ -38,21 +38,19 @@ def mask_vectors() -> Case:
     for bits in WIDTHS:
         vector = [2**bits - 1, 0, 1 % 2**bits, *(i * 0x9E3779B97F4A7C15 % 2**bits for i in range(10))]
         chosen = [(listed_bytes(f"summed mask {bits} {i}", 16), sign) for i, sign in enumerate((1, 1, -1, 1, -1, -1))]
-        sums.append(
-            {
-                "bits": bits,
-                "values": decimal(vector),
-                "masks": [{"key": key, "sign": sign} for key, sign in chosen],
-                "masked": decimal(vectors.add_masks(vector, chosen, bits)),
-            }
-        )
+        masked = decimal(vectors.add_masks(vector, chosen, bits))
+        masks_of = [{"key": key, "sign": sign} for key, sign in chosen]
+        sums.append({"bits": bits, "values": decimal(vector), "masks": masks_of, "masked": masked})
     key = listed_bytes("refused mask", 16)
     refused = [
-        {"name": "a key of 15 bytes", "key": key[:15], "bits": 20, "dim": 5, "refused": INVALID},
-        {"name": "a key of 32 bytes", "key": key + key, "bits": 20, "dim": 5, "refused": INVALID},
-        {"name": "0 bits", "key": key, "bits": 0, "dim": 5, "refused": INVALID},
-        {"name": "63 bits", "key": key, "bits": 63, "dim": 5, "refused": INVALID},
-        {"name": "too long for one stream", "key": key, "bits": 62, "dim": (2**32 - 2) * 2 + 1, "refused": INVALID},
+        {"name": name, "key": key, "bits": bits, "dim": dim, "refused": INVALID}
+        for name, key, bits, dim in (
+            ("a key of 15 bytes", key[:15], 20, 5),
+            ("a key of 32 bytes", key + key, 20, 5),
+            ("0 bits", key, 0, 5),
+            ("63 bits", key, 63, 5),
+            ("too long for one stream", key, 62, (2**32 - 2) * 2 + 1),
+        )
     ]
     return {"masks": masks, "long": long, "sums": sums, "refused": refused}
 
@@ -113,20 +111,19 @@ def shamir_vectors() -> Case:
         secret = [0, 65520, *range(1, length)][:length] if length > 1 else [65520]
         shares = sharing.share(secret, threshold, xs, stream)
         assert sharing.rebuild(xs, shares, threshold) == secret
-        splits.append(
-            {"threshold": threshold, "xs": xs, "secret": secret, "randomness": stream.taken, "shares": shares}
-        )
+        given: Case = {"threshold": threshold, "xs": xs, "secret": secret}
+        splits.append({**given, "randomness": stream.taken, "shares": shares})
     shares = splits[1]["shares"]
     combined: list[Case] = []
     for rows in ((0, 1, 2), (4, 2, 0), (1, 3, 4, 0)):
-        xs, given = [rows_x + 1 for rows_x in rows], [shares[row] for row in rows]
-        combined.append({"threshold": 3, "xs": xs, "shares": given, "secret": sharing.rebuild(xs, given, 3)})
+        xs, used = [row + 1 for row in rows], [shares[row] for row in rows]
+        combined.append({"threshold": 3, "xs": xs, "shares": used, "secret": sharing.rebuild(xs, used, 3)})
     changed = [[(shares[0][0] + 1) % sharing.P, *shares[0][1:]], *shares[1:3]]
     wrong = (("one symbol of a share changed", 3, changed), ("too low a threshold", 2, shares[:3]))
-    for name, threshold, given in wrong:
-        secret = sharing.rebuild([1, 2, 3], given, threshold)
+    for name, threshold, used in wrong:
+        secret = sharing.rebuild([1, 2, 3], used, threshold)
         assert secret != splits[1]["secret"]
-        combined.append({"name": name, "threshold": threshold, "xs": [1, 2, 3], "shares": given, "secret": secret})
+        combined.append({"name": name, "threshold": threshold, "xs": [1, 2, 3], "shares": used, "secret": secret})
     refused: list[Case] = []
     for name, threshold, xs, secret in (
         ("a threshold of 1", 1, [1, 2, 3], [5]),
@@ -141,22 +138,17 @@ def shamir_vectors() -> Case:
         must_refuse(sharing.share, secret, threshold, xs, sharing.Stream(bytes(100)))
         refused.append({"name": name, "threshold": threshold, "xs": xs, "secret": secret, "refused": INVALID})
     combine_refused: list[Case] = []
-    for name, threshold, xs, given in (
+    for name, threshold, xs, used in (
         ("fewer shares than the threshold", 3, [1, 2], shares[:2]),
         ("a point twice", 3, [1, 2, 2], shares[:3]),
         ("the point 0", 3, [0, 1, 2], shares[:3]),
         ("a symbol of 65521", 3, [1, 2, 3], [[65521] * 16, *shares[1:3]]),
         ("a threshold of 1", 1, [1, 2], shares[:2]),
     ):
-        must_refuse(sharing.rebuild, xs, given, threshold)
-        combine_refused.append({"name": name, "threshold": threshold, "xs": xs, "shares": given, "refused": INVALID})
-    return {
-        "random_symbols": drawn,
-        "split": splits,
-        "combine": combined,
-        "split_refused": refused,
-        "combine_refused": combine_refused,
-    }
+        must_refuse(sharing.rebuild, xs, used, threshold)
+        combine_refused.append({"name": name, "threshold": threshold, "xs": xs, "shares": used, "refused": INVALID})
+    taken = {"random_symbols": drawn, "split": splits, "combine": combined}
+    return {**taken, "split_refused": refused, "combine_refused": combine_refused}
 
 
 # ---------------------------------------------------------------- commitments.json
@@ -177,18 +169,9 @@ def commitment_vectors() -> Case:
     ):
         encoded = sharing.symbol_bytes(used_share)
         leaf = commitments.share_leaf(commitments.KINDS[kind], context, *ends, x, used_salt, encoded)
-        leaves.append(
-            {
-                "kind": commitments.KINDS[kind].decode(),
-                "cohort_context": context,
-                "dealer": ends[0],
-                "holder": ends[1],
-                "x": x,
-                "salt": used_salt,
-                "share": encoded,
-                "leaf": leaf,
-            }
-        )
+        named = {"kind": commitments.KINDS[kind].decode(), "cohort_context": context}
+        named |= {"dealer": ends[0], "holder": ends[1]}
+        leaves.append({**named, "x": x, "salt": used_salt, "share": encoded, "leaf": leaf})
     pair = commitments.pair_node(leaves[0]["leaf"], leaves[1]["leaf"])
     trees: list[Case] = []
     refused: list[Case] = []
@@ -245,18 +228,10 @@ def sealed_share_vectors() -> Case:
         associated = setting.sealed_share_associated_data(context, ends[sender][0], ends[receiver][0])
         ciphertext = aes.gcm_seal(key, plaintext, associated)
         assert aes.gcm_open(key, ciphertext, associated) == plaintext
-        sealed.append(
-            {
-                "shared": shared,
-                "cohort_context": context,
-                "sender": {"identity": ends[sender][0], "channel_key": ends[sender][1]},
-                "receiver": {"identity": ends[receiver][0], "channel_key": ends[receiver][1]},
-                "key": key,
-                "associated_data": associated,
-                "plaintext": plaintext,
-                "ciphertext": ciphertext,
-            }
-        )
+        roles = {"sender": sender, "receiver": receiver}
+        named = {role: dict(zip(("identity", "channel_key"), ends[end], strict=True)) for role, end in roles.items()}
+        derived = {"key": key, "associated_data": associated, "plaintext": plaintext, "ciphertext": ciphertext}
+        sealed.append({"shared": shared, "cohort_context": context, **named, **derived})
     good: Case = {name: sealed[0][name] for name in ("shared", "cohort_context", "sender", "receiver", "ciphertext")}
     text = good["ciphertext"]
     wrong = [

@@ -1,6 +1,6 @@
 """Test vectors of what a participant refuses, and of what costs a dealer a share. They start from the round "five".
 
-A case states the whole message; the reference itself is made to refuse it, and what it says is what the vector says.
+A case states the whole message; the vector states the refusal by the reference.
 """
 
 from __future__ import annotations
@@ -140,11 +140,8 @@ def false_dealings() -> Iterator[tuple[str, Message]]:
 
     sealed = flip(entry["ciphertext"])
 
-    def altered(name: str) -> list[Message]:
-        return replaced(shares, at, {**entry, name: flip(entry[name])})
-
-    def unopened(name: str) -> list[Message]:
-        return replaced(shares, at, {**entry, name: flip(entry[name]), "ciphertext": sealed})
+    def altered(name: str, **others: bytes) -> list[Message]:
+        return replaced(shares, at, {**entry, name: flip(entry[name]), **others})
 
     u2 = base.record.to_participants["MaskedInputCollection"][VICTIM]["u2"]
     for name, false in (
@@ -155,8 +152,8 @@ def false_dealings() -> Iterator[tuple[str, Message]]:
         ("the dealing of a member of u2 is missing", shares[:-1]),
         ("all dealings are missing", []),
         ("the root of a dealing is altered", altered("root")),
-        ("what doesn't open has an altered signature", unopened("signature")),
-        ("what doesn't open has an altered seed commitment", unopened("seed_commitment")),
+        ("what doesn't open has an altered signature", altered("signature", ciphertext=sealed)),
+        ("what doesn't open has an altered seed commitment", altered("seed_commitment", ciphertext=sealed)),
         (
             "what doesn't open is signed for another cohort",
             replaced(shares, at, {**entry, "signature": signature, "ciphertext": sealed}),
@@ -203,14 +200,10 @@ def bad_shares() -> Iterator[tuple[str, Message]]:
     yield "the ciphertext is empty", {**entry, "ciphertext": b""}
     yield "the ciphertext is for another receiver", {**entry, "ciphertext": for_another["ciphertext"]}
     yield "sealed with the key of the other direction", sealed(plaintext, under=back_key)
-    yield (
-        "sealed in the context of another cohort",
-        sealed(plaintext, said=setting.sealed_share_associated_data(context, *identities)),
-    )
-    yield (
-        "sealed with sender and receiver swapped",
-        sealed(plaintext, said=setting.sealed_share_associated_data(liar.context, *identities[::-1])),
-    )
+    elsewhere = setting.sealed_share_associated_data(context, *identities)
+    swapped = setting.sealed_share_associated_data(liar.context, *identities[::-1])
+    yield "sealed in the context of another cohort", sealed(plaintext, said=elsewhere)
+    yield "sealed with sender and receiver swapped", sealed(plaintext, said=swapped)
     yield "sealed and shorter", sealed(plaintext[:-2])
     yield "a share that doesn't match its commitment", sealed(flip(plaintext, 20))
     yield "a salt that doesn't match its commitment", sealed(flip(plaintext, 50))

@@ -1,6 +1,6 @@
 """Test vectors of what is refused on a ring, and without signatures. They start from two rounds of ring_rounds.json.
 
-A case states the whole message; the reference itself is made to refuse it, and what it says is what the vector says.
+A case states the whole message; the vector states the refusal by the reference.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from hashlib import sha256
 from typing import Any
 
 from tests.reference import setting
-from tests.reference.curves import ed25519_sign
 from tests.reference.graph import Graph
 from tests.reference.lies import listen, refused, refused_by_coordinator, replaced, too_few
 from tests.reference.participant import bitmap
@@ -104,12 +103,12 @@ def bits(members: Iterable[int]) -> bytes:
 
 
 def signed_upload(who: int, u2: Iterable[int], context: bytes | None = None, packed: bytes | None = None) -> Message:
-    """What somebody would have signed with its upload, had it been told another u2."""
+    """What a participant would have signed with its upload, had it been shown this u2."""
     base = ring_round()
     data = base.record.to_coordinator["MaskedInputCollection"][who]["packed"] if packed is None else packed
     digest, named = sha256(data).digest(), [base.agreed.identity(one) for one in u2]
     statement = setting.upload_statement(context or base.coordinator.context, base.agreed.identity(who), digest, named)
-    return {"sha256": digest, "signature": ed25519_sign(base.participants[who].identity_seed, statement)}
+    return {"sha256": digest, "signature": base.participants[who].sign(statement)}
 
 
 # ---------------------------------------------------------------- to a participant
@@ -118,30 +117,18 @@ def signed_upload(who: int, u2: Iterable[int], context: bytes | None = None, pac
 def false_cohorts() -> Iterator[tuple[str, Message]]:
     members = told("ShareKeys")["members"]
     keys = ring_round().record.to_coordinator["AdvertiseKeys"]
-    at = [one["participant"] for one in members].index(LIAR)
 
-    def of(entry: Message) -> Message:
-        return {"members": replaced(members, at, {"participant": LIAR, **entry})}
+    def of(who: int, entry: Message) -> Message:
+        at = [one["participant"] for one in members].index(who)
+        return {"members": replaced(members, at, {"participant": who, **entry})}
 
-    yield (
-        "a neighbour's keys come as a digest only",
-        of({"advertisement_sha256": setting.advertisement_digest(**keys[LIAR])}),
-    )
-    yield (
-        "a neighbour's signature is altered",
-        of({"advertisement": {**keys[LIAR], "signature": flip(keys[LIAR]["signature"], 40)}}),
-    )
-    yield (
-        "one's own keys come as a digest only",
-        {
-            "members": [
-                {"participant": VICTIM, "advertisement_sha256": setting.advertisement_digest(**keys[VICTIM])}
-                if one["participant"] == VICTIM
-                else one
-                for one in members
-            ]
-        },
-    )
+    def digest(who: int) -> Message:
+        return {"advertisement_sha256": setting.advertisement_digest(**keys[who])}
+
+    altered = {**keys[LIAR], "signature": flip(keys[LIAR]["signature"], 40)}
+    yield "a neighbour's keys come as a digest only", of(LIAR, digest(LIAR))
+    yield "a neighbour's signature is altered", of(LIAR, {"advertisement": altered})
+    yield "one's own keys come as a digest only", of(VICTIM, digest(VICTIM))
 
 
 def false_dealings() -> Iterator[tuple[str, Message]]:
@@ -152,24 +139,18 @@ def false_dealings() -> Iterator[tuple[str, Message]]:
     stranger = {**shares[at], "dealer": STRANGER}
     assert bits(u2) == dealt["u2"]
     assert VICTIM not in base.coordinator.graph.neighbours(STRANGER)
-    few = [one for one in shares if one["dealer"] not in (3, 4, 5)]
+    few, ring = [one for one in shares if one["dealer"] not in (3, 4, 5)], base.coordinator.graph.ring
     for name, members, entries in (
         ("the dealing of a neighbour in u2 is missing", u2, [one for one in shares if one["dealer"] != 3]),
         ("the dealing of a neighbour that is not in u2", without(3, 8), shares),
         ("a dealing of one that is no neighbour", u2, sorted([*shares, stranger], key=lambda one: one["dealer"])),
-        ("dealers in the order of the ring", u2, in_ring_order(shares)),
+        ("dealers in the order of the ring", u2, sorted(shares, key=lambda one: ring.index(one["dealer"]))),
         ("oneself is not in u2", without(VICTIM), shares),
         ("u2 is below the quorum, with all neighbours in it", without(6, 7, 8, 10), shares),
         ("three of six neighbours in u2, four needed", without(3, 4, 5), few),
     ):
         yield name, {"shares": entries, "u2": bits(members)}
     yield "an unused bit of u2 is set", {**dealt, "u2": dealt["u2"][:1] + bytes([dealt["u2"][1] | 0x08])}
-
-
-def in_ring_order(shares: list[Message]) -> list[Message]:
-    """The dealers as they stand on the ring, from the first that comes."""
-    ring = ring_round().coordinator.graph.ring
-    return sorted(shares, key=lambda one: ring.index(one["dealer"]))
 
 
 def false_sets() -> Iterator[tuple[str, Message]]:
@@ -200,10 +181,7 @@ def false_requests() -> Iterator[tuple[str, Message]]:
     assert [entry["participant"] for entry in signatures] == [1, 4, 5, 6, 7, 9, 10]
     other_context = flip(base.coordinator.context)
     of_shown = signed_upload(LIAR, u2)
-    by_3 = {
-        "participant": 3,
-        "signature": ed25519_sign(base.participants[3].identity_seed, base.coordinator.statement),
-    }
+    by_3 = {"participant": 3, "signature": base.participants[3].sign(base.coordinator.statement)}
     for name, uploads in (
         ("no uploads", []),
         ("the last upload is missing", [of_2]),
@@ -221,13 +199,8 @@ def false_requests() -> Iterator[tuple[str, Message]]:
         ("the signature of an upload is altered", [of_2, {**of_11, "signature": flip(of_11["signature"], 40)}]),
     ):
         yield name, {"signatures": signatures, "uploads": uploads}
-    yield (
-        "fewer signatures than needed, and an upload in the place of one",
-        {
-            "signatures": signatures[1:],
-            "uploads": [of_shown, of_2, of_11],
-        },
-    )
+    shown_instead = {"signatures": signatures[1:], "uploads": [of_shown, of_2, of_11]}
+    yield "fewer signatures than needed, and an upload in the place of one", shown_instead
     yield "fewer signatures than needed", {"signatures": signatures[:-1], "uploads": request["uploads"]}
     yield "a signer that is not in u3", {**request, "signatures": [signatures[0], by_3, *signatures[1:]]}
     yield "the upload of a signer that is a neighbour as well", {**asked, "uploads": request["uploads"]}
@@ -267,8 +240,8 @@ def taken() -> Iterator[tuple[str, Message, bool]]:
         return {"MaskedInputCollection": {**dealt, "shares": replaced(dealt["shares"], at, entry)}}
 
     entry, graph = dealt["shares"][at], base.coordinator.graph
-    for_another = next(one for one in told("MaskedInputCollection", 5)["shares"] if one["dealer"] == LIAR)
-    yield "the path of another holder", instead({**entry, "path": for_another["path"]}), True
+    for_5 = base.coordinator._dealt(LIAR, 5)
+    yield "the path of another holder", instead({**entry, "path": for_5["path"]}), True
     yield "a bit of the ciphertext is changed", instead({**entry, "ciphertext": flip(entry["ciphertext"], 20)}), True
     for name, point in (
         ("a share committed to at the holder's place", lambda holder: graph.place(LIAR, holder) + 1),

@@ -6,17 +6,16 @@ from functools import cache
 from typing import Any
 
 from tests.reference.graph import Graph
-from tests.reference.participant import Participant
 from tests.reference.round_vectors import (
     CommitsToAnotherSeed,
+    Crook,
     Played,
     SharesAnotherMaskKey,
-    deal_again,
     spoil_ciphertext,
 )
 from tests.reference.rounds import setting_of
-from tests.reference.setting import Numbers, seed_commitment
-from tests.reference.sharing import P, listed_bytes, share
+from tests.reference.setting import Numbers
+from tests.reference.sharing import P, listed_bytes
 
 Case = dict[str, Any]
 Message = dict[str, Any]
@@ -31,24 +30,12 @@ def graph_vectors() -> Case:
         u1 = [3 * i // 2 + 1 for i in range(count)]
         context = listed_bytes(f"ring of {count}, degree {degree}", 32)
         graph = Graph(u1, degree, context)
-        some = sorted({u1[0], u1[count // 2], u1[-1]})
-        rings.append(
-            {
-                "cohort_context": context,
-                "u1": u1,
-                "degree": degree,
-                "ring": graph.ring,
-                "members": [
-                    {
-                        "member": who,
-                        "neighbours": graph.neighbours(who),
-                        "x": graph.x(who),
-                        "places": [graph.place(dealer, who) for dealer in graph.dealers(who)],
-                    }
-                    for who in some[: 3 if degree < 100 else 1]
-                ],
-            }
-        )
+        members = []
+        for who in sorted({u1[0], u1[count // 2], u1[-1]})[: 3 if degree < 100 else 1]:
+            places = [graph.place(dealer, who) for dealer in graph.dealers(who)]
+            members.append({"member": who, "neighbours": graph.neighbours(who), "x": graph.x(who), "places": places})
+        given = {"cohort_context": context, "u1": u1, "degree": degree}
+        rings.append({**given, "ring": graph.ring, "members": members})
     return {"rings": rings, "sharing": [sharing_case(*values) for values in SHARING]}
 
 
@@ -97,14 +84,13 @@ def sharing_case(cohort: int, colluders: int, min_survivors: int, u1: int, adver
 # ---------------------------------------------------------------- ring_rounds.json
 
 
-class MissesOneShare(Participant):
+class MissesOneShare(Crook):
     """Commits to a share of the seed that isn't on its polynomial: that of its first holder."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        shares = share([*self.mask_secret, *self.seed_secret], self.threshold, self.points, self.stream)
+    def crooked(self) -> list[list[int]]:
+        shares = self.shared([*self.mask_secret, *self.seed_secret])
         shares[0][20] = (shares[0][20] + 1) % P
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+        return shares
 
 
 @cache

@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class Played:
-    """A round that was run by the reference on both sides, its participants and coordinator as they were at the end."""
+    """A round of the reference on both sides; participants and coordinator are in their last state."""
 
     def __init__(
         self,
@@ -38,12 +38,16 @@ class Played:
         self.coordinator = Coordinator(agreed)
         self.inputs = {who: input_of(agreed, who) for who in self.everybody}
         self.changed = sorted({who for _, who in change or {}})
-        self.record: Record = run_round(
-            self.participants, self.coordinator, self.inputs, silent, change, agreed.numbers.phases
-        )
+        sides = self.participants, self.coordinator, self.inputs
+        self.record: Record = run_round(*sides, silent, change, agreed.numbers.phases)
+
+    def participant(self, who: int) -> Case:
+        one = self.participants[who]
+        secret = {"identity_private": one.identity_seed, "identity": one.identity}
+        return {**secret, "randomness": one.stream.taken, "input": decimal(self.inputs[who])}
 
     def vector(self, name: str, about: str, *, downs_too: bool = True) -> Case:
-        """As it stands in a file; what the coordinator says can be left out, as it follows from what it is told."""
+        """For a file; the coordinator's messages can be left out, as they follow from the participants'."""
         agreed, coordinator, record = self.agreed, self.coordinator, self.record
         downs: dict[str, Any] = {}
         for phase, messages in record.to_participants.items():
@@ -63,15 +67,7 @@ class Played:
             **sets,
             "survivor_statement": coordinator.statement,
             "crooked": sorted({*self.crooks, *self.changed}),
-            "participants": [
-                {
-                    "identity_private": one.identity_seed,
-                    "identity": one.identity,
-                    "randomness": one.stream.taken,
-                    "input": decimal(self.inputs[who]),
-                }
-                for who, one in self.participants.items()
-            ],
+            "participants": [self.participant(who) for who in self.participants],
             "to_coordinator": record.to_coordinator,
             **({"to_participants": downs} if downs else {}),
             "refused": [{**refusal.stated(), "message": message} for refusal, message in record.refused],
@@ -94,45 +90,47 @@ def deal_again(dealer: Participant, shares: list[list[int]], commitment: bytes) 
     return dealer.deal(shares, commitment)
 
 
-class SharesAnotherMaskKey(Participant):
+class Crook(Participant):
+    """Deals other shares after it has drawn the right ones, and commits to the seed of the right ones."""
+
+    def share_keys(self, cohort_keys: Message) -> Message:
+        super().share_keys(cohort_keys)
+        return deal_again(self, self.crooked(), seed_commitment(self.seed, self.context, self.identity))
+
+    def shared(self, secrets: list[int], degree_more: int = 0) -> list[list[int]]:
+        """Shares of other secrets: 16 symbols of each kind."""
+        return share(secrets, self.threshold + degree_more, self.points, self.stream)
+
+    def crooked(self) -> list[list[int]]:
+        raise NotImplementedError
+
+
+class SharesAnotherMaskKey(Crook):
     """Deals shares of a mask key that it didn't advertise."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        secrets = random_symbols(32, self.stream)
-        shares = share(secrets, self.threshold, self.points, self.stream)
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return self.shared(random_symbols(32, self.stream))
 
 
-class CommitsToAnotherSeed(Participant):
+class CommitsToAnotherSeed(Crook):
     """Deals shares of a self-mask seed that it isn't committed to."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        secrets = [*self.mask_secret, *random_symbols(16, self.stream)]
-        shares = share(secrets, self.threshold, self.points, self.stream)
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return self.shared([*self.mask_secret, *random_symbols(16, self.stream)])
 
 
-class SharesAtAnotherThreshold(Participant):
+class SharesAtAnotherThreshold(Crook):
     """Deals by polynomials of one degree more, so that the threshold's shares rebuild something else."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        secrets = [*self.mask_secret, *random_symbols(16, self.stream)]
-        shares = share(secrets, self.threshold + 1, self.points, self.stream)
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return self.shared([*self.mask_secret, *random_symbols(16, self.stream)], degree_more=1)
 
 
-class CommitsToASymbolOutside(Participant):
-    """Commits to shares with a symbol of 65521: those of others it seals, its own it reveals."""
+class CommitsToASymbolOutside(Crook):
+    """Commits to shares with a symbol of 65521: it seals those of others, and reveals its own."""
 
-    def share_keys(self, cohort_keys: Message) -> Message:
-        super().share_keys(cohort_keys)
-        shares = share([0] * 32, self.threshold, self.points, self.stream)
-        for row in shares:
-            row[0] = row[16] = P
-        return deal_again(self, shares, seed_commitment(self.seed, self.context, self.identity))
+    def crooked(self) -> list[list[int]]:
+        return [[P, *row[1:16], P, *row[17:]] for row in self.shared([0] * 32)]
 
 
 # ---------------------------------------------------------------- rounds.json
@@ -218,9 +216,7 @@ def round_vectors() -> Case:
 def width_vectors() -> Case:
     """Small rounds of the widths that no other round has."""
     rounds = []
-    for bits in WIDTHS:
-        if bits in (12, 16, 20, 33):
-            continue
+    for bits in sorted(set(WIDTHS) - {12, 16, 20, 33}):
         agreed = setting_of(3, bits=bits, dim=19, round_=1 + bits, attempt=1)
         about = f"Three participants, values of {bits} bits."
         rounds.append(Played(agreed).vector(f"{bits} bits", about, downs_too=False))

@@ -1,4 +1,4 @@
-"""Whole attempts: who falls silent when, who lies, and everything that was said."""
+"""Whole attempts: dropouts, lies, and all messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class ParticipantSide(Protocol):
-    """What a round asks of a participant, whoever wrote it."""
+    """What a round asks of any implementation of a participant."""
 
     def advertise(self) -> Message: ...
     def share_keys(self, cohort_keys: Message) -> Message: ...
@@ -60,10 +60,9 @@ def setting_of(
     sharing: tuple[int, int] | None = None,
     adversary: str = "malicious",
 ) -> Setting:
-    """A setting in which everything has a value of its own. By default both bounds are the signatures needed.
+    """A setting of distinct values. By default both bounds are the signatures needed, and the graph is complete.
 
-    Args:
-        sharing: degree and threshold on a ring; by default the complete graph.
+    ``sharing``: degree and threshold on a ring.
     """
     fewest = (count + max(2, colluders)) // 2 + 1
     least = min_survivors or fewest
@@ -75,10 +74,10 @@ def setting_of(
 
 
 def stream_of(agreed: Setting, who: int, name: str = "") -> Stream:
-    """One participant's randomness, more than it will take.
+    """One participant's randomness, more than it takes.
 
-    65521 and 65535, which aren't symbols, stand at its beginning, before the largest symbol, 65520, and again where
-    coefficients are drawn.
+    65521 and 65535, which aren't symbols, come first, before the largest symbol, 65520, and again where coefficients
+    are drawn.
     """
     name = f"{name} randomness of {who} in {agreed.round_context().hex()}"
     drawn = listed_bytes(name, 200 + 256 * len(agreed.roster))
@@ -122,9 +121,8 @@ def run_round(
     """All phases.
 
     Args:
-        silent: by phase, who says nothing in it any more (nor later).
-        change: by phase and sender, what becomes of a message on its way to the coordinator.
-        phases: of `Numbers.phases`.
+        silent: phase -> participants that are silent from then on.
+        change: (phase, sender) -> what becomes of the message to the coordinator.
     """
     record, gone = Record(), set[int]()
     downs: dict[int, Message] = {who: {} for who in participants}

@@ -58,20 +58,17 @@ class Numbers:
             raise Refused("InvalidParameters")
 
     def majority(self, u1: int) -> int:
-        """floor((|u1| + A) / 2) + 1, with A at least 2 where u1 has fewer than 64 members.
-
-        As many signatures over the survivor sets open an answer; on the complete graph as many shares rebuild a secret.
-        """
+        """Signatures needed, and shares on the complete graph: floor((|u1| + A) / 2) + 1, with A >= 2 below 64."""
         a = max(self.colluders, 2) if u1 < 64 else self.colluders
         return (u1 + a) // 2 + 1
 
     @property
     def liars(self) -> int:
-        """More than so many participants who say the same of somebody can't all be lying."""
+        """Of more participants than this that report the same, one is honest."""
         return max(self.colluders, 2) if self.cohort < 64 else self.colluders
 
     def sharing(self, u1: int) -> tuple[int, int]:
-        """Degree and threshold for so many members: k-regular from 64 on, where there is a degree that will do."""
+        """Degree and threshold for this number of members: k-regular from 64 on, if a degree is safe."""
         if self.graph == "harary" and u1 >= 64:
             drops = max(0, u1 - self.min_survivors)
             found = degrees.k_regular(u1, max(self.colluders, 2), drops, self.adversary)
@@ -81,7 +78,7 @@ class Numbers:
 
     @property
     def signed(self) -> bool:
-        """Whether the survivor sets are: not if the coordinator is trusted to tell everybody the same."""
+        """Whether the survivor sets are: not if the coordinator is trusted to send the same sets to all."""
         return self.adversary == "malicious"
 
     @property
@@ -147,7 +144,7 @@ def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]])
 
 
 def advertisement_digest(mask_key: bytes, channel_key: bytes, signature: bytes) -> bytes:
-    """By which the whole cohort is told of an advertisement."""
+    """It stands for an advertisement in messages to the whole cohort."""
     return labelled_hash("sordino/v1/advertisement", mask_key, channel_key, signature)
 
 

@@ -85,10 +85,9 @@ def value_at(xs: Sequence[int], ys: Sequence[int], x: int) -> int:
 
 
 def misfits(xs: Sequence[int], shares: Sequence[Sequence[int]], threshold: int) -> set[int] | None:
-    """The points whose shares don't lie on the polynomials of the others; None if that can't be told.
+    """The points whose shares don't lie on the polynomials of the others; None if they can't be identified.
 
-    Of m values of a symbol at most (m - threshold) / 2 may be wrong: a second polynomial would have too many zeros in
-    common with the first. Every choice of so few is tried.
+    At most (m - threshold) / 2 of m values of a symbol may be wrong: then the polynomial is unique. All are tried.
     """
     wrong: set[int] = set()
     most = (len(xs) - threshold) // 2

@@ -1,6 +1,6 @@
-"""Write the test vectors: ``python -m tests.reference.write_vectors [FOLDER]``, by default into tests/vectors.
+"""Write the test vectors, the same in every run: ``python -m tests.reference.write_vectors [FOLDER]``.
 
-The same files in every run, on every machine; docs/test_vectors.md describes them.
+The default is tests/vectors; docs/test_vectors.md describes the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""More of attacks_on_participants.py: where nobody signs, and what would have a participant take a charge back."""
+"""More of attacks_on_participants.py: without signatures, and to make a participant take a charge back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.naive_variants import Side
 
 
 def unsigned(client: Side, adversary: str = SEMI_MALICIOUS) -> Cohort:
-    """Ten survivors are asked for, and nobody signs anything."""
+    """A plan with ten survivors and without signatures."""
     config = make_config(12, min_survivors=10, quorum=10, adversary=adversary)
     return brought_to("ConsistencyCheck", client, config)
 

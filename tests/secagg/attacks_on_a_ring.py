@@ -1,8 +1,8 @@
-"""More of attacks_on_participants.py: what a coordinator can try only where not everybody is everybody's neighbour.
+"""More of attacks_on_participants.py: what a coordinator can try only on a ring.
 
-On the complete graph no sum of a few opens as long as all count the survivors: every honest input is tied to every
-other by a mask. On a ring it is enough to empty two windows of half a degree: what stands between them is a sum of its
-own. `CUT` of small_rings.py says who stands where.
+On the complete graph no sum of a few opens as long as all count the survivors: a mask ties every honest input to every
+other. On a ring it is enough to empty two windows of half a degree: the members between them form a separate sum.
+`CUT` of small_rings.py has the places.
 """
 
 from __future__ import annotations
@@ -59,28 +59,22 @@ def uploads(ring: Places, who: Iterable[int], hidden: Iterable[int] = ()) -> Non
         ring.cohort.mask(one, ring.everybody - frozenset(hidden) if one == ring.victim else ring.everybody)
 
 
-def neighbours_that_answer(ring: Places) -> frozenset[int]:
-    """Honest neighbours of the victim on the far side."""
-    return frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
-
-
 def told_that_neighbours_missed_u2(client: Side) -> tuple[Places, Sets]:
-    """The victim masks with the near side, with colluders and with nobody of the far side.
+    """The victim masks with the near side and colluders, and with nobody of the far side.
 
-    It counts as many members of u2 as it wants to see, and as many of them among its neighbours. Nobody says that it
-    dropped out: its neighbours are asked for its seed.
+    u2 and the victim's neighbours in it are as many as it requires. It is not called a dropout: its neighbours are
+    asked for its seed.
     """
     ring = places(client)
     ring.cohort.deal(ring.everybody)
-    uploads(ring, ring.everybody - {ring.drops}, hidden=neighbours_that_answer(ring))
+    hidden = ring.far.intersection(ring.cohort.graph.neighbours(ring.victim))
+    uploads(ring, ring.everybody - {ring.drops}, hidden)
     return ring, (ring.everybody, ring.everybody - {ring.drops})
 
 
 @attack("{one} did not upload what was masked in this u2")
 def a_victim_is_told_that_its_neighbours_missed_u2(client: Side) -> bool:
-    """It will not sign, and needn't: the others are enough, and its seed is theirs to give. The sum of the near side
-    and the victim opens.
-    """
+    """It will not sign, but the others are enough, and they reveal its seed. The sum of near side and victim opens."""
     ring, sets = told_that_neighbours_missed_u2(client)
     assert not ring.cohort.opens(ring.few)
     sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
@@ -103,7 +97,7 @@ def nobody_is_shown_what_the_victim_uploaded(client: Side) -> bool:
 
 @attack("there must be one upload for each neighbour that isn't a signer")
 def one_upload_too_many(client: Side) -> bool:
-    """Of itself, or of nobody: then it would not be clear whose the others are."""
+    """Of the receiver itself: then the other uploads could not be assigned."""
     ring = places(client)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody)
@@ -117,7 +111,7 @@ def one_upload_too_many(client: Side) -> bool:
 
 @attack("{one} did not upload what was masked in this u2")
 def the_upload_of_another_is_shown(client: Side) -> bool:
-    """The victim's own says another u2; so that of a neighbour that does say this one is shown in its place."""
+    """The victim's upload says another u2; so a neighbour's that says this one is shown instead."""
     ring, sets = told_that_neighbours_missed_u2(client)
     ring.cohort.signed_uploads[ring.victim] = ring.cohort.signed_uploads[min(ring.near)]
     sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
@@ -138,7 +132,7 @@ def the_victims_upload_of_an_earlier_attempt_is_shown(client: Side) -> bool:
 
 @attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
 def the_victim_signs_what_all_sign(client: Side) -> bool:
-    """Then nobody asks for its upload: its signature speaks for it. See `some_are_told_that_others_missed_u2`."""
+    """Then nobody asks for its upload: it has signed. See `some_are_told_that_others_missed_u2`."""
     ring, sets = told_that_neighbours_missed_u2(client)
     sign_and_unmask(ring.cohort, ring.few | ring.far, sets)
     return ring.cohort.opens(ring.few)
@@ -146,10 +140,7 @@ def the_victim_signs_what_all_sign(client: Side) -> bool:
 
 @attack("neighbours in u2, {graph.threshold} needed")
 def a_victim_is_left_with_colluders(client: Side) -> bool:
-    """u2 is large, and of its neighbours only two colluders are in it: it masks with nobody else.
-
-    The victim of `test_a_single_input_opens_without_both_checks`.
-    """
+    """Only colluders among its neighbours are in u2: the victim of `test_a_single_input_opens_without_both_checks`."""
     ring = places(client, min_survivors=10)
     ring.cohort.deal(ring.everybody)
     honest = frozenset(ring.cohort.graph.neighbours(ring.victim)) - ring.cohort.colluders
@@ -157,20 +148,25 @@ def a_victim_is_left_with_colluders(client: Side) -> bool:
     return ring.cohort.masked_with[ring.victim] <= ring.cohort.colluders
 
 
-@attack("u3 has {len(u3)}")
-def two_drops_cut_the_ring(client: Side) -> bool:
-    """Both windows hold nobody but colluders and those who are called dropouts; what is near opens by itself."""
-    ring = places(client)
+def cut_by_two_drops(client: Side, min_survivors: int = 13) -> Places:
+    """Both windows hold only colluders and alleged dropouts; the near side opens by itself."""
+    ring = places(client, min_survivors)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody)
     sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
     sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    return ring
+
+
+@attack("u3 has {len(u3)}")
+def two_drops_cut_the_ring(client: Side) -> bool:
+    ring = cut_by_two_drops(client)
     return ring.cohort.opens(ring.near)
 
 
 @attack("u1 is not strictly ascending")
 def two_change_places_in_u1(client: Side) -> bool:
-    """On a ring only the neighbours' places are looked at."""
+    """On a ring a participant looks only at the places of its neighbours."""
     cohort = start_cohort(cut_config(), client=client)
     members = cohort.keys().members
     for at in range(1, 13):

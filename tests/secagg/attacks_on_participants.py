@@ -1,9 +1,9 @@
 """What a lying coordinator, with two colluding participants, tries on participants: a list of attacks.
 
 Each names the one check that must stop it. test_client_phases.py runs it twice: against the real code, where that
-check must end it, and against the same code without that check, where it must succeed. What "succeed" means is written
-into each attack: the adversary opens a sum over too few inputs, or holds both secrets of one participant, or at least
-has a participant go on that should have stopped.
+check must end it, and against the same code without that check, where it must succeed. Each attack states what success
+is: the adversary opens a sum over too few inputs, or holds both secrets of one participant, or at least a participant
+goes on that should have stopped.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def invited_without_having_won(client: Side) -> bool:
 
 @attack("u1 names a participant that is not on the roster")
 def a_victim_among_colluders(client: Side) -> bool:
-    """The victim has won its own place; those who haven't are put around it."""
+    """The victim has won its place; participants that haven't are put around it."""
     config = drawn_config()
     victim = min(config.invited)
     losers = sorted(set(range(20)) - config.invited)[:8]
@@ -225,7 +225,7 @@ def a_colluder_uses_one_key_in_both_roles(cohort: Cohort) -> bool:
 
 @attack("are not signed by it", at="ShareKeys")
 def in_the_middle_of_all_channels(cohort: Cohort) -> bool:
-    """The coordinator shows keys of its own as everybody else's, and opens what is sealed with them."""
+    """The coordinator shows its own keys as those of all others, and opens what is sealed with them."""
     own = {who: AgreementKey(bytes([who]) * 32) for who in cohort.u1}
     forged = {
         who: Advertisement(AgreementKey(bytes([who + 100]) * 32).public, own[who].public, bytes(64))
@@ -247,7 +247,7 @@ def in_the_middle_of_all_channels(cohort: Cohort) -> bool:
 
 @attack("are not signed by it", at="ShareKeys", round_=2)
 def a_neighbours_keys_of_an_earlier_round(cohort: Cohort) -> bool:
-    """The mask key of somebody who dropped out of that round is known to the coordinator."""
+    """The coordinator knows the mask key of a dropout of that round."""
     earlier = start_cohort(make_config(12, round_=1)).advertisements[3]
     return deals(cohort, told(cohort, {3: earlier}))
 
@@ -264,63 +264,61 @@ def a_neighbours_keys_change_roles(cohort: Cohort) -> bool:
     return deals(cohort, told(cohort, {3: swapped}))
 
 
-@attack("are not signed by it")
-def shown_another_model(client: Side) -> bool:
-    """One participant trains another model: its update in the sum would be told apart."""
-    cohort = brought_to("ShareKeys", client)
-    other = start_cohort(make_config(12, model_digest=b"M" * 32), client=client)
+def told_of_another(client: Side, ours: RoundConfig, theirs: RoundConfig) -> bool:
+    """Participant 0 is shown another configuration than all others."""
+    cohort = brought_to("ShareKeys", client, ours)
+    other = start_cohort(theirs, client=client)
     mixed = told(cohort, {0: other.advertisements[0]})
     return deals(other, mixed) and deals(cohort, mixed, who=1)
+
+
+@attack("are not signed by it")
+def shown_another_model(client: Side) -> bool:
+    """It trains another model: its update in the sum would be distinguishable."""
+    return told_of_another(client, make_config(12), make_config(12, model_digest=b"M" * 32))
 
 
 @attack("are not signed by it")
 def shown_another_plan(client: Side) -> bool:
-    """One participant is told of more survivors than the others ask for."""
-    cohort = brought_to("ShareKeys", client, make_config(12, min_survivors=8, quorum=10))
-    other = start_cohort(make_config(12, min_survivors=10, quorum=10), client=client)
-    mixed = told(cohort, {0: other.advertisements[0]})
-    return deals(other, mixed) and deals(cohort, mixed, who=1)
+    """It expects more survivors than the others ask for."""
+    return told_of_another(client, *(make_config(12, min_survivors=fewest, quorum=10) for fewest in (8, 10)))
 
 
 # ---------------------------------------------------------------- MaskedInputCollection: u2
 
 
+def masks_with(cohort: Cohort, **changed: Any) -> bool:
+    """Whether participant 0 masks after the changed message."""
+    cohort.mask(0, ALL, replace(cohort.neighbour_shares(0, ALL), **changed))
+    return 0 in cohort.uploads
+
+
 @attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
 def colluders_repeated_until_u2_is_large_enough(cohort: Cohort) -> bool:
-    """The victim holds shares of nobody but colluders, though it is told that all have dealt."""
-    shares = [cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)]
-    cohort.mask(0, ALL, NeighbourShares(tuple(shares), to_bitmap(ALL, cohort.u1)))
-    return 0 in cohort.uploads
+    """The victim holds shares of colluders only, though u2 says that all have dealt."""
+    return masks_with(cohort, shares=tuple(cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)))
 
 
 @attack("the dealings are not those of the neighbours in u2", CRASHES, at="MaskedInputCollection")
 def ones_own_dealing_comes_back(cohort: Cohort) -> bool:
-    message = cohort.neighbour_shares(0, ALL)
-    cohort.mask(0, ALL, replace(message, shares=(cohort.dealt(0, 3), *message.shares)))
-    return 0 in cohort.uploads
+    return masks_with(cohort, shares=(cohort.dealt(0, 3), *cohort.neighbour_shares(0, ALL).shares))
 
 
 @attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
 def a_dealer_more_than_in_u2(cohort: Cohort) -> bool:
-    """The participant would hold, and give away, a share of somebody with whom it doesn't mask."""
-    message = cohort.neighbour_shares(0, ALL)
-    cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {5}, cohort.u1)))
-    return 5 in cohort.held[0]
+    """The participant would hold, and give away, a share of a dealer with which it doesn't mask."""
+    return masks_with(cohort, u2=to_bitmap(ALL - {5}, cohort.u1)) and 5 in cohort.held[0]
 
 
 @attack("the dealings are not those of the neighbours in u2")
 def the_dealings_of_some_in_u2_are_missing(client: Side) -> bool:
-    """As in `two_cohorts_of_one_attempt`: those called dropouts in another cohort have not dealt in this one, and
-    nobody is shown a dealing of theirs that could be checked.
-    """
+    """As in `two_cohorts_of_one_attempt`, without the dealings of those that did not deal in this cohort."""
     return _opens_in_two_cohorts(client, _without_dealings)
 
 
 @attack("this participant's dealing was left out of u2", at="MaskedInputCollection")
 def a_participant_masks_in_a_u2_without_itself(cohort: Cohort) -> bool:
-    message = cohort.neighbour_shares(0, ALL)
-    cohort.mask(0, ALL, replace(message, u2=to_bitmap(ALL - {0}, cohort.u1)))
-    return 0 in cohort.uploads
+    return masks_with(cohort, u2=to_bitmap(ALL - {0}, cohort.u1))
 
 
 @attack("u2 has {len(u2)} members", at="MaskedInputCollection", min_survivors=8, quorum=10)
@@ -338,8 +336,7 @@ def u2_of_colluders_and_two_others(cohort: Cohort) -> bool:
 
 @attack("the dealing of {dealt.dealer} is not signed by it")
 def two_cohorts_of_one_attempt(client: Side) -> bool:
-    """Two cohorts are shown to disjoint participants; both reach every number the plan asks for, by listing people
-    of the other one, whose advertisements are good in both.
+    """Two cohorts are shown to disjoint participants; both are large enough because they list members of the other.
 
     In the second cohort four participants are called dropouts, so that their mask keys are opened. In the first the
     same four are called survivors: their masks come off, and 6 honest inputs are left where the plan promises 10.
@@ -348,7 +345,7 @@ def two_cohorts_of_one_attempt(client: Side) -> bool:
 
 
 def _without_dealings(cohort: Cohort, receiver: int) -> NeighbourShares:
-    """All of u1 as u2, and nothing from those who have not dealt."""
+    """All of u1 as u2, and nothing from those that have not dealt."""
     message = cohort.neighbour_shares(receiver, cohort.u1)
     return replace(message, shares=tuple(one for one in message.shares if one.dealer in cohort.sealed))
 
@@ -424,10 +421,9 @@ def u3_below_min_survivors(cohort: Cohort) -> bool:
 
 @attack("u2 is not the set this participant masked in", ANOTHER_CHECK, at="MaskedInputCollection")
 def some_are_told_that_others_missed_u2(cohort: Cohort) -> bool:
-    """Two participants mask with nobody who stays, and later sign what all sign: the sum of those two would open.
+    """Two participants mask only with those that leave, and later sign what all sign: the sum of these two would open.
 
-    What they sign is what they masked in, whatever they are told later; see
-    `test_what_is_signed_is_what_was_masked_in`.
+    They sign the set they masked in, whatever they are shown later: see `test_what_is_signed_is_what_was_masked_in`.
     """
     victims, others, dropped = frozenset({0, 1}), frozenset({2, 3, 4, 5}), frozenset({6, 7, 8, 9})
     for one in victims:
@@ -442,10 +438,10 @@ def some_are_told_that_others_missed_u2(cohort: Cohort) -> bool:
 
 
 def split_views() -> dict[int, Sets]:
-    """Each of ten honest participants is told of eight survivors, itself among them, but of different ones.
+    """Each of ten honest participants is shown eight survivors, itself among them, but different ones.
 
-    Each of 0 to 5 is called a dropout to six participants: with two colluders that makes eight shares of its mask
-    key. The sum of the other six opens, though nobody saw fewer than eight survivors.
+    Each of 0 to 5 is called a dropout to six participants: with two colluders that gives eight shares of its mask key.
+    The sum of the other six opens, though all saw eight survivors.
     """
     dropped = {one: {(one + step) % 6 for step in (1, 2, 3, 4)} for one in range(6)}
     dropped |= {6: {0, 1, 2, 3}, 7: {4, 5, 0, 1}, 8: {2, 3, 4, 5}, 9: {0, 1, 2, 3}}
@@ -474,10 +470,8 @@ def split_u3_with_one_signature_repeated(cohort: Cohort) -> bool:
 def signed_by_people_outside_u3(cohort: Cohort) -> bool:
     """Six in u3 sign; two more signatures come from participants that were called dropouts."""
     sets = ALL, ALL - {8, 9}
-    statement = cohort.statement(sets)
-    outside = {one: identities(12)[one].sign(statement) for one in (8, 9)}
-    inside = {one: cohort.sign(one, sets) for one in range(6)}
-    cohort.unmask(0, sets, inside | outside)
+    outside = {one: identities(12)[one].sign(cohort.statement(sets)) for one in (8, 9)}
+    cohort.unmask(0, sets, {one: cohort.sign(one, sets) for one in range(6)} | outside)
     return bool(cohort.shares)
 
 
@@ -506,7 +500,7 @@ def signatures_of_the_same_sets_in_an_earlier_attempt(client: Side) -> bool:
 
 @attack("this phase is over for this participant", at="ConsistencyCheck")
 def asked_to_sign_many_survivor_sets(cohort: Cohort) -> bool:
-    """The same phase is asked again and again: then every split view gets all signatures it needs."""
+    """The same phase is asked repeatedly: then every split view gets all signatures it needs."""
     checks, views = dict(cohort.phases), split_views()
     signed = {
         one: {signer: checks[signer].receive(cohort.survivor_sets(sets)) for signer in sets[1] & HONEST}

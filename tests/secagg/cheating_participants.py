@@ -42,11 +42,9 @@ def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
 
 
 def forge(message: Any, where: int, bit: int) -> Any:
-    """The message with one bit, one field or one length changed, and signed by nobody: no phase may take it.
+    """The message with one change that is not signed: no phase may take it.
 
-    Args:
-        where: which of the changes that this kind of message knows; any number.
-        bit: which bit or entry; any number.
+    Any numbers choose the change (``where``) and the bit or entry (``bit``).
     """
     match message:
         case Advertisement() | ConsistencySignature():
@@ -99,11 +97,9 @@ CROOKED = 7  # kinds of dealing below
 
 
 def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: int) -> SealedShares:
-    """A dealing that is signed as it should be, and inconsistent: the coordinator takes every one of these.
+    """A correctly signed, inconsistent dealing, which the coordinator takes; the dealer is in MaskedInputCollection.
 
-    Args:
-        machine: has `phases` and `mask_key_symbols`; the dealer is in MaskedInputCollection.
-        how: which kind of rot; at: which holder.
+    Any numbers choose the kind (``how``) and the holder (``at``).
     """
     phase = machine.phases[dealer]
     graph, me = phase._cohort.graph, dealer
@@ -126,7 +122,7 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
             return crooked_shares(machine, dealer, outside_the_field)
         case 3:  # what is sealed can't be opened
             return replace(honest, ciphertexts=_with(honest.ciphertexts, at, bytes(112)))
-        case 6:  # nobody can open anything
+        case 6:  # no share can be opened
             return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
         case 4:  # what is sealed is not what is committed to
             sealed = bytes(96)
@@ -143,7 +139,7 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
 def inconsistent_keys(
     config: RoundConfig, me: int, honest: Advertisement, how: int, theirs: Advertisement | None
 ) -> Advertisement:
-    """Keys that are signed and useless: of low order, one in two roles, or another one's, whose bytes may differ."""
+    """Signed, useless keys: of low order, one in two roles, or another participant's point, perhaps in other bytes."""
     low = LOW_ORDER[how % len(LOW_ORDER)]
     keys = [
         (low, honest.channel_key),
@@ -163,7 +159,7 @@ def inconsistent_keys(
 def shifted(
     config: RoundConfig, context: bytes, u2: frozenset[int], me: int, honest: MaskedInput, by: int
 ) -> tuple[MaskedInput, Vector]:
-    """An upload whose first entry is moved, and by what: nothing stops a participant from lying about its input."""
+    """An upload whose first entry is moved, and the shift: a participant can lie about its input."""
     parameters = config.parameters
     vector = unpack(honest.packed, parameters.dim, parameters.bits)
     shift = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
@@ -177,7 +173,7 @@ def shifted(
 
 
 def silent_on(reply: UnmaskingReply, at: int) -> UnmaskingReply:
-    """It says of one dealer, or of every one, that it has no share."""
+    """It reports that it has no share of one dealer, or of any."""
     if at % 4 == 0:
         return UnmaskingReply(tuple(None for _ in reply.shares))
     return UnmaskingReply(_with(reply.shares, at, None))

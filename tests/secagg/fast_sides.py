@@ -96,23 +96,16 @@ def read_advertisement(message: Message) -> Advertisement:
 
 
 def read_cohort_keys(message: Message) -> CohortKeys:
-    return CohortKeys(
-        tuple(
-            (
-                member["participant"],
-                read_advertisement(member["advertisement"])
-                if "advertisement" in member
-                else member["advertisement_sha256"],
-            )
-            for member in message["members"]
-        )
-    )
+    def read(member: Message) -> Advertisement | bytes:
+        full = "advertisement" in member
+        return read_advertisement(member["advertisement"]) if full else member["advertisement_sha256"]
+
+    return CohortKeys(tuple((member["participant"], read(member)) for member in message["members"]))
 
 
 def read_sealed_shares(message: Message) -> SealedShares:
-    return SealedShares(
-        tuple(message["ciphertexts"]), tuple(message["leaves"]), message["seed_commitment"], message["signature"]
-    )
+    lists = {name: tuple(message[name]) for name in ("ciphertexts", "leaves")}
+    return SealedShares(**{**message, **lists})
 
 
 def read_neighbour_shares(message: Message) -> NeighbourShares:
@@ -130,12 +123,16 @@ def read_request(message: Message) -> UnmaskingRequest | SurvivorSets:
     )
 
 
+KINDS: dict[str, type[SelfMaskSeedShare | MaskKeyShare]] = {
+    "self_mask_seed": SelfMaskSeedShare,
+    "mask_key": MaskKeyShare,
+}
+
+
 def read_reply(message: Message) -> UnmaskingReply:
     def read(entry: Message) -> SelfMaskSeedShare | MaskKeyShare | None:
-        for name, kind in (("self_mask_seed", SelfMaskSeedShare), ("mask_key", MaskKeyShare)):
-            if name in entry:
-                return kind(entry[name]["share"], entry[name]["salt"])
-        return None
+        [(name, share)] = entry.items()
+        return KINDS[name](**share) if name in KINDS else None
 
     return UnmaskingReply(tuple(read(entry) for entry in message["shares"]))
 
@@ -169,10 +166,8 @@ def written(message: Any) -> Message:
 
 
 def _written_share(share: SelfMaskSeedShare | MaskKeyShare | None) -> Message:
-    if share is None:
-        return {"none": {}}
-    name = "self_mask_seed" if isinstance(share, SelfMaskSeedShare) else "mask_key"
-    return {name: {"share": share.share, "salt": share.salt}}
+    names = {kind: name for name, kind in KINDS.items()}
+    return {"none": {}} if share is None else {names[type(share)]: dict(vars(share))}
 
 
 # ---------------------------------------------------------------- the two sides
@@ -223,15 +218,11 @@ class FastCoordinator:
         config = config_of(agreed)
         self.now: Any = SERVER.AdvertiseKeys(config, frozenset(range(len(config.roster))))
         self._signed = config.parameters.signed
-        self._readers: Iterator[Callable[[Message], Any]] = iter(
-            (
-                read_advertisement,
-                read_sealed_shares,
-                lambda message: MaskedInput(**message),
-                *([lambda message: ConsistencySignature(**message)] if self._signed else []),
-                read_reply,
-            )
-        )
+        readers: list[Callable[[Message], Any]] = [read_advertisement, read_sealed_shares]
+        readers.append(lambda message: MaskedInput(**message))
+        if self._signed:
+            readers.append(lambda message: ConsistencySignature(**message))
+        self._readers = iter([*readers, read_reply])
         self._read = next(self._readers)
 
     def receive(self, sender: int, message: Message) -> None:

@@ -1,18 +1,16 @@
 """A state machine: the honest coordinator, honest participants on a bad network, and two that cheat.
 
-Hypothesis chooses what happens, on the complete graph and on rings, with signatures over the sets and without; `claims`
-of this file say what must hold whatever it chooses:
+Hypothesis chooses what happens, on the complete graph and on rings, with signatures over the sets and without. These
+claims must always hold; `watch` selects some, so that a test shows which of them a broken implementation breaks:
 
-    crash      nothing but protocol errors is ever raised
-    unchanged  a refused message leaves every phase as it was
-    forged     what its sender didn't sign, or signed for something else, is not taken
+    crash      only protocol errors are raised
+    unchanged  a refused message leaves every phase unchanged
+    forged     a message that its sender didn't sign, or signed for another purpose, is not taken
     blame      no honest participant is blamed or named as a cheat, and none accuses the coordinator
     sets       u1 ⊇ u2 ⊇ u3 ⊇ u4 ⊇ u5, each exactly those whose message was taken in time, none below its bound
-    reason     an abort says why, and says so truly
+    reason     an abort states its true reason
     sum        a finished attempt's total is the plain sum of u3 modulo 2^B
-    one kind   nobody reveals both kinds of share of one dealer, and both secrets of an honest dealer stay apart
-
-`watch` narrows them down, so that a test can show which of them a broken implementation breaks.
+    one kind   no participant reveals both kinds of share of one dealer, and both secrets of an honest dealer stay apart
 """
 
 from __future__ import annotations
@@ -480,7 +478,7 @@ class HonestCoordinator(ClaimingMachine):
         self.close(final=not self.up and not self.down)
 
     def close(self, final: bool) -> None:
-        """Close the phase if it can be; with nobody left to wait for, too few is the end."""
+        """Close the phase if possible; if no message is outstanding (``final``), too few is the end."""
         phase, name = self.coordinator, self.coordinator.name
         before = freeze(phase)
         try:
@@ -545,7 +543,7 @@ class HonestCoordinator(ClaimingMachine):
         total &= np.uint64((1 << parameters.bits) - 1)
         self.end("completed")
         if self.not_its_own & completed.u3:
-            # Its masks are those of another key and don't cancel: it has lied about its input, by who knows what.
+            # Its masks belong to another key and don't cancel: like a lie about its input, of unknown size.
             self.seen["completed with somebody's masks beside those of its key"] += 1
             return
         self.claim(completed.total.tolist() == total.tolist(), "sum", "not the plain sum of u3")

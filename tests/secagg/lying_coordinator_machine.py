@@ -270,7 +270,7 @@ class LyingCoordinator(ClaimingMachine):
 
     @rule(audience=GROUPS)
     def go_on_honestly(self, audience: int) -> None:
-        """The next message to those of the audience who are furthest behind."""
+        """The next message to those of the audience that are furthest behind."""
         alive = [(len(told), who, told) for who in sorted(self.those(audience)) for told in self.live[who]]
         behind = min((phase for phase, _, _ in alive), default=4)
         for phase, who, told in alive:
@@ -351,7 +351,7 @@ class LyingCoordinator(ClaimingMachine):
     @precondition(lambda self: self.waiting(EVERYBODY, 3) and self.plan.graph)
     @rule(audience=GROUPS, how=st.sampled_from(UPLOADS), at=NUMBERS)
     def ask_with_other_uploads(self, audience: int, how: str, at: int) -> None:
-        """What is shown of the uploads of those who have not signed; or, with too few who have, of everybody."""
+        """Uploads of those that have not signed; or of all, if too few have signed."""
         for who, told in self.waiting(audience, 3):
             view, sets = self.view(told), self.told_sets(told)
             signatures = self.signatures(view, sets)
@@ -495,7 +495,7 @@ class LyingCoordinator(ClaimingMachine):
 
     @rule(audience=st.sampled_from([1, 2, 4, EVERYBODY]))
     def they_crash(self, audience: int) -> None:
-        """What it was told is gone with it, and its own notes say that it must not join this attempt again."""
+        """A crash loses all messages; the participant's journal says that it must not join this attempt again."""
         for who in self.those(audience) if audience != EVERYBODY or self.joins_again else ():
             self.live[who] = []
             if self.joins_again:
@@ -548,7 +548,7 @@ class LyingCoordinator(ClaimingMachine):
         honest = len(self.signed.get((view.context, sets), {}))
         needed = self.config.parameters.signatures_needed(len(view.u1)) - len(self.colluders)
         self.claim(honest >= needed, "backed", f"{who} answered, though only {honest} honest ones signed that")
-        u2 = view.told_u2[who]  # what it goes by, whatever it was told later
+        u2 = view.told_u2[who]  # what it masked in, whatever it was sent later
         view.note_reply(who, u2, given.reply)
         for dealer, share in zip(view.graph.dealers(who, u2), given.reply.shares, strict=True):
             if share is not None:

@@ -1,6 +1,6 @@
 """For lying_coordinator_machine.py: what an honest participant answers, and what the adversary knows of one cohort.
 
-What a participant answers depends on what it was told and on nothing else, so it is computed once and remembered.
+An answer depends only on the messages to the participant, so it is computed once and cached.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tests.support.attempts_in_memory import (
 from tests.support.naive_variants import CLIENT, Side
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
 
-Told = tuple[Any, ...]  # what a participant was told since it advertised: one message for each phase
+Told = tuple[Any, ...]  # messages to a participant since it advertised, one for each phase
 
 
 class Plan(NamedTuple):
-    """What the round is about, and who is in the coordinator's pay."""
+    """The numbers of the round, its graph and its colluders."""
 
     cohort: int
     min_survivors: int
     quorum: int
     colluders: int = 2
-    graph: str = ""  # complete; "ring", safe whoever colludes; "cut", with the colluders where `CUT` has them
+    graph: str = ""  # complete; "ring", safe for any colluders; "cut", with the colluders of `CUT`
 
 
 COMPLETE: Final = Plan(8, 6, 6)
@@ -62,7 +62,7 @@ def config_of(plan: Plan) -> RoundConfig:
 
 @cache
 def ring_of(plan: Plan) -> tuple[int, ...]:
-    """Of all that are invited, when nobody lies about their keys."""
+    """Of all that are invited, with their real keys."""
     _, adverts = advertise(config_of(plan), range(plan.cohort), CLIENT, "life 0")
     return Cohort(config_of(plan), tuple(adverts), adverts, {}).graph.ring  # type: ignore[attr-defined]
 
@@ -75,7 +75,7 @@ def colluders_of(plan: Plan) -> frozenset[int]:
 
 
 def sides_of(plan: Plan) -> tuple[dict[int, int], int]:
-    """Groups on the ring of `CUT`: near 1, far 2, whoever stands in a window 4. And one of the last, to drop out."""
+    """Groups on the ring of `CUT`: near 1, far 2, in a window 4. And one of the last, to drop out."""
     ring = ring_of(plan)
     windows, near = {ring[CUT_DROPS], ring[CUT_VICTIM]}, {ring[at] for at in CUT_NEAR}
     honest = sorted(set(ring) - colluders_of(plan))
@@ -84,7 +84,7 @@ def sides_of(plan: Plan) -> tuple[dict[int, int], int]:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A participant after what it was told: its next phase and its reply, or why it refused."""
+    """A participant after these messages: its next phase and its reply, or its refusal."""
 
     phase: Any
     reply: Any
@@ -171,7 +171,7 @@ class View(Cohort):
                 continue
             end = (self.config.roster.identity(receiver), self.advertisements[receiver].channel_key)
             plaintext = ShareChannel(private.agree(ends[1]), ends, end, self.context).open(ciphertext)
-            if plaintext is None:  # the receiver's key was changed, and it is nobody's
+            if plaintext is None:  # the receiver's key was changed to an unknown one
                 continue
             for kind in (MASK_KEY, SELF_MASK_SEED):
                 symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
@@ -184,7 +184,7 @@ class View(Cohort):
         return super().evidence(who, sets, signers)
 
     def colluders_upload(self, colluder: int, u2: frozenset[int]) -> tuple[bytes, bytes]:
-        """Digest and signature of an upload that nobody has seen."""
+        """Digest and signature of an upload that was never sent."""
         sha256, identity = hashlib.sha256(b"colluder").digest(), identities(self.plan.cohort)[colluder]
         digest = set_of(self.config, self.context, "u2", u2)
         return sha256, identity.sign(upload_statement(self.context, identity.public, sha256, digest))
@@ -194,10 +194,10 @@ class View(Cohort):
         return len(self.shares.get((dealer, kind), {})) >= self.graph.threshold
 
     def openable(self, honest: frozenset[int]) -> list[frozenset[int]]:
-        """The smallest sets of honest inputs whose sum opens; any other that opens is made of these.
+        """The smallest sets of honest inputs whose sum opens; any other that opens is a union of these.
 
-        A member's own mask must be known. Two members are tied where the mask between them is not: then neither
-        opens without the other, and one that is tied to somebody outside opens not at all.
+        A member's self mask must be known. An unknown mask ties two members: neither opens without the other, and a
+        member that is tied to one outside does not open.
         """
         bare = {who for who in honest & self.uploads.keys() if self.known(who, SELF_MASK_SEED)}
         ties = {

@@ -1,19 +1,18 @@
-"""Random scripts for both sides of the protocol, joined: as many as you like, on all cores.
+"""Random scripts for both sides of the protocol, in any number, on all cores.
 
     python -m tests.secagg.random_scripts --scripts 10000 --seed 7
     python -m tests.secagg.random_scripts --naive --budget 1000
 
 A script is one run of a machine of test_state_machines.py: hypothesis chooses what happens to real participants and a
-real coordinator, and after each step every claim of that machine is held against what there is. Exit code 1, and the
-script's steps, if one doesn't hold.
+real coordinator, and each step checks every claim of that machine. A broken claim is exit code 1, with its steps.
 
-With ``--naive`` the checks of both sides are taken out one after the other, and scripts are played until a claim is
-broken: then the check is missed. Exit code 1 if some check is missed neither by a script nor by an attack that a test
-names for it; the last lines say which. Checks of what the caller hands in, not a peer, are listed and not taken out.
+With ``--naive`` the checks of both sides are removed one at a time, and scripts are played until a claim is broken: the
+check is missed. Exit code 1 if neither a script nor an attack that a test names for it misses a check; the last lines
+list these. Checks of the caller's own arguments are listed and not removed.
 
-The number of scripts is rounded up so that each kind gets as many; besides them hypothesis plays, and we count, those
-that it gives up half-way: up to a quarter more. The same seed plays the same scripts on the same version of hypothesis;
-a batch that breaks a claim can be played alone.
+The number of scripts is rounded up so that each kind gets equally many; hypothesis gives up to a quarter more up
+half-way, which are counted as well. The same seed plays the same scripts on the same version of hypothesis, and a batch
+that breaks a claim can be played alone.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
+from hypothesis.stateful import get_state_machine_test
 
 from tests.secagg import (
     attacks_at_the_end,  # noqa: F401
@@ -40,7 +39,7 @@ from tests.secagg import (
     lying_coordinator_view,
 )
 from tests.secagg.attacks_on_participants import ATTACKS
-from tests.secagg.claims import Broken
+from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import LyingCoordinator
 from tests.secagg.test_client_phases import WRONG_SHARES
@@ -52,44 +51,19 @@ BATCH = 50  # scripts of one seed
 BY_A_TEST = {
     "reveal nothing without signatures": "test_signatures_are_not_left_out_where_the_plan_asks_for_them",
     "this phase was closed before": "test_without_its_check_a_phase_is_closed_twice",
-    "fewest < graph.threshold": "test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2",
+    "fewest < graph.threshold": "test_on_a_ring_no_member_is_left_with_too_few_neighbours_in_u2",
     "its shares rebuild another": "test_the_dealer_of_a_wrong_secret_is_named",
     "if named:": "test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying",
 }
-Kind = Callable[[Side, Side], type[RuleBasedStateMachine]]
-
-
-def honest(ring: bool) -> Kind:
-    def machine(participants: Side, coordinator: Side) -> type[RuleBasedStateMachine]:
-        class Script(HonestCoordinator):
-            client, server, on_a_ring, seen, checked = participants, coordinator, ring, Counter(), Counter()
-
-        return Script
-
-    return machine
-
-
-def lying(drawn: tuple[lying_coordinator_machine.Plan, ...]) -> Kind:
-    def machine(participants: Side, coordinator: Side) -> type[RuleBasedStateMachine]:
-        class Script(LyingCoordinator):
-            client, plans, seen, checked = participants, drawn, Counter(), Counter()
-
-        return Script
-
-    return machine
-
-
-KINDS: dict[str, Kind] = {
-    "honest-complete": honest(False),
-    "honest-ring": honest(True),
-    "lying-complete": lying(lying_coordinator_machine.COMPLETE),
-    "lying-ring": lying(lying_coordinator_machine.RINGS),
-    "lying-cut-ring": lying((lying_coordinator_machine.CUT,)),
+KINDS: dict[str, tuple[type[ClaimingMachine], dict[str, Any]]] = {  # the machine, and what it doesn't draw
+    "honest-complete": (HonestCoordinator, {"on_a_ring": False}),
+    "honest-ring": (HonestCoordinator, {"on_a_ring": True}),
+    "lying-complete": (LyingCoordinator, {"plans": lying_coordinator_machine.COMPLETE}),
+    "lying-ring": (LyingCoordinator, {"plans": lying_coordinator_machine.RINGS}),
+    "lying-cut-ring": (LyingCoordinator, {"plans": (lying_coordinator_machine.CUT,)}),
 }
-OF_PARTICIPANTS = [kind for kind in KINDS if kind.startswith("lying")][::-1] + [
-    kind for kind in KINDS if kind.startswith("honest")
-]
 OF_THE_COORDINATOR = [kind for kind in KINDS if kind.startswith("honest")]
+OF_PARTICIPANTS = [kind for kind in KINDS if kind.startswith("lying")][::-1] + OF_THE_COORDINATOR
 
 
 @dataclass
@@ -107,7 +81,9 @@ class Played:
 
 def play(kind: str, number: int, scripts: int, client: Side = CLIENT, server: Side = SERVER) -> Played:
     """One batch."""
-    machine: Any = KINDS[kind](client, server)
+    base, chosen = KINDS[kind]
+    sides = {"client": client, "server": server, "seen": Counter[str](), "checked": Counter[str]()}
+    machine: Any = type("Script", (base,), {**sides, **chosen})
     test = get_state_machine_test(
         machine,
         settings=settings(
@@ -128,7 +104,7 @@ def play(kind: str, number: int, scripts: int, client: Side = CLIENT, server: Si
         played.text = "\n".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
         played.text += f"\n\nIts batch: --kind {kind} --seed {number} --scripts {scripts} --jobs 1"
     played.scripts = machine.seen.pop("scripts", 0) + bool(played.broken)
-    lying_coordinator_view.answer.cache_clear()  # what was told in one batch is hardly told again in another
+    lying_coordinator_view.answer.cache_clear()  # another batch hardly repeats a message
     return played
 
 
@@ -203,11 +179,6 @@ def checks() -> list[tuple[str, str]]:
     return [(side, one) for side, code in (("participant", CLIENT), ("coordinator", SERVER)) for one in code.checks()]
 
 
-def of_callers() -> list[str]:
-    """What is refused of the caller's own arguments: no message of a peer comes to it, so no script can."""
-    return [*CLIENT.refusals("ValueError"), *SERVER.refusals("ValueError")]
-
-
 def play_without(task: tuple[str, str, int, int]) -> Found:
     side, check, budget, first = task
     client = CLIENT.without(check) if side == "participant" else CLIENT
@@ -246,8 +217,8 @@ def play_without_each(budget: int, first: int, jobs: int, only: str) -> int:
             print(f"    {by}; {named}", flush=True)
             if not found.broken and not attacks:
                 not_missed.append(found)
-    print("\nNot taken out, since they refuse what the caller hands in, and no message of a peer comes to them:")
-    for check in of_callers():
+    print("\nNot removed, since they refuse the caller's own arguments, and no message of a peer reaches them:")
+    for check in (*CLIENT.refusals("ValueError"), *SERVER.refusals("ValueError")):
         print(f"  {check}")
     print(f"\n{len(tasks)} checks in {time.monotonic() - started:.0f} s. The claims in quotes: --help.")
     if not not_missed:

@@ -15,11 +15,7 @@ Act = Callable[[int, Any, Any], None]
 
 
 class Watched(Attempt):
-    """Something happens before each participant gets the shares of its neighbours, and perhaps after it has masked.
-
-    Args:
-        before, after: are called with the participant, its phase and the message.
-    """
+    """Calls `before` and `after` around the masking of each participant, with it, its phase and the message."""
 
     def __init__(self, members: int, before: Act, after: Act = lambda *_: None, **lost: int) -> None:
         super().__init__(make_config(members), Script(up=dict.fromkeys(lost.items(), "lose")))
@@ -37,7 +33,7 @@ class Watched(Attempt):
 
 @pytest.mark.parametrize("beforehand", [False, True])
 def test_mask_keys_can_be_made_while_others_deal(beforehand: bool) -> None:
-    """The masked input is the same, whoever drops out afterwards."""
+    """The masked input is the same, with any later dropouts."""
     agreed: list[int] = []
 
     def agree(who: int, phase: Any, message: Any) -> None:

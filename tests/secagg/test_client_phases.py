@@ -26,7 +26,7 @@ from secagg.messages import (
     to_bitmap,
 )
 from tests.secagg.attacks_at_the_end import takes_back
-from tests.secagg.attacks_on_a_ring import places, uploads
+from tests.secagg.attacks_on_a_ring import cut_by_two_drops, places, uploads
 from tests.secagg.attacks_on_participants import (
     ALL,
     ATTACKS,
@@ -96,7 +96,7 @@ def test_every_check_of_a_participant_has_its_attack() -> None:
 
 @pytest.mark.parametrize("name", ["some_are_told_that_others_missed_u2", "the_victim_signs_what_all_sign"])
 def test_what_is_signed_is_what_was_masked_in(name: str) -> None:
-    """Two things stop those who masked in another u2 from signing that of all: they compare, and sign their own."""
+    """A participant that masked in another u2 can't sign that of all: it compares both, and it signs its own."""
     attack = ATTACKS[name]
     assert attack.run(CLIENT.variant((attack.check,), ((SIGNED, SAID),)))
     for one_of_two in (CLIENT.without(attack.check), CLIENT.changed(SIGNED, SAID)):
@@ -108,7 +108,7 @@ def test_what_is_signed_is_what_was_masked_in(name: str) -> None:
 
 
 def test_a_cut_ring_without_lies_opens_nothing_but_its_sum() -> None:
-    """So that what opens in attacks_on_a_ring.py does so for the lie: all are told the same, and one drops out."""
+    """So in attacks_on_a_ring.py sums open because of the lie: here all see the same, and one drops out."""
     ring = places(CLIENT)
     ring.cohort.deal(ring.everybody)
     uploads(ring, ring.everybody - {ring.drops})
@@ -120,7 +120,7 @@ def test_a_cut_ring_without_lies_opens_nothing_but_its_sum() -> None:
         assert not ring.cohort.opens(fewer)
 
 
-def test_nobody_has_more_colluders_around_it_than_the_threshold_allows() -> None:
+def test_no_participant_has_more_colluders_around_it_than_the_threshold_allows() -> None:
     ring = places(CLIENT)
     graph = ring.cohort.graph
     corrupt = max(len(ring.cohort.colluders.intersection(graph.neighbours(one))) for one in graph.u1)
@@ -159,11 +159,7 @@ def test_a_single_input_opens_without_both_checks(removed: tuple[str, ...], open
 
 def test_a_plan_under_which_more_may_drop_than_the_degree_bears_lets_the_ring_be_cut() -> None:
     """degree > A + drops, or real participants help to open what stands between two empty windows: 6 = 4 + 2."""
-    ring = places(CLIENT, min_survivors=12)
-    ring.cohort.deal(ring.everybody)
-    uploads(ring, ring.everybody)
-    sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
-    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
+    ring = cut_by_two_drops(CLIENT, min_survivors=12)
     assert ring.cohort.opens(ring.near)
     assert len(ring.near) < 12 - 4
 
@@ -182,7 +178,7 @@ def test_only_the_keys_of_neighbours_are_needed_in_full() -> None:
 # ---------------------------------------------------------------- what takes a charge back
 
 
-def test_whoever_is_not_in_the_signed_sum_takes_its_charge_back() -> None:
+def test_a_participant_outside_the_signed_sum_takes_its_charge_back() -> None:
     cohort = brought_to("ConsistencyCheck", CLIENT)
     sets = ALL, ALL - {0}
     signed = {one: cohort.sign(one, sets) for one in HONEST - {0}}
@@ -374,7 +370,7 @@ WRONG_SHARES: dict[str, tuple[Callable[[Side], bool], str]] = {
 
 @pytest.mark.parametrize("check", WRONG_SHARES)
 def test_a_wrong_share_is_found_on_arrival(check: str) -> None:
-    """Later it would be its holder who is dropped for it."""
+    """Found later, the share would cost its holder the attempt."""
     run, naive = WRONG_SHARES[check]
     assert not run(CLIENT)
     if naive == "keeps it":

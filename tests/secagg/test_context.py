@@ -49,12 +49,8 @@ OTHER_CONFIGS = {
     "model_digest": replace(CONFIG, model_digest=b"M" * 32),
     **{f"parameters: {name}": replace(CONFIG, parameters=one) for name, one in OTHER_PARAMETERS.items()},
     **{f"roster: {name}": replace(CONFIG, roster=one) for name, one in OTHER_ROSTERS.items()},
+    "parameters: curious": replace(CONFIG, parameters=replace(CONFIG.parameters, adversary="curious")),
 }
-
-
-OTHER_CONFIGS["parameters: another adversary"] = replace(
-    CONFIG, parameters=replace(CONFIG.parameters, adversary="curious")
-)
 
 
 def test_no_field_was_forgotten_below() -> None:
@@ -86,10 +82,9 @@ def test_the_protocols_version_is_bound(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_round_and_attempt_do_not_flow_into_each_other() -> None:
-    assert (
-        replace(CONFIG, round=1, attempt=256).round_context() != replace(CONFIG, round=256, attempt=1).round_context()
-    )
-    assert replace(CONFIG, round=11, attempt=1).round_context() != replace(CONFIG, round=1, attempt=11).round_context()
+    for number in (11, 256):
+        attempt, round_ = replace(CONFIG, round=1, attempt=number), replace(CONFIG, round=number, attempt=1)
+        assert attempt.round_context() != round_.round_context()
 
 
 MEMBERS = [(identity.public, bytes([at]) * 32) for at, identity in enumerate(identities(6))]

@@ -233,16 +233,11 @@ def closed(phase: Any, name: str) -> Any:
 @cache
 def samples() -> dict[str, Any]:
     """A message of every kind from an attempt in which all goes well; sent by ME, or to it."""
-    recorded = record()
-    whole = [recorded.steps[name].up[ME] for name in PHASES] + [recorded.steps[name].down[ME] for name in PHASES[1:]]
-    share = recorded.steps[UNMASK].up[ME].shares[0]
-    parts = [
-        recorded.steps[MASK].down[ME].shares[0],
-        share,
-        messages.MaskKeyShare(share.share, share.salt),
-        RevealedShare(share.share, share.salt),
-    ]
-    return {type(one).__name__: one for one in [*whole, *parts]}
+    steps = record().steps
+    whole = [steps[name].up[ME] for name in PHASES] + [steps[name].down[ME] for name in PHASES[1:]]
+    share = steps[UNMASK].up[ME].shares[0]
+    others = [kind(share.share, share.salt) for kind in (messages.MaskKeyShare, RevealedShare)]
+    return {type(one).__name__: one for one in [*whole, steps[MASK].down[ME].shares[0], share, *others]}
 
 
 NO_MESSAGES: Final = (None, b"", 0, "CohortKeys", (), object())

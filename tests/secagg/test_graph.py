@@ -1,4 +1,4 @@
-"""The graphs against a slow implementation, and the ring: its places are uniform, and nobody's to choose."""
+"""The graphs against a slow implementation; places on the ring are uniform, and nothing chooses them."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def test_degrees_that_no_ring_has(degree: int) -> None:
 
 
 @pytest.mark.parametrize("stranger", [-1, 1, 11, 10**9])
-def test_whoever_is_no_member_has_no_place(stranger: int) -> None:
+def test_a_stranger_has_no_place(stranger: int) -> None:
     for graph in (ring_of(tuple(range(0, 12, 2)), 2), CompleteGraph(tuple(range(0, 12, 2)), Sharing(5, 2))):
         for question in (graph.position, graph.x, graph.neighbours, graph.places):
             with pytest.raises(KeyError):
                 question(stranger)
 
 
-# ---------------------------------------------------------------- nobody chooses the ring
+# ---------------------------------------------------------------- the ring can't be chosen
 
 
 def test_both_sides_have_the_same_ring() -> None:
@@ -149,7 +149,7 @@ def places_on(rings: list[list[int]]) -> np.ndarray:
 
 
 def steps_between(rings: list[list[int]], start: int) -> np.ndarray:
-    """How often each of the others stands how many places behind one member: what decides who is whose neighbour."""
+    """How often each other member stands each number of places behind one member: this decides the neighbours."""
     counts = np.zeros((SIZE - 1, SIZE - 1))
     for ring in rings:
         at = ring.index(start)
@@ -182,7 +182,7 @@ def test_a_ring_that_is_slightly_skewed_fails() -> None:
 
 
 def test_the_ring_is_no_matter_of_the_order_of_the_roster() -> None:
-    """Members ascend by identity, which everybody chooses itself; who stands behind whom is not what it was there."""
+    """Members ascend by identity, which each chooses itself; the order on the ring is independent of it."""
     following = Counter()
     for ring in drawn_rings():
         following.update((one, ring[(at + 1) % SIZE]) for at, one in enumerate(ring))
@@ -191,7 +191,7 @@ def test_the_ring_is_no_matter_of_the_order_of_the_roster() -> None:
     assert worst < 6 * np.sqrt(mean)
 
 
-def test_keys_that_are_alike_but_for_their_last_bytes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_differ_only_in_their_last_bytes_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order is that of all 16 bytes, most significant first."""
     keys = [bytes(8) + bytes([at]) + bytes(7) for at in (3, 1, 2)] + [bytes(15) + b"\x01", b"\xff" * 16]
 
@@ -250,7 +250,7 @@ def test_a_cohort_for_which_no_degree_holds_shares_on_the_complete_graph() -> No
     assert (graph.degree, graph.threshold) == (99, 66)
 
 
-def test_the_degree_follows_from_those_who_are_there_and_may_leave() -> None:
+def test_the_degree_follows_from_the_members_and_possible_dropouts() -> None:
     """|u1| - min_survivors of u1 may leave, and the weaker the coordinator, the fewer neighbours are enough."""
     plan = parameters(1000, 10, 900)
     degrees = [plan.sharing(size).degree for size in (1000, 950, 900)]

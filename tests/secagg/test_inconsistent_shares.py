@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import combinations
 
 import numpy as np
@@ -39,6 +40,13 @@ def rebuilt(xs: list[int], shares: Symbols, wrong: frozenset[int], threshold: in
     return shamir.combine([xs[row] for row in good], shares[good], threshold)
 
 
+def found_and_put_right(xs: list[int], shares: Symbols, threshold: int, wrong: Iterable[int], secret: Symbols) -> None:
+    """Exactly these rows are found, and the others rebuild the secret."""
+    found = inconsistent_points(xs, shares, threshold)
+    assert found == {xs[row] for row in wrong}
+    np.testing.assert_array_equal(rebuilt(xs, shares, found, threshold), secret)
+
+
 @pytest.mark.parametrize(("holders", "threshold"), [(6, 2), (7, 5), (9, 6), (12, 5), (20, 11), (31, 20), (60, 33)])
 def test_as_many_as_can_be_found_are_found(holders: int, threshold: int) -> None:
     secret, xs, shares = dealt(holders, threshold)
@@ -46,18 +54,14 @@ def test_as_many_as_can_be_found_are_found(holders: int, threshold: int) -> None
     for count in range((holders - threshold) // 2 + 1):
         rows = rng.sample(range(holders), count)
         spoilt = spoil(shares, rows, rng)
-        found = inconsistent_points(xs, spoilt, threshold)
-        assert found == {xs[row] for row in rows}
-        np.testing.assert_array_equal(rebuilt(xs, spoilt, found, threshold), secret)
+        found_and_put_right(xs, spoilt, threshold, rows, secret)
 
 
 def test_wherever_they_stand() -> None:
     secret, xs, shares = dealt(9, 5)
     for rows in combinations(range(9), 2):
         spoilt = spoil(shares, list(rows), random.Random(str(rows)))
-        found = inconsistent_points(xs, spoilt, 5)
-        assert found == {xs[row] for row in rows}
-        np.testing.assert_array_equal(rebuilt(xs, spoilt, found, 5), secret)
+        found_and_put_right(xs, spoilt, 5, rows, secret)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -69,25 +73,23 @@ def test_wherever_they_stand() -> None:
     symbols=st.integers(1, SYMBOLS),
 )
 def test_any_wrong_symbols_of_so_few(threshold: int, spare: int, seed: int, wrong: int, symbols: int) -> None:
-    """Wrong in one symbol is as wrong as in all: the wrong rows of all symbols together are told."""
+    """One wrong symbol counts like all: the wrong rows of all symbols are found together."""
     holders, rng = threshold + spare, random.Random(seed)
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))
     rows = rng.sample(range(holders), min(wrong, spare // 2))
     spoilt = spoil(shares, rows, rng, symbols)
-    found = inconsistent_points(xs, spoilt, threshold)
     if spare < 2:
-        assert found is None
+        assert inconsistent_points(xs, spoilt, threshold) is None
         return
-    assert found == {xs[row] for row in rows}
-    np.testing.assert_array_equal(rebuilt(xs, spoilt, found, threshold), secret)
+    found_and_put_right(xs, spoilt, threshold, rows, secret)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(threshold=st.integers(2, 9), spare=st.integers(2, 8), seed=st.integers(0, 2**32), more=st.integers(1, 5))
-def test_more_than_can_be_told_are_never_taken_for_the_secret(threshold: int, spare: int, seed: int, more: int) -> None:
-    """Random errors beyond the bound: nothing, or another polynomial on which as many shares lie as the bound asks for.
+def test_too_many_errors_never_give_the_secret(threshold: int, spare: int, seed: int, more: int) -> None:
+    """Random errors beyond the bound: None, or another polynomial with enough shares on it.
 
-    What that one rebuilds isn't the secret, which its commitment tells.
+    That one doesn't rebuild the secret, as the commitment shows.
     """
     holders, rng = threshold + spare, random.Random(seed)
     secret, xs, shares = dealt(holders, threshold, str(seed % 5))
@@ -121,9 +123,7 @@ def test_one_more_made_to_fit_another_polynomial_leads_to_that_one(holders: int,
     most = (holders - threshold) // 2
     for count in range(holders - most, holders + 1):
         mixed = np.concatenate([theirs[:count], shares[count:]])
-        found = inconsistent_points(xs, mixed, threshold)
-        assert found == set(xs[count:])
-        np.testing.assert_array_equal(rebuilt(xs, mixed, found, threshold), other)
+        found_and_put_right(xs, mixed, threshold, range(count, holders), other)
         assert (other != secret).any()
 
 

@@ -1,4 +1,4 @@
-"""Whoever signs the survivor sets when others are asked for their shares already may reveal hers too."""
+"""A participant that signs the survivor sets after others were asked for shares may reveal its own too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIGS = pytest.mark.parametrize("config", [COMPLETE, RING], ids=["complete", "
 
 
 class Slow(Attempt):
-    """An attempt up to the first requests for shares, with the signatures of those who are late in hand."""
+    """An attempt up to the first requests for shares, and the signatures of the late participants."""
 
     def __init__(self, config: RoundConfig, server: Side = SERVER) -> None:
         super().__init__(config, Script(up={(MASK, GONE): "lose"}), server=server)
@@ -82,7 +82,7 @@ def test_a_sum_that_needs_their_shares_waits_for_them(config: RoundConfig) -> No
 
 
 @CONFIGS
-def test_nobody_is_asked_anything_else_because_others_sign(config: RoundConfig) -> None:
+def test_requests_do_not_change_when_others_sign(config: RoundConfig) -> None:
     """What was sent is made again where a connection broke: by then more have signed."""
     attempt = Slow(config)
     requests, proof = attempt.made, attempt.check.proof
@@ -97,7 +97,7 @@ def test_nobody_is_asked_anything_else_because_others_sign(config: RoundConfig) 
 
 
 @CONFIGS
-def test_who_is_not_let_in(config: RoundConfig) -> None:
+def test_signers_that_are_not_admitted(config: RoundConfig) -> None:
     attempt = Slow(config)
     unmasking, before = attempt.unmasking, freeze(attempt.unmasking)
     early = min(unmasking.u4)
@@ -116,7 +116,7 @@ def test_who_is_not_let_in(config: RoundConfig) -> None:
     refused(LATE[0], None, UnexpectedMessage)
     refused(LATE[0], attempt.signatures[LATE[1]], InvalidMessage)
     refused(LATE[0], ConsistencySignature(bytes(64)), InvalidMessage)
-    with pytest.raises(UnexpectedMessage):  # and without having signed nobody reveals anything
+    with pytest.raises(UnexpectedMessage):  # no shares before the signature
         unmasking.receive(LATE[0], object())
     attempt.admit(LATE[0])
     before = freeze(unmasking)
@@ -129,8 +129,8 @@ def test_who_is_not_let_in(config: RoundConfig) -> None:
 
 
 @CONFIGS
-def test_a_forged_signature_lets_nobody_in(config: RoundConfig) -> None:
-    """Else it would be shown to others, who would take the coordinator for one that lies."""
+def test_a_forged_signature_is_not_admitted(config: RoundConfig) -> None:
+    """Else it would be shown to others, and they would accuse the coordinator."""
     forged, late = ConsistencySignature(bytes(64)), LATE[0]
     with pytest.raises(InvalidMessage, match="doesn't cover these sets"):
         Slow(config).unmasking.admit(late, forged)
@@ -139,7 +139,7 @@ def test_a_forged_signature_lets_nobody_in(config: RoundConfig) -> None:
     assert late in naive.unmasking.u4
 
 
-def test_a_plan_without_signatures_lets_nobody_in() -> None:
+def test_a_plan_without_signatures_admits_no_signer() -> None:
     attempt = Attempt(make_config(9, adversary=SEMI_MALICIOUS))
     attempt.run()
     with pytest.raises(UnexpectedMessage):

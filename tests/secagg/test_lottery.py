@@ -1,10 +1,11 @@
-"""The lottery: nobody but the authority's seeds chooses a cohort, and everybody finds the same winners."""
+"""The lottery: only the authority's seeds choose a cohort, and all find the same winners."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_no_other_draw_is_taken(how: str) -> None:
 
 
 def test_a_coordinator_that_grinds_its_own_seed_fills_the_cohort_with_colluders() -> None:
-    """What the root is for: with a seed of its own the coordinator soon has seven of eight places."""
+    """Why the root is signed: with its own seed the coordinator soon has seven of eight places."""
     colluders = frozenset(range(10))
 
     def naive(seed: bytes) -> frozenset[int]:
@@ -143,25 +144,26 @@ def test_seeds_are_not_shown() -> None:
     assert repr(DRAWS.seeds[0])[2:-1] not in repr(DRAWS)
 
 
+def cohorts_of_50(rounds: int, seed: int) -> Iterator[frozenset[int]]:
+    """Winners among 200 participants."""
+    source = np.random.default_rng(seed).bytes
+    roster = Roster("test", 1, tuple(RosterEntry(identity, "h") for identity in sorted(source(32) for _ in range(200))))
+    draws = Draws.draw("test", 1, rounds, source)
+    drawn = replace(roster, lottery=draws.lottery)
+    return (winners(drawn, one, draws.ticket(one), 50) for one in range(1, rounds + 1))
+
+
 def test_everybody_wins_as_often_as_chance_says() -> None:
     """2,000 draws of 50 out of 200: every count within six standard deviations (false alarms: 200 x 2e-9)."""
-    source = np.random.default_rng(11).bytes
-    roster = Roster("test", 1, tuple(RosterEntry(identity, "h") for identity in sorted(source(32) for _ in range(200))))
-    draws = Draws.draw("test", 1, 2000, source)
-    drawn = replace(roster, lottery=draws.lottery)
-    won = Counter(who for round_ in range(1, 2001) for who in winners(drawn, round_, draws.ticket(round_), 50))
+    won = Counter(who for cohort in cohorts_of_50(2000, 11) for who in cohort)
     spread = math.sqrt(2000 * 0.25 * 0.75)
     assert all(abs(won[who] - 500) < 6 * spread for who in range(200))
 
 
 def test_colluders_who_were_fixed_before_the_draw_stay_below_the_assumed_number() -> None:
     """3,000 draws: never more than A, and more than their share in nearly half of all rounds (the naive count)."""
-    source = np.random.default_rng(12).bytes
-    roster = Roster("test", 1, tuple(RosterEntry(identity, "h") for identity in sorted(source(32) for _ in range(200))))
-    draws = Draws.draw("test", 1, 3000, source)
-    drawn = replace(roster, lottery=draws.lottery)
     colluders = frozenset(range(assumed_colluders(200, 0.1, 0.3)))
-    found = [len(winners(drawn, one, draws.ticket(one), 50) & colluders) for one in range(1, 3001)]
+    found = [len(cohort & colluders) for cohort in cohorts_of_50(3000, 12)]
     assert LOTTERY_FAILURE == 2.0**-40
     assert max(found) <= colluders_in_cohort(200, 50, 0.1, 0.3, 3000 * 4096)
     assert sum(count > 5 for count in found) > 1000

@@ -1,7 +1,7 @@
 """Masks against single AES blocks, and sums against plain Python integers."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from secagg.masking import (
     reduce_words,
     word_dtype,
 )
+from secagg.parallel import Parallel
 from tests.reference.aes import keystream
 from tests.reference.vectors_mod_2b import mask as mask_of
 from tests.support.attempts_in_memory import mask_words
@@ -158,22 +159,62 @@ def test_reduce_words() -> None:
         reduce_words(words, 9)
 
 
-def test_threads_may_mask_at_once() -> None:
-    results: dict[int, np.ndarray] = {}
+# --- threads ------------------------------------------------------------------------------------------------------
 
-    def work(index: int) -> None:
+
+@pytest.mark.parametrize("bits", [16, 20, 33])
+@pytest.mark.parametrize("width", [1, 2, 3, 7])
+def test_masks_divided_among_threads_give_the_same_words(
+    bits: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1024)
+    masks = [(bytes([number] * 16), 1 if number % 3 else -1) for number in range(11)]
+    begun = np.arange(5000).astype(masking.word_dtype(bits))
+    alone, divided = begun.copy(), begun.copy()
+    masking.apply_masks(alone, masks, bits)
+    calls = []
+    with ThreadPoolExecutor(width) as pool:
+
+        def count(function, shares):  # type: ignore[no-untyped-def]
+            shares = list(shares)
+            calls.append(len(shares))
+            return pool.map(function, shares)
+
+        masking.apply_masks(divided, masks, bits, Parallel(count, width))
+    assert np.array_equal(alone, divided)
+    assert calls == ([width] if width > 1 else [])
+
+
+def test_short_work_stays_in_one_thread() -> None:
+    def never(*_):  # type: ignore[no-untyped-def]
+        raise AssertionError("divided")
+
+    words = np.zeros(1000, dtype=masking.word_dtype(20))
+    masking.apply_masks(words, [(bytes(16), 1)] * 3, 20, Parallel(never, 4))
+    assert words.any()
+
+
+def test_a_failure_in_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1)
+
+    def broken(*_):  # type: ignore[no-untyped-def]
+        raise MemoryError
+
+    monkeypatch.setattr(masking, "_apply", broken)
+    words = np.zeros(1000, dtype=masking.word_dtype(20))
+    with ThreadPoolExecutor(2) as pool, pytest.raises(MemoryError):
+        masking.apply_masks(words, [(bytes(16), 1)] * 4, 20, Parallel(pool.map, 2))
+
+
+def test_threads_may_mask_at_once() -> None:
+    def work(index: int) -> np.ndarray:
         words = np.zeros(100_000, dtype=np.uint32)
         apply_masks(words, [(bytes([index]) * 16, 1)] * 3, 32)
-        results[index] = words
+        return words
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, words in results.items():
-        assert np.array_equal(words, mask_words(bytes([index]) * 16, 100_000, 32) * np.uint32(3))
-    assert len(results) == 4
+    with ThreadPoolExecutor(4) as pool:
+        for index, words in enumerate(pool.map(work, range(4))):
+            assert np.array_equal(words, mask_words(bytes([index]) * 16, 100_000, 32) * np.uint32(3))
 
 
 # --- limits and refusals ------------------------------------------------------------------------------------------

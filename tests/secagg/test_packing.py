@@ -77,12 +77,6 @@ def test_vectors_worked_out_by_hand() -> None:
     assert pack(np.array([1, 0, 1, 1], dtype=np.uint8), 1).hex() == "0d"
 
 
-@pytest.mark.parametrize("bits", [8, 16, 32])
-def test_whole_words_are_copied(bits: int) -> None:
-    values = some_values(1001, bits)
-    assert pack(values, bits) == values.astype(values.dtype.newbyteorder("<")).tobytes()
-
-
 @pytest.mark.parametrize("bits", [16, 20])
 def test_data_may_be_any_buffer_at_any_address(bits: int) -> None:
     values = some_values(1003, bits)

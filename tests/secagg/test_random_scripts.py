@@ -30,7 +30,7 @@ def test_the_same_seed_plays_the_same_scripts() -> None:
     assert one.checked != other.checked
 
 
-def test_what_breaks_is_told_with_its_steps() -> None:
+def test_a_broken_claim_is_shown_with_its_steps() -> None:
     naive = CLIENT.without("this phase is over for this participant")
     played = play("lying-complete", 1, 50, naive)
     assert played.broken in ("over", "one answer", "one kind", "forged")

@@ -155,10 +155,6 @@ def test_verification_never_raises() -> None:
         (key.public, b"", message),
         (b"", signature, message),
         (b"\xff" * 32, signature, message),
-        (
-            identities(2)[0].public if identities(2)[0].public != key.public else identities(2)[1].public,
-            signature,
-            message,
-        ),
+        (next(one.public for one in identities(2) if one.public != key.public), signature, message),
     ):
         assert not verify_signature(public, one, text)

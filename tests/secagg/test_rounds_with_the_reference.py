@@ -21,10 +21,9 @@ Attempt = tuple[Setting, dict[str, set[int]], str, list[bool]]
 
 
 def attempt_of(seed: int) -> Attempt:
-    """A setting, who falls silent when, a name for the randomness, and whom the reference plays.
+    """A setting, dropouts by phase, a name for the randomness, and the participants that the reference plays.
 
-    Drawn from a seed, since hypothesis by itself tries the same few corners again and again: of twenty rounds too few
-    would have dropouts and come to an end.
+    Drawn from a seed, since hypothesis repeats a few corners: of twenty rounds too few would have dropouts and end.
     """
     draw = Random(seed)
     count = draw.choice((3, 5, 6, 7, 7))
@@ -92,7 +91,7 @@ def played(attempt: Attempt, by_reference: list[bool]) -> tuple[Record, list[byt
 
 
 def stated(record: Record) -> Any:
-    """Everything that was said, who refused to go on, and how it ended."""
+    """All messages, all refusals, and the end."""
     ended = record.ended_by.stated() if record.ended_by else record.total
     refused = [(refusal.stated(), message) for refusal, message in record.refused]
     return record.to_coordinator, record.to_participants, refused, ended

@@ -108,7 +108,7 @@ def watched() -> Watched:
 
 
 def test_the_secrets_were_found(watched: Watched) -> None:
-    """Each has five keys and seeds of its own; then agreements, masks, and a pair of shares for each of 36 pairs."""
+    """Each has five keys and seeds; then agreements, masks, and a pair of shares for each of 36 pairs."""
     assert len(watched.secrets) > 6 * 5 + 15 + 15 + 6 + 2 * 36
     assert identities(6)[0]._private.private_bytes_raw() in watched.secrets
     kinds = {type(one).__name__ for one in watched.seen.values()}

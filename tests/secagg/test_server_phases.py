@@ -1,13 +1,11 @@
-"""Participants that send what they should not, against the real coordinator: each is refused, the phase stays as it
-was, and the others' sum comes out.
-"""
+"""Cheating participants against the real coordinator: each is refused, and the sum of the others comes out."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -46,7 +44,7 @@ from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
-BAD = 3  # who cheats, in a cohort of 9
+BAD = 3  # the cheater, in a cohort of 9
 CONFIG = make_config(9, min_survivors=7, quorum=7)
 ME = identities(9)[BAD]
 
@@ -54,172 +52,130 @@ RUINED, CRASHES, TAKEN, ANOTHER_CHECK = "no sum or a wrong one", "the coordinato
 BLAMED, ACCUSED = "somebody else is blamed", "an honest participant leaves and accuses the coordinator"
 
 
-@dataclass(frozen=True)
-class Cheat:
-    """One dishonest message, the check that must find it, and what happens without that check."""
-
-    change: Callable[[Attempt, Any], Any]
-    phase: str
-    check: str  # part of the source of the check, unique in the coordinator's modules
-    naive: str
+Change = Callable[[Attempt, Any], Any]  # (attempt, honest message) -> dishonest message
 
 
-CHEATS: dict[str, Cheat] = {}
+def advertises(mask_key: bytes, channel_key: bytes, attempt: int = 1, signer: int = BAD) -> Advertisement:
+    """Any keys, signed for any attempt by anybody."""
+    context = replace(CONFIG, attempt=attempt).round_context()
+    statement = advertisement_statement(context, ME.public, mask_key, channel_key)
+    return Advertisement(mask_key, channel_key, identities(9)[signer].sign(statement))
 
 
-def cheat(phase: str, check: str, naive: str = RUINED) -> Callable[[Callable[[Attempt, Any], Any]], None]:
-    """Register a function (attempt, honest message) -> dishonest message."""
-
-    def register(change: Callable[[Attempt, Any], Any]) -> None:
-        CHEATS[change.__name__] = Cheat(change, phase, check, naive)
-
-    return register
-
-
-def advertises(mask_key: bytes, channel_key: bytes) -> Advertisement:
-    statement = advertisement_statement(CONFIG.round_context(), ME.public, mask_key, channel_key)
-    return Advertisement(mask_key, channel_key, ME.sign(statement))
-
-
-@cheat(ADVERTISE, "a public key is not 32 bytes long", ANOTHER_CHECK)
-def a_short_key(attempt: Attempt, honest: Advertisement) -> Advertisement:
-    return advertises(honest.mask_key[:31], honest.channel_key)
-
-
-@cheat(ADVERTISE, "a public key was advertised before")
-def the_key_of_another(attempt: Attempt, honest: Advertisement) -> Advertisement:
-    return advertises(attempt.sent[ADVERTISE, 0].mask_key, honest.channel_key)
-
-
-@cheat(ADVERTISE, "a public key was advertised before")
-def one_key_in_both_roles(attempt: Attempt, honest: Advertisement) -> Advertisement:
-    return advertises(honest.mask_key, honest.mask_key)
-
-
-@cheat(ADVERTISE, "a public key is of low order")
-def a_key_of_low_order(attempt: Attempt, honest: Advertisement) -> Advertisement:
-    return advertises(honest.mask_key, bytes(32))
-
-
-@cheat(ADVERTISE, "the keys are not signed by the participant's identity")
-def keys_signed_by_another(attempt: Attempt, honest: Advertisement) -> Advertisement:
-    statement = advertisement_statement(CONFIG.round_context(), ME.public, honest.mask_key, honest.channel_key)
-    return replace(honest, signature=identities(9)[4].sign(statement))
-
-
-@cheat(ADVERTISE, "the keys are not signed by the participant's identity")
-def keys_signed_for_another_attempt(attempt: Attempt, honest: Advertisement) -> Advertisement:
-    other = make_config(9, min_survivors=7, quorum=7, attempt=2).round_context()
-    statement = advertisement_statement(other, ME.public, honest.mask_key, honest.channel_key)
-    return replace(honest, signature=ME.sign(statement))
-
-
-@cheat(SHARE, "shares must go to exactly the neighbours", CRASHES)
-def a_share_too_few(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    return replace(honest, ciphertexts=honest.ciphertexts[:-1])
-
-
-@cheat(SHARE, "a sealed share is not", CRASHES)
-def a_huge_ciphertext(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    return replace(honest, ciphertexts=(bytes(1 << 20), *honest.ciphertexts[1:]))
-
-
-@cheat(SHARE, "there must be two commitments of 32 bytes for each holder", CRASHES)
-def a_commitment_too_few(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    return replace(honest, leaves=honest.leaves[:-1])
-
-
-@cheat(SHARE, "there must be two commitments of 32 bytes for each holder", CRASHES)
-def a_long_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    return replace(honest, leaves=(honest.leaves[0] + b"x", *honest.leaves[1:]))
-
-
-@cheat(SHARE, "the seed commitment is not 32 bytes long", CRASHES)
-def a_short_seed_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    cohort = attempt.coordinator.cohort
-    leaves = honest.leaves
-    root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
-    statement = dealing_statement(cohort.context, ME.public, root, b"short")
-    return replace(honest, seed_commitment=b"short", signature=ME.sign(statement))
-
-
-@cheat(SHARE, "the commitments are not signed by the participant's identity", TAKEN)
-def commitments_that_nobody_signed(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    return replace(honest, signature=flip(honest.signature))
-
-
-@cheat(SHARE, "the commitments are not signed by the participant's identity", ACCUSED)
-def commitments_changed_after_signing(attempt: Attempt, honest: SealedShares) -> SealedShares:
-    return replace(honest, leaves=(flip(honest.leaves[0]), *honest.leaves[1:]))
-
-
-@cheat(MASK, "the upload is not signed by the participant's identity", TAKEN)
-def an_upload_that_nobody_signed(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
-    return replace(honest, signature=bytes(64))
-
-
-@cheat(MASK, "the upload is not signed by the participant's identity", TAKEN)
-def an_upload_that_says_another_u2(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
-    """On a ring its neighbours will ask which u2 it was masked in, and refuse."""
-    context, u2 = attempt.cohort.context, attempt.coordinator.u2 - {0}
-    statement = upload_statement(context, ME.public, honest.sha256, set_of(attempt.config, context, "u2", u2))
-    return replace(honest, signature=ME.sign(statement))
-
-
-@cheat(MASK, "the upload has", ANOTHER_CHECK)
-def an_upload_that_is_too_long(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
-    return uploads(attempt, honest.packed + b"\x00")
-
-
-@cheat(MASK, "the upload doesn't have the digest that was signed")
-def an_upload_with_one_bit_changed(attempt: Attempt, honest: MaskedInput) -> MaskedInput:
-    return replace(honest, packed=flip(honest.packed))
-
-
-def uploads(attempt: Attempt, packed: bytes) -> MaskedInput:
-    sha256 = hashlib.sha256(packed).digest()
-    context, u2 = attempt.cohort.context, attempt.coordinator.u2
+def uploads(attempt: Attempt, packed: bytes, left_out: frozenset[int] = frozenset()) -> MaskedInput:
+    """Any bytes, signed as masked in u2 or without some of it."""
+    sha256, context, u2 = hashlib.sha256(packed).digest(), attempt.cohort.context, attempt.coordinator.u2 - left_out
     statement = upload_statement(context, ME.public, sha256, set_of(attempt.config, context, "u2", u2))
     return MaskedInput(packed, sha256, ME.sign(statement))
 
 
-@cheat(SIGN, "the signature doesn't cover these sets")
+def a_short_seed_commitment(attempt: Attempt, honest: SealedShares) -> SealedShares:
+    leaves = honest.leaves
+    root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
+    statement = dealing_statement(attempt.coordinator.cohort.context, ME.public, root, b"short")
+    return replace(honest, seed_commitment=b"short", signature=ME.sign(statement))
+
+
 def a_signature_over_other_sets(attempt: Attempt, honest: ConsistencySignature) -> ConsistencySignature:
     u1 = frozenset(attempt.cohort.u1)
     return ConsistencySignature(ME.sign(attempt.cohort.statement((u1, u1 - {0}))))
 
 
-@cheat(UNMASK, "there must be one entry for each dealer of u2 it holds from", CRASHES)
-def an_entry_too_few(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    return UnmaskingReply(honest.shares[:-1])
+def first_share(honest: UnmaskingReply, **changed: bytes) -> UnmaskingReply:
+    return UnmaskingReply((replace(honest.shares[0], **changed), *honest.shares[1:]))
 
 
-@cheat(UNMASK, "the wrong kind of share", ANOTHER_CHECK)
-def the_other_kind_of_share(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    return UnmaskingReply((attempt.cohort.held[BAD][0].mask_key, *honest.shares[1:]))
-
-
-@cheat(UNMASK, "has another length", CRASHES)
-def a_share_of_15_symbols(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    return UnmaskingReply((replace(honest.shares[0], share=honest.shares[0].share[:30]), *honest.shares[1:]))
-
-
-@cheat(UNMASK, "has another length", CRASHES)
-def a_short_salt(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    return UnmaskingReply((replace(honest.shares[0], salt=honest.shares[0].salt[:15]), *honest.shares[1:]))
-
-
-@cheat(UNMASK, "doesn't match the commitment", BLAMED)
-def a_wrong_share(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    share = flip(honest.shares[0].share)
-    return UnmaskingReply((replace(honest.shares[0], share=share), *honest.shares[1:]))
-
-
-@cheat(UNMASK, "has a symbol outside the field", CRASHES)
 def a_share_outside_the_field(attempt: Attempt, honest: UnmaskingReply) -> UnmaskingReply:
-    """It committed to this share of its own secret when it dealt (see `attempt_with`), so the commitment fits."""
+    """It committed to this share of its secret when it dealt (see `attempt_with`), so the commitment fits."""
     assert symbols_of(honest.shares[BAD]).max() == PRIME
     return honest
+
+
+# Phase, the check that must find it (part of its source, unique in the coordinator's modules), what happens without
+# that check -> dishonest messages.
+CHEATS_BY_CHECK: dict[tuple[str, str, str], dict[str, Change]] = {
+    (ADVERTISE, "a public key is not 32 bytes long", ANOTHER_CHECK): {
+        "a_short_key": lambda attempt, honest: advertises(honest.mask_key[:31], honest.channel_key),
+    },
+    (ADVERTISE, "a public key was advertised before", RUINED): {
+        "the_key_of_another": lambda attempt, honest: advertises(
+            attempt.sent[ADVERTISE, 0].mask_key, honest.channel_key
+        ),
+        "one_key_in_both_roles": lambda attempt, honest: advertises(honest.mask_key, honest.mask_key),
+    },
+    (ADVERTISE, "a public key is of low order", RUINED): {
+        "a_key_of_low_order": lambda attempt, honest: advertises(honest.mask_key, bytes(32)),
+    },
+    (ADVERTISE, "the keys are not signed by the participant's identity", RUINED): {
+        "keys_signed_by_another": lambda attempt, honest: advertises(honest.mask_key, honest.channel_key, signer=4),
+        "keys_signed_for_another_attempt": lambda attempt, honest: advertises(honest.mask_key, honest.channel_key, 2),
+    },
+    (SHARE, "shares must go to exactly the neighbours", CRASHES): {
+        "a_share_too_few": lambda attempt, honest: replace(honest, ciphertexts=honest.ciphertexts[:-1]),
+    },
+    (SHARE, "a sealed share is not", CRASHES): {
+        "a_huge_ciphertext": lambda attempt, honest: replace(
+            honest, ciphertexts=(bytes(1 << 20), *honest.ciphertexts[1:])
+        ),
+    },
+    (SHARE, "there must be two commitments of 32 bytes for each holder", CRASHES): {
+        "a_commitment_too_few": lambda attempt, honest: replace(honest, leaves=honest.leaves[:-1]),
+        "a_long_commitment": lambda attempt, honest: replace(
+            honest, leaves=(honest.leaves[0] + b"x", *honest.leaves[1:])
+        ),
+    },
+    (SHARE, "the seed commitment is not 32 bytes long", CRASHES): {"a_short_seed_commitment": a_short_seed_commitment},
+    (SHARE, "the commitments are not signed by the participant's identity", TAKEN): {
+        "commitments_that_nobody_signed": lambda attempt, honest: replace(honest, signature=flip(honest.signature)),
+    },
+    (SHARE, "the commitments are not signed by the participant's identity", ACCUSED): {
+        "commitments_changed_after_signing": lambda attempt, honest: replace(
+            honest, leaves=(flip(honest.leaves[0]), *honest.leaves[1:])
+        ),
+    },
+    (MASK, "the upload is not signed by the participant's identity", TAKEN): {
+        "an_upload_that_nobody_signed": lambda attempt, honest: replace(honest, signature=bytes(64)),
+        # On a ring its neighbours will ask which u2 it was masked in, and refuse.
+        "an_upload_that_says_another_u2": lambda attempt, honest: uploads(attempt, honest.packed, frozenset({0})),
+    },
+    (MASK, "the upload has", ANOTHER_CHECK): {
+        "an_upload_that_is_too_long": lambda attempt, honest: uploads(attempt, honest.packed + b"\x00"),
+    },
+    (MASK, "the upload doesn't have the digest that was signed", RUINED): {
+        "an_upload_with_one_bit_changed": lambda attempt, honest: replace(honest, packed=flip(honest.packed)),
+    },
+    (SIGN, "the signature doesn't cover these sets", RUINED): {
+        "a_signature_over_other_sets": a_signature_over_other_sets
+    },
+    (UNMASK, "there must be one entry for each dealer of u2 it holds from", CRASHES): {
+        "an_entry_too_few": lambda attempt, honest: UnmaskingReply(honest.shares[:-1]),
+    },
+    (UNMASK, "the wrong kind of share", ANOTHER_CHECK): {
+        "the_other_kind_of_share": lambda attempt, honest: UnmaskingReply(
+            (attempt.cohort.held[BAD][0].mask_key, *honest.shares[1:])
+        ),
+    },
+    (UNMASK, "has another length", CRASHES): {
+        "a_share_of_15_symbols": lambda attempt, honest: first_share(honest, share=honest.shares[0].share[:30]),
+        "a_short_salt": lambda attempt, honest: first_share(honest, salt=honest.shares[0].salt[:15]),
+    },
+    (UNMASK, "doesn't match the commitment", BLAMED): {
+        "a_wrong_share": lambda attempt, honest: first_share(honest, share=flip(honest.shares[0].share)),
+    },
+    (UNMASK, "has a symbol outside the field", CRASHES): {"a_share_outside_the_field": a_share_outside_the_field},
+}
+
+
+class Cheat(NamedTuple):
+    """One dishonest message, the check that must find it, and what happens without that check."""
+
+    phase: str
+    check: str
+    naive: str
+    change: Change
+
+
+CHEATS = {name: Cheat(*how, change) for how, cheats in CHEATS_BY_CHECK.items() for name, change in cheats.items()}
 
 
 def own_share_outside_the_field(shares: NDArray[np.uint16]) -> None:
@@ -377,7 +333,7 @@ def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
     assert freeze(following) == before
 
 
-def test_whoever_left_may_advertise_the_same_keys_again() -> None:
+def test_a_participant_that_left_may_advertise_the_same_keys_again() -> None:
     phase, messages = reach(ADVERTISE)
     phase.receive(0, messages[0])
     phase.drop(0)

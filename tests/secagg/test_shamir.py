@@ -1,6 +1,5 @@
 """Shamir sharing against plain Python integers, and the hiding it promises shown by exhaustion."""
 
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -14,37 +13,14 @@ from hypothesis import strategies as st
 from secagg import shamir
 from secagg.shamir import PRIME, combine, combine_each, lagrange_at_zero, random_symbols, split
 from tests.reference import sharing as reference
+from tests.support.attempts_in_memory import keyed_source
 
 steady = settings(derandomize=True, deadline=None)
 
 
-def stream(seed: str) -> Callable[[int], bytes]:
-    """A keyed source: byte after byte of SHAKE-256(seed), however it is asked."""
-    served = 0
-    data = b""
-
-    def random_bytes(count: int) -> bytes:
-        nonlocal served, data
-        if served + count > len(data):
-            data = hashlib.shake_256(seed.encode()).digest(2 * (served + count))
-        served += count
-        return data[served - count : served]
-
-    return random_bytes
-
-
 def script(symbols: Sequence[int]) -> Callable[[int], bytes]:
     """A source that serves these 16-bit words and no more."""
-    data = np.asarray(symbols, dtype="<u2").tobytes()
-    served = 0
-
-    def random_bytes(count: int) -> bytes:
-        nonlocal served
-        served += count
-        assert served <= len(data)
-        return data[served - count : served]
-
-    return random_bytes
+    return reference.Stream(np.asarray(symbols, dtype="<u2").tobytes()).take
 
 
 def reference_split(secret: Sequence[int], threshold: int, xs: Sequence[int], random_bytes) -> list[list[int]]:
@@ -70,9 +46,9 @@ def test_split_and_combine_agree_with_integers(xs: list[int], data: st.DataObjec
     threshold = data.draw(st.integers(2, len(xs)))
     secret = data.draw(st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=16))
     seed = data.draw(st.text(max_size=4))
-    shares = split(np.array(secret, dtype=np.uint16), threshold, xs, stream(seed))
+    shares = split(np.array(secret, dtype=np.uint16), threshold, xs, keyed_source(seed))
     assert shares.dtype == np.uint16
-    assert shares.tolist() == reference_split(secret, threshold, xs, stream(seed))
+    assert shares.tolist() == reference_split(secret, threshold, xs, keyed_source(seed))
 
     chosen = data.draw(st.permutations(range(len(xs))))[:threshold]
     rebuilt = combine([xs[i] for i in chosen], shares[chosen], threshold)
@@ -81,10 +57,10 @@ def test_split_and_combine_agree_with_integers(xs: list[int], data: st.DataObjec
 
 
 def test_every_subset_of_threshold_holders_rebuilds() -> None:
-    secret = random_symbols(16, stream("secret"))
+    secret = random_symbols(16, keyed_source("secret"))
     xs = [1, 2, 3, 4, 5, 6, PRIME - 1]
     for threshold in range(2, len(xs) + 1):
-        shares = split(secret, threshold, xs, stream("coefficients"))
+        shares = split(secret, threshold, xs, keyed_source("coefficients"))
         for subset in combinations(range(len(xs)), threshold):
             rebuilt = combine([xs[i] for i in subset], shares[list(subset)], threshold)
             assert rebuilt.tolist() == secret.tolist()
@@ -97,27 +73,18 @@ def test_vector() -> None:
     assert combine([100, 3, 1], shares[[3, 2, 0]], 3).tolist() == [7, 65520]
 
 
-def test_two_secrets_at_once_are_two_independent_sharings() -> None:
-    secrets = random_symbols(32, stream("two")).reshape(2, 16)
-    xs = range(1, 10)
-    shares = split(secrets, 6, xs, stream("both"))
-    assert shares.shape == (9, 2, 16)
-    assert combine(xs, shares, 6).tolist() == secrets.tolist()
-    for kind in range(2):
-        assert combine(xs, shares[:, kind], 6).tolist() == secrets[kind].tolist()
-    flat = reference_split(secrets.reshape(-1).tolist(), 6, list(xs), stream("both"))
-    assert shares.reshape(9, 32).tolist() == flat
-
-
-def test_a_thousand_holders() -> None:
+def test_two_secrets_and_a_thousand_holders() -> None:
     xs = range(1, 1001)
-    secrets = random_symbols(32, stream("many")).reshape(2, 16)
-    shares = split(secrets, 667, xs, stream("many coefficients"))
+    secrets = random_symbols(32, keyed_source("many")).reshape(2, 16)
+    shares = split(secrets, 667, xs, keyed_source("many coefficients"))
     late = random.Random(1).sample(range(1000), 667)
+    assert shares.shape == (1000, 2, 16)
     assert combine([xs[i] for i in late], shares[late], 667).tolist() == secrets.tolist()
+    for kind in range(2):  # two independent sharings
+        assert combine([xs[i] for i in late], shares[late, kind], 667).tolist() == secrets[kind].tolist()
     assert shares.reshape(1000, 32)[[0, 499, 999], :2].tolist() == [
         row[:2]
-        for row in reference_split(secrets.reshape(-1).tolist(), 667, [1, 500, 1000], stream("many coefficients"))
+        for row in reference_split(secrets.reshape(-1).tolist(), 667, [1, 500, 1000], keyed_source("many coefficients"))
     ]
 
 
@@ -135,16 +102,16 @@ def test_the_largest_numbers_stay_exact(threshold: int) -> None:
 
 
 def test_only_the_first_threshold_shares_count() -> None:
-    secret = random_symbols(16, stream("extra"))
+    secret = random_symbols(16, keyed_source("extra"))
     xs = [3, 1, 4, 15, 9]
-    shares = split(secret, 3, xs, stream("extra coefficients"))
+    shares = split(secret, 3, xs, keyed_source("extra coefficients"))
     shares[3:] = 0
     assert combine(xs, shares, 3).tolist() == secret.tolist()
 
 
 def test_many_secrets_in_one_product_need_no_more_memory_at_once() -> None:
-    secrets = random_symbols(16 * 3000, stream("blocks")).reshape(3000, 16)
-    shares = split(secrets, 5, [2, 4, 6, 8, 10, 12], stream("blocks coefficients"))
+    secrets = random_symbols(16 * 3000, keyed_source("blocks")).reshape(3000, 16)
+    shares = split(secrets, 5, [2, 4, 6, 8, 10, 12], keyed_source("blocks coefficients"))
     assert shares[0].size > shamir._BLOCK_ELEMENTS // 5  # more than one block
     assert np.array_equal(combine([2, 4, 6, 8, 10, 12], shares, 5), secrets)
 
@@ -152,8 +119,8 @@ def test_many_secrets_in_one_product_need_no_more_memory_at_once() -> None:
 def test_secrets_with_holders_of_their_own() -> None:
     rng = random.Random(7)
     sets = [rng.sample(range(1, PRIME), 9) for _ in range(2500)]  # 2500 * 81 differences: more than one block
-    secrets = random_symbols(2500 * 2, stream("own")).reshape(2500, 2)
-    shares = np.stack([split(s, 9, xs, stream(str(xs[0]))) for s, xs in zip(secrets, sets, strict=True)])
+    secrets = random_symbols(2500 * 2, keyed_source("own")).reshape(2500, 2)
+    shares = np.stack([split(s, 9, xs, keyed_source(str(xs[0]))) for s, xs in zip(secrets, sets, strict=True)])
     assert np.array_equal(combine_each(sets, shares), secrets)
 
 
@@ -174,9 +141,9 @@ def test_weights_of_one_point_and_of_many() -> None:
 
 def test_a_wrong_share_gives_a_wrong_secret() -> None:
     # Weights are never 0, so any change of one symbol of one share changes that symbol of the secret.
-    secret = random_symbols(16, stream("wrong"))
+    secret = random_symbols(16, keyed_source("wrong"))
     xs = [1, 5, 7, 65520]
-    shares = split(secret, 4, xs, stream("wrong coefficients"))
+    shares = split(secret, 4, xs, keyed_source("wrong coefficients"))
     for holder in range(4):
         for change in (1, 2, 30000, PRIME - 1):
             forged = shares.copy()
@@ -186,8 +153,8 @@ def test_a_wrong_share_gives_a_wrong_secret() -> None:
 
 
 def test_shares_of_the_wrong_threshold_or_point_give_another_secret() -> None:
-    secret = random_symbols(16, stream("other"))
-    shares = split(secret, 4, range(1, 7), stream("other coefficients"))
+    secret = random_symbols(16, keyed_source("other"))
+    shares = split(secret, 4, range(1, 7), keyed_source("other coefficients"))
     assert (combine(range(1, 7), shares, 3) != secret).any()
     assert (combine([1, 2, 3, 5], shares[:4], 4) != secret).any()
 
@@ -254,7 +221,7 @@ def test_no_coefficient_is_used_twice() -> None:
 
     def counting(count: int) -> bytes:
         drawn.append(count)
-        return stream(str(len(drawn)))(count)
+        return keyed_source(str(len(drawn)))(count)
 
     secret = np.zeros(16, dtype=np.uint16)
     first = split(secret, 5, range(1, 9), counting)
@@ -299,9 +266,9 @@ def test_words_from_the_prime_up_are_drawn_again() -> None:
 @given(count=st.integers(0, 300), seed=st.text(max_size=3))
 @settings(steady, max_examples=30)
 def test_symbols_agree_with_integers(count: int, seed: str) -> None:
-    drawn = random_symbols(count, stream(seed))
+    drawn = random_symbols(count, keyed_source(seed))
     assert drawn.dtype == np.uint16
-    assert drawn.tolist() == reference.random_symbols(count, SimpleNamespace(take=stream(seed)))
+    assert drawn.tolist() == reference.random_symbols(count, SimpleNamespace(take=keyed_source(seed)))
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
@@ -332,7 +299,7 @@ def test_split_refuses(changed: dict[str, object], message: str) -> None:
         "secret": np.ones(16, dtype=np.uint16),
         "threshold": 3,
         "xs": [1, 2, 3, 4, 5],
-        "random_bytes": stream("refusals"),
+        "random_bytes": keyed_source("refusals"),
     }
     split(**arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
@@ -393,12 +360,12 @@ def test_combine_each_refuses_shapes_that_do_not_fit() -> None:
 
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot draw"):
-        random_symbols(-1, stream("negative"))
+        random_symbols(-1, keyed_source("negative"))
 
 
 def test_the_matrix_cache_is_bounded_and_read_only() -> None:
     for shift in range(5):
-        split(np.ones(1, dtype=np.uint16), 2, [1 + shift, 2 + shift], stream("cache"))
+        split(np.ones(1, dtype=np.uint16), 2, [1 + shift, 2 + shift], keyed_source("cache"))
     information = shamir._powers.cache_info()
     assert information.maxsize is not None
     assert information.currsize <= information.maxsize <= 4

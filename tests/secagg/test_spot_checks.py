@@ -1,7 +1,8 @@
-"""Of many signatures over the survivor sets a participant checks a random few: how many, and what that still finds."""
+"""From many signatures over the survivor sets a participant checks a random sample: its size, and what it finds."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -26,9 +27,11 @@ from secagg.server_cohort import SignedSets
 from secagg.spot_checks import CHECK_ALL, sample_size, signatures_to_check
 from tests.support.attempts_in_memory import identities, make_config
 from tests.support.naive_variants import CLIENT, Side, changed
+from tests.support.small_rings import Rings
 
 MEMBERS, ME = 300, 7
-RING = ((MEMBERS, 20, 12),)
+RING: Rings = ((MEMBERS, 20, 12),)
+ON_BOTH_GRAPHS = pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
 CONTEXT = bytes(range(32))
 ROUNDS = 40  # of each attack: a naive participant falls for it nearly always
 
@@ -70,7 +73,7 @@ def test_few_are_all_checked_and_the_certain_ones_always() -> None:
         assert set(certain) <= set(drawn)
         assert len(drawn) == len(set(drawn)) == len(certain) + sample_size(930, 526 - len(certain))
         seen |= set(drawn)
-    assert len(seen) > 900  # others each time, so that nobody knows beforehand which
+    assert len(seen) > 900  # others each time, so that they can't be predicted
 
 
 def test_every_entry_is_drawn_as_often_as_any_other() -> None:
@@ -85,7 +88,7 @@ def test_every_entry_is_drawn_as_often_as_any_other() -> None:
 
 
 @cache
-def cohort_of(rings: tuple[tuple[int, int, int], ...]) -> Cohort:
+def cohort_of(rings: Rings) -> Cohort:
     config = make_config(MEMBERS, rings=rings)
     u1 = tuple(range(MEMBERS))
     return Cohort(config, CONTEXT, graph_of(u1, config.parameters, CONTEXT), ME, {}, os.urandom)
@@ -98,23 +101,22 @@ def signatures_over_everybody() -> dict[int, bytes]:
     return {who: key.sign(statement) for who, key in enumerate(identities(MEMBERS))}
 
 
-def asked(
-    signatures: Mapping[int, bytes], rings: tuple[tuple[int, int, int], ...] = (), client: Side = CLIENT
-) -> UnmaskingReply:
+def upload_of(who: int, cohort: Cohort) -> tuple[bytes, bytes]:
+    """A digest, signed as that of a vector that was masked in all of u1."""
+    key, u2 = identities(MEMBERS)[who], set_of(cohort.config, CONTEXT, "u2", cohort.u1)
+    return bytes(32), key.sign(upload_statement(CONTEXT, key.public, bytes(32), u2))
+
+
+def asked(signatures: Mapping[int, bytes], rings: Rings = (), client: Side = CLIENT) -> UnmaskingReply:
     """A participant that holds no shares is asked with these; u2 and u3 are everybody."""
     cohort = cohort_of(rings)
     everybody = Subset(to_bitmap(frozenset(cohort.u1), cohort.u1), cohort.u1)
     phase: Any = client.Unmasking(
         cohort, survivor_statement(cohort.config, CONTEXT, cohort.u1, cohort.u1), everybody, everybody, {}
     )
-    uploads = []
-    if rings:
-        u2 = set_of(cohort.config, CONTEXT, "u2", cohort.u1)
-        for one in cohort.graph.neighbours(ME):
-            if one not in signatures:
-                key, sha256 = identities(MEMBERS)[one], bytes(32)
-                uploads.append((sha256, key.sign(upload_statement(CONTEXT, key.public, sha256, u2))))
-    _, reply = phase.receive(UnmaskingRequest(tuple(sorted(signatures.items())), tuple(uploads)))
+    silent = [one for one in cohort.graph.neighbours(ME) if one not in signatures] if rings else []
+    uploads = tuple(upload_of(one, cohort) for one in silent)
+    _, reply = phase.receive(UnmaskingRequest(tuple(sorted(signatures.items())), uploads))
     return reply
 
 
@@ -122,10 +124,10 @@ def needed() -> int:
     return cohort_of(()).config.parameters.signatures_needed(MEMBERS)
 
 
-@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
+@ON_BOTH_GRAPHS
 @pytest.mark.parametrize("number", [MEMBERS, MEMBERS - 60, MEMBERS // 2 + 2])
-def test_valid_signatures_open_whoever_gave_them(
-    rings: tuple[tuple[int, int, int], ...], number: int, monkeypatch: pytest.MonkeyPatch
+def test_enough_valid_signatures_open_from_any_signers(
+    rings: Rings, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verified = []
     honest = Roster.verify
@@ -144,15 +146,11 @@ def test_valid_signatures_open_whoever_gave_them(
     assert len(verified) <= needed() + near
 
 
-@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
-def test_the_coordinator_shows_all_that_it_has(rings: tuple[tuple[int, int, int], ...]) -> None:
+@ON_BOTH_GRAPHS
+def test_the_coordinator_shows_all_that_it_has(rings: Rings) -> None:
     """And of neighbours that have yet to sign their uploads, which are checked."""
     cohort = cohort_of(rings)
-    everybody, u2 = frozenset(cohort.u1), set_of(cohort.config, CONTEXT, "u2", cohort.u1)
-    uploads = {
-        who: (bytes(32), key.sign(upload_statement(CONTEXT, key.public, bytes(32), u2)))
-        for who, key in enumerate(identities(MEMBERS))
-    }
+    everybody, uploads = frozenset(cohort.u1), {who: upload_of(who, cohort) for who in cohort.u1}
     signed = SignedSets(cast(Any, cohort), everybody, everybody, uploads)  # of a cohort it needs what both sides have
     slow = set(range(0, MEMBERS, 9))
     for who, signature in signatures_over_everybody().items():
@@ -205,8 +203,8 @@ def client_with(checks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Side:
 
 
 @pytest.mark.parametrize("valid_first", [True, False])
-@pytest.mark.parametrize("rings", [(), RING], ids=["complete", "ring"])
-def test_too_few_signatures_among_many_are_refused(rings: tuple[tuple[int, int, int], ...], valid_first: bool) -> None:
+@ON_BOTH_GRAPHS
+def test_too_few_signatures_among_many_are_refused(rings: Rings, valid_first: bool) -> None:
     shown = one_too_few(valid_first)
     for _ in range(ROUNDS):
         with pytest.raises(CoordinatorMisbehaved, match="doesn't cover these sets"):
@@ -217,15 +215,19 @@ def test_whoever_checks_the_first_ones_falls_for_too_few(monkeypatch: pytest.Mon
     asked(one_too_few(valid_first=True), client=client_with(FIRST_ONES, monkeypatch))
 
 
-def test_whoever_checks_too_few_of_them_falls_for_it_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, fell = client_with(HALF_AS_SURE, monkeypatch), 0
-    for _ in range(500):
-        try:
-            asked(one_too_few(valid_first=True), client=client)
+def falls(times: int, signatures: Mapping[int, bytes], rings: Rings, client: Side) -> int:
+    """How often a participant answers."""
+    fell = 0
+    for _ in range(times):
+        with contextlib.suppress(CoordinatorMisbehaved):
+            asked(signatures, rings, client)
             fell += 1
-        except CoordinatorMisbehaved:
-            pass
-    assert fell > 0  # about 31 of 500; none at all in 1 of 10^14 runs
+    return fell
+
+
+def test_whoever_checks_too_few_of_them_falls_for_it_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    # About 31 of 500; none at all in 1 of 10^14 runs.
+    assert falls(500, one_too_few(valid_first=True), (), client_with(HALF_AS_SURE, monkeypatch)) > 0
 
 
 NOBODY_IS_CERTAIN = CLIENT.changed(
@@ -235,24 +237,17 @@ NOBODY_IS_CERTAIN = CLIENT.changed(
 
 
 def neighbour_who_has_not_signed() -> dict[int, bytes]:
-    """Her signature alone is made up: she was told another u2, and her upload would say so."""
+    """Only its signature is made up: it was shown another u2, and its upload would prove that."""
     neighbour = cohort_of(RING).graph.neighbours(ME)[3]
     return signatures_over_everybody() | {neighbour: bytes(64)}
 
 
-def test_a_neighbour_who_has_not_signed_is_always_found() -> None:
-    """Her seed is opened to whoever is told that she did (docs/graph.md)."""
+def test_a_neighbour_that_has_not_signed_is_always_found() -> None:
+    """A participant that believes it has signed reveals a share of its seed (docs/graph.md)."""
     for _ in range(ROUNDS):
         with pytest.raises(CoordinatorMisbehaved, match="doesn't cover these sets"):
             asked(neighbour_who_has_not_signed(), RING)
 
 
 def test_whoever_samples_neighbours_too_falls_for_one_who_has_not_signed() -> None:
-    fell = 0
-    for _ in range(ROUNDS):
-        try:
-            asked(neighbour_who_has_not_signed(), RING, NOBODY_IS_CERTAIN)
-            fell += 1
-        except CoordinatorMisbehaved:
-            pass
-    assert fell > 0  # about three of four times
+    assert falls(ROUNDS, neighbour_who_has_not_signed(), RING, NOBODY_IS_CERTAIN) > 0  # about three of four times

@@ -1,14 +1,11 @@
-"""Both sides joined, with hypothesis choosing what happens.
+"""Both sides joined; hypothesis chooses what happens.
 
-Two machines: honest_coordinator_machine.py (a bad network, two cheating participants) and lying_coordinator_machine.py
-(some participants in its pay). Each states what it claims. Here they are run, first against the real code, then against
-naive variants of it, in which they must find what the variant breaks.
+The machines honest_coordinator_machine.py (a bad network, two cheating participants) and lying_coordinator_machine.py
+(with colluding participants) run against the real code, and against naive variants, in which they must find the fault.
 
-Everything is derandomized, and failures aren't shrunk, so that a run takes the same time every day. To look harder:
+Runs are derandomized and failures aren't shrunk, so that the time is constant. A random search that shrinks:
 
     SORDINO_MACHINE_EXAMPLES=2000 pytest -s tests/secagg/test_state_machines.py -k real
-
-draws that many examples at random and shrinks what it finds; no test depends on it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_a_reply_has_seeds_of_survivors_and_mask_keys_of_dropouts(dropped: tuple
         assert kinds == [MaskKeyShare if dealer in dropped else SelfMaskSeedShare for dealer in range(9)]
 
 
-def test_who_dropped_out_before_dealing_is_in_no_reply() -> None:
+def test_a_dropout_before_dealing_is_in_no_reply() -> None:
     attempt = Attempt(CONFIG, Script(up={(ADVERTISE, 0): "lose", (SHARE, 4): "lose"}))
     attempt.run()
     replies = [message for (phase, _), message in attempt.sent.items() if phase == UNMASK]
@@ -187,16 +187,14 @@ def test_too_many_inconsistent_shares_are_no_sum() -> None:
 
 
 def test_inconsistent_shares_that_are_not_used_are_not_looked_for() -> None:
-    """The first six rebuild what the dealer committed to; nobody is harmed by the others."""
+    """The first six rebuild what the dealer committed to; the others do no harm."""
     completed = dealing_with(wrong_for(7, 8)).run()
     assert not completed.cheats
     np.testing.assert_array_equal(completed.total, sum_of(range(9), CONFIG.parameters))
 
 
 def test_all_bad_dealers_are_named_at_once() -> None:
-    """So that the next attempt can leave all of them out: two with another seed, one of them a dropout with another
-    mask key, and one whose shares could be put right.
-    """
+    """So that the next attempt leaves all out: another seed, a dropout's other mask key, and one put right."""
     attempt = dealing_with(wrong_for(1), lost=(2,))
     attempt.tamper |= {
         (SHARE, who): lambda honest, who=who: crooked_shares(attempt, who, another_secret) for who in (0, 2)
@@ -247,8 +245,8 @@ def test_on_a_ring_a_dealer_is_named_for_what_its_neighbours_miss() -> None:
     assert set(caught.value.culprits) == {BAD}
 
 
-def test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2() -> None:
-    """Two of six neighbours of 0 never deal, so that four are left. It would refuse to mask; nobody is asked to."""
+def test_on_a_ring_no_member_is_left_with_too_few_neighbours_in_u2() -> None:
+    """Two of six neighbours of 0 never deal, so that four are left. It would refuse to mask, and is not asked to."""
     gone = start_cohort(RING).graph.neighbours(0)[:2]
     script = Script(order={SHARE: [*(who for who in range(10) if who not in gone), *gone]}, deadline={SHARE: 8})
     attempt = Attempt(RING, script)
@@ -267,7 +265,7 @@ def test_on_a_ring_nobody_is_left_with_too_few_neighbours_in_u2() -> None:
 
 
 def test_on_a_ring_a_neighbourhood_that_is_gone_can_only_abort() -> None:
-    """Three of six neighbours leave: three shares are too few, and nobody is to blame."""
+    """Three of six neighbours leave: three shares are too few, and no participant is to blame."""
     graph = start_cohort(RING).graph
     gone = graph.neighbours(0)[:3]
     attempt = Attempt(RING, Script(up={(MASK, who): "lose" for who in gone}))
@@ -276,17 +274,17 @@ def test_on_a_ring_a_neighbourhood_that_is_gone_can_only_abort() -> None:
     assert (caught.value.phase, caught.value.received, caught.value.needed) == (UNMASK, 3, 5)
 
 
-def test_shares_of_a_kind_are_told_apart_by_type_and_not_by_content() -> None:
+def test_kinds_of_shares_differ_by_type_and_not_by_content() -> None:
     share, salt = bytes(32), bytes(16)
     assert MaskKeyShare(share, salt) != SelfMaskSeedShare(share, salt)
 
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_key_of_the_same_point_in_other_bytes_is_no_shortcut(stays: bool) -> None:
-    """X25519 ignores the top bit. A copied key with that bit set passes as another one; its owner still can't open
-    what is sealed for it, and its mask key can't be rebuilt from what it shares.
+    """X25519 ignores the top bit: a copied key with that bit set passes as another key.
 
-    If it stays, its masks don't cancel: the sum is as wrong as if it had lied about its input.
+    Its owner still can't open what is sealed for it, and its mask key can't be rebuilt. If it stays, its masks don't
+    cancel: the sum is as wrong as with a false input.
     """
     fates = {} if stays else {(MASK, BAD): "lose"}
     attempt = Attempt(CONFIG, Script(order={ADVERTISE: [0, BAD, 1, 2, 4, 5, 6, 7, 8]}, up=fates))

@@ -32,7 +32,7 @@ def round_named(name: str) -> Case:
 
 
 def told_in(base: Case, who: int) -> dict[str, Case]:
-    """What one participant was told in a round, by phase."""
+    """The messages to one participant in a round, by phase."""
     everything = base["to_participants"].items()
     return {"AdvertiseKeys": {}} | {phase: told.get(who, told) for phase, told in everything}
 
@@ -67,7 +67,7 @@ def test_what_a_participant_refuses(case: Case, side: Any) -> None:
         hear(fresh, refusing, case["then"] if "then" in case else told[refusing], person["input"])
     assert caught.value.stated() == case["refused"]
     if "then" not in case:
-        with pytest.raises(Refused):  # the attempt is over for it, whatever it is told next
+        with pytest.raises(Refused):  # the attempt is over for it, whatever comes next
             hear(fresh, refusing, told_in(base, who)[refusing], person["input"])
 
 
@@ -142,20 +142,18 @@ def test_too_few(case: Case) -> None:
     assert caught.value.stated() == case["refused"]
 
 
-def protobuf(kind: str, message: Case) -> Any:
-    """A message as it comes from the wire; field names are those of proto/coordinator.proto."""
-    types = {
-        "advertisement": pb.Advertisement,
-        "cohort_keys": pb.CohortKeys,
-        "sealed_shares": pb.SealedShares,
-        "consistency": pb.ConsistencySignature,
-        "unmasking_request": pb.UnmaskingRequest,
-        "unmasking_reply": pb.UnmaskingReply,
-    }
-    return types[kind](**message)
+READERS = {  # field names of the vectors are those of proto/coordinator.proto
+    "advertisement": (pb.Advertisement, codec.read_advertisement),
+    "cohort_keys": (pb.CohortKeys, codec.read_cohort_keys),
+    "sealed_shares": (pb.SealedShares, codec.read_sealed_shares),
+    "consistency": (pb.ConsistencySignature, codec.read_consistency),
+    "unmasking_request": (pb.UnmaskingRequest, codec.read_unmasking_request),
+    "unmasking_reply": (pb.UnmaskingReply, codec.read_unmasking_reply),
+}
 
 
 @pytest.mark.parametrize("case", cases_of("malformed.json", "cases"))
 def test_malformed_messages(case: Case) -> None:
+    kind, read = READERS[case["kind"]]
     with pytest.raises(ERRORS[case["refused"]["error"]]):
-        getattr(codec, f"read_{case['kind']}")(protobuf(case["kind"], case["message"]))
+        read(kind(**case["message"]))
