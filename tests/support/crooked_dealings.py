@@ -1,4 +1,4 @@
-"""Dealings that follow the protocol in everything but what they share."""
+"""Dealings that follow the protocol except for the shared values."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from tests.support.naive_variants import CLIENT
 
 
 def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) -> SealedShares:
-    """What a dealer sends that follows the protocol in everything but what it shares.
+    """Make a dealing of any shares.
 
     Args:
-        dealer: the client phase of somebody who has just dealt; the honest dealing is replaced.
-        shares: shape (holders, 2, 16): to be sealed and committed to, whatever they are.
-        commitment: to a self-mask seed, whatever it is.
+        dealer: the client phase of a participant that has just dealt; the honest dealing is replaced.
+        shares: shape (holders, 2, 16): any values, to be sealed and committed to.
+        commitment: to any self-mask seed.
     """
     cohort, me = dealer._cohort, dealer._cohort.me
     salts = keyed_source("crooked dealing")(32 * len(shares))
     leaves, ciphertexts = [], []
     for row, holder in enumerate(cohort.graph.holders(me)):
-        pair = [salts[32 * row + 16 * kind : 32 * row + 16 * kind + 16] for kind in (0, 1)]
+        pair = [salts[at : at + 16] for at in (32 * row, 32 * row + 16)]
         ends = cohort.identity(me), cohort.identity(holder)
         leaves += [
             share_leaf(label, cohort.context, *ends, cohort.graph.x(holder), salt, share)
             for label, salt, share in zip(KIND_LABELS, pair, shares[row], strict=True)
         ]
-        if holder != me:
-            plaintext = b"".join(
-                salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)
-            )
-            ciphertexts.append(cohort.channel(dealer._agreements[holder], me, holder).seal(plaintext))
+        plaintext = b"".join(
+            salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)
+        )
+        if holder == me:
+            dealer._held[me] = CLIENT.HeldShare(plaintext)
         else:
-            parts = [salt + share.astype("<u2").tobytes() for salt, share in zip(pair, shares[row], strict=True)]
-            dealer._held[me] = CLIENT.HeldShare(b"".join(parts))
+            ciphertexts.append(cohort.channel(dealer._agreements[holder], me, holder).seal(plaintext))
     root = MerkleTree([pair_node(*leaves[at : at + 2]) for at in range(0, len(leaves), 2)]).root
     signature = dealer._identity.sign(dealing_statement(cohort.context, cohort.identity(me), root, commitment))
     return SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
 
 
 def crooked_shares(attempt: Attempt, dealer: int, change: Callable[[NDArray[np.uint16]], None]) -> SealedShares:
-    """A dealing of which some shares, shape (holders, 2, 16), are changed before they are sealed and committed to."""
+    """Make a dealing whose shares, shape (holders, 2, 16), are changed before they are sealed and committed to."""
     phase, random_bytes = attempt.phases[dealer], keyed_source("crooked secrets")
     graph, context, identity = phase._cohort.graph, phase._cohort.context, phase._identity.public
     secrets = np.stack([attempt.mask_key_symbols[dealer], shamir.random_symbols(16, random_bytes)])
