@@ -42,7 +42,7 @@ def demo_plan() -> dict[str, Any]:
     return dict(DemoOptions().study(0).study.plan().to_json())
 
 
-def make_events(*, rounds: int = ROUNDS, finished: bool = True, until: int | None = None) -> list[Event]:
+def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event]:
     """Make events in the coordinator's order; ``until`` cuts the stream in the middle of that round's collection."""
     rng = random.Random(7)
     clock = 1_760_000_000.0
@@ -158,15 +158,14 @@ def make_events(*, rounds: int = ROUNDS, finished: bool = True, until: int | Non
                         coordinator_rss_mb=142.0 + number * 0.3,
                     )
                 )
-    if finished:
-        say(
-            StudyFinished(
-                reason="rounds done",
-                rounds_completed=rounds,
-                epsilon_coordinator=epsilon,
-                epsilon_released=epsilon,
-                delta=1e-5,
-                wall_s=clock - events[0].at,
-            )
+    say(
+        StudyFinished(
+            reason="rounds done",
+            rounds_completed=rounds,
+            epsilon_coordinator=epsilon,
+            epsilon_released=epsilon,
+            delta=1e-5,
+            wall_s=clock - events[0].at,
         )
+    )
     return events
