@@ -229,12 +229,12 @@ class Attempt:
             evidence: on a ring, include the uploads of neighbours that are not signers.
         """
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
+        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in audience}
         requests: dict[int, pb.CoordinatorMessage] = {}
         for who in audience:
             shown = signatures.get(who, signatures)
             pairs = tuple(sorted((shown if isinstance(shown, Mapping) else signatures).items()))
-            told = sets[who] if isinstance(sets, Mapping) else sets
-            uploads = cohort.evidence(who, told, {signer for signer, _ in pairs}) if evidence else ()
+            uploads = cohort.evidence(who, told[who], {signer for signer, _ in pairs}) if evidence else ()
             request = UnmaskingRequest(pairs, uploads)  # type: ignore[arg-type]
             requests[who] = pb.CoordinatorMessage(
                 unmasking_request=codec.write_unmasking_request(*self.number, request)
@@ -243,8 +243,7 @@ class Attempt:
         for who in audience:
             reply = self.heard(who, "unmasking")
             if reply is not None:
-                told = sets[who] if isinstance(sets, Mapping) else sets
-                cohort.note_reply(who, told[0], codec.read_unmasking_reply(reply))
+                cohort.note_reply(who, told[who][0], codec.read_unmasking_reply(reply))
 
     def colluders_sign(self, cohort: Notes, sets: Sets) -> dict[int, bytes]:
         """Return signatures of the colluders; they sign anything."""

@@ -144,17 +144,11 @@ class CheatingCoordinator:
     async def ready(self, who: Iterable[int] | None = None) -> None:
         """Wait until these participants, by default all honest ones, have a session."""
         wanted = self.honest if who is None else frozenset(who)
-        async with asyncio.timeout(PATIENCE_S):
-            while not wanted <= self.sessions.ready():
-                self.sessions.changed.clear()
-                await self.sessions.changed.wait()
+        await self._until(lambda: wanted <= self.sessions.ready(), self.sessions.changed)
 
     async def until_left(self) -> None:
         """Wait until no client is connected."""
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.sessions):
-                self.sessions.changed.clear()
-                await self.sessions.changed.wait()
+        await self._until(lambda: not len(self.sessions), self.sessions.changed)
 
     async def tell(self, messages: Mapping[int, Any]) -> None:
         """Send each client a message, several or raw bytes; wait until all have answered or lost the session."""
@@ -171,7 +165,8 @@ class CheatingCoordinator:
             lambda: all(
                 client.lost > lost or (client.handled >= wanted and client.arrived >= client.sent)
                 for client, wanted, lost in waits
-            )
+            ),
+            self.changed,
         )
 
     def _twisted(self, who: int, content: Any) -> Iterable[Any]:
@@ -188,11 +183,11 @@ class CheatingCoordinator:
             else:
                 yield from instead if isinstance(instead, list) else [instead]
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], bool], changed: asyncio.Event) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
-                self.changed.clear()
-                await self.changed.wait()
+                changed.clear()
+                await changed.wait()
 
     async def begin(
         self,

@@ -143,7 +143,7 @@ def by_digest(who: int, keys: pb.CohortKeys) -> None:
     keys.members[1 if who == 0 else 0].advertisement_sha256 = bytes(32)
 
 
-# An agreement with a point of low order is all zero, whatever the private key is.
+# An agreement with a point of low order is all zero for every private key.
 AGREES_ON_ZERO = Naive(
     "secagg.keys",
     without=("the agreement is all zero",),

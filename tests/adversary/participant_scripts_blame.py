@@ -134,7 +134,7 @@ blame_script(
 )
 blame_script(
     "an-inconsistent-share",
-    "commits to one share that doesn't fit the others, and seals it for a holder who answers first",
+    "commits to one share that doesn't fit the others, and seals it for a holder that answers first",
     ENOUGH + ", and the cheat is named and excluded",
     SUM_OF_ALL,
     {**deals(another(SELF_MASK_SEED, slice(1, 2))), 1: AS_IT_SHOULD},

@@ -363,37 +363,26 @@ second_time(
 # ---------------------------------------------------------------- Unmasking
 
 
-def entry(change: Callable[[pb.PeerShare], None]) -> Change:
-    """Make the honest reply with the entry for participant 3 changed."""
+def entry(change: Callable[[pb.PeerShare], None], at: int = 3) -> Change:
+    """Make the honest reply with one entry changed."""
 
     def changed(_: Cheater, honest: pb.UnmaskingReply) -> pb.UnmaskingReply:
         message = altered(honest)
-        change(message.shares[3])
+        change(message.shares[at])
         return message
 
     return changed
 
 
-def false_share(one: pb.PeerShare) -> None:
-    one.self_mask_seed.share = flipped(one.self_mask_seed.share, 3)
-
-
-def outside_the_field(one: pb.PeerShare) -> None:
-    one.self_mask_seed.share = b"\xff" * 32
+def revealed(name: str, change: Callable[[bytes], bytes], at: int = 3) -> Change:
+    """Make the honest reply with one field of a revealed share of a seed changed."""
+    return entry(lambda one: setattr(one.self_mask_seed, name, change(getattr(one.self_mask_seed, name))), at)
 
 
 def as_the_other_kind(one: pb.PeerShare) -> None:
     seed = pb.RevealedShare()
     seed.CopyFrom(one.self_mask_seed)
     one.mask_key.CopyFrom(seed)
-
-
-def short_share(one: pb.PeerShare) -> None:
-    one.self_mask_seed.share = one.self_mask_seed.share[:-2]
-
-
-def short_salt(one: pb.PeerShare) -> None:
-    one.self_mask_seed.salt = one.self_mask_seed.salt[:-1]
 
 
 def other_share(cheater: Cheater, honest: pb.UnmaskingReply) -> pb.UnmaskingReply:
@@ -416,7 +405,7 @@ one_cheat(
     "false-share",
     "reveals a share that is not the one it was dealt",
     UNMASK,
-    entry(false_share),
+    revealed("share", lambda share: flipped(share, 3)),
     "doesn't match the commitment",
     Off(OPENING, without=("doesn't match the commitment",), shows="participant 3 is excluded"),
 )
@@ -424,7 +413,7 @@ one_cheat(
     "share-outside-the-field",
     "reveals a share that is no share at all",
     UNMASK,
-    entry(outside_the_field),
+    revealed("share", lambda _: b"\xff" * 32),
     "doesn't match the commitment",
 )
 one_cheat(
@@ -448,7 +437,7 @@ one_cheat(
     "short-share",
     "reveals a share that is two bytes short",
     UNMASK,
-    entry(short_share),
+    revealed("share", lambda share: share[:-2]),
     "32 bytes",
     SHORT,
 )
@@ -456,7 +445,7 @@ one_cheat(
     "short-salt",
     "reveals a share with a salt that is a byte short",
     UNMASK,
-    entry(short_salt),
+    revealed("salt", lambda salt: salt[:-1]),
     "16 bytes",
     SHORT,
 )

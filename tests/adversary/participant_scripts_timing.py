@@ -13,7 +13,7 @@ import grpc
 from client.connection import open_session
 from server.sessions import MOST_STRAYS
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
-from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, Change, altered, false_share, flipped, sends
+from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, Change, altered, flipped, revealed, sends
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.script import Naive
 from tests.adversary.study_with_cheats import Off, Stage
@@ -276,23 +276,18 @@ study_script(
 # ---------------------------------------------------------------- what no decoder reads
 
 
-async def _cut_off_by(cheater: Cheater, raw: Any) -> None:
-    await cheater.tell(raw)
-    await cheater.is_cut_off()
+def cut_off_by(raw: Callable[[Cheater, Any, str], Any]) -> PhaseChange:
+    """Send what is made of the honest content, and wait until the coordinator has ended the session."""
+
+    async def change(cheater: Cheater, honest: Any, kind: str) -> None:
+        await cheater.tell(raw(cheater, honest, kind))
+        await cheater.is_cut_off()
+
+    return change
 
 
-async def garbage(cheater: Cheater, _: Any, kind: str) -> None:
-    """Send the same random bytes in every run."""
-    await _cut_off_by(cheater, b"\xff" + random.Random(kind).randbytes(200))
-
-
-async def truncated(cheater: Cheater, honest: Any, kind: str) -> None:
-    whole = cheater.wrap(**{kind: honest}).SerializeToString()
-    await _cut_off_by(cheater, whole[: len(whole) - 7])
-
-
-async def oversize(cheater: Cheater, honest: Any, kind: str) -> None:
-    await _cut_off_by(cheater, cheater.wrap(**{kind: honest}).SerializeToString() + bytes(100_000))
+def serialized(cheater: Cheater, honest: Any, kind: str) -> bytes:
+    return bytes(cheater.wrap(**{kind: honest}).SerializeToString())
 
 
 async def strays(cheater: Cheater, honest: Any, kind: str) -> None:
@@ -303,31 +298,27 @@ async def strays(cheater: Cheater, honest: Any, kind: str) -> None:
     await cheater.is_cut_off()
 
 
-async def another_opening(cheater: Cheater, _: Any, __: str) -> None:
-    await _cut_off_by(cheater, pb.ParticipantMessage(open=pb.Open(protocol_version=1)))
-
-
 UNREAD = (
     "it is cut off and left out of the attempt; the round ends in the exact sum of the others, the next includes it"
 )
 in_each_phase(
     "random-bytes",
     "sends random bytes",
-    garbage,
+    cut_off_by(lambda _, __, kind: b"\xff" + random.Random(kind).randbytes(200)),  # the same in every run
     "not a message of this protocol",
     must=UNREAD,
 )
 in_each_phase(
     "truncated-messages",
     "sends what is due less its last bytes",
-    truncated,
+    cut_off_by(lambda *due: serialized(*due)[:-7]),
     "not a message of this protocol",
     must=UNREAD,
 )
 in_each_phase(
     "oversize-messages",
     "sends what is due followed by 100 kB",
-    oversize,
+    cut_off_by(lambda *due: serialized(*due) + bytes(100_000)),
     "larger than all of an attempt",
     Off("server.service", without=("a message is larger than all of an attempt",)),
     must=UNREAD,
@@ -343,16 +334,10 @@ in_each_phase(
 in_each_phase(
     "opens-an-open-session",
     "begins its session anew within the session",
-    another_opening,
+    cut_off_by(lambda *_: pb.ParticipantMessage(open=pb.Open(protocol_version=1))),
     "doesn't take",
     must=UNREAD,
 )
-
-
-def one_share(_: Cheater, message: pb.UnmaskingReply) -> pb.UnmaskingReply:
-    changed = altered(message)
-    false_share(changed.shares[len(changed.shares) // 2])
-    return changed
 
 
 by_other_culprits(
@@ -363,7 +348,7 @@ by_other_culprits(
         SHARE: (lambda _, m: altered(m, seed_commitment=flipped(m.seed_commitment, 200)), "not signed"),
         INPUT: (lambda _, m: altered(m, sha256=flipped(m.sha256, 255)), "not signed"),
         CHECK: (lambda _, m: altered(m, signature=flipped(m.signature, 300)), "doesn't cover"),
-        UNMASK: (one_share, "doesn't match the commitment"),
+        UNMASK: (revealed("share", lambda share: flipped(share, 3), at=6), "doesn't match the commitment"),
     },
 )
 

@@ -65,54 +65,34 @@ def one_upload(
     )
 
 
+def sending(messages: Callable[[bytes], Any]) -> Uploader:
+    """Make the uploader that sends the messages made of the packed vector."""
+
+    async def upload(cheater: Cheater, packed: bytes) -> None:
+        await cheater.upload(messages(packed))
+
+    return upload
+
+
 def signed_and_uploaded(change: Callable[[bytes], bytes]) -> Cheat:
     """Sign and upload the packed vector changed in this way, with a correct digest and signature."""
 
-    async def upload(cheater: Cheater, packed: bytes) -> None:
-        await cheater.upload(frames(change(packed)))
+    def signed(cheater: Cheater, _: Any) -> Any:
+        return offer(cheater, hashlib.sha256(change(cheater.packed)).digest())
 
-    return Cheat(
-        sends(INPUT, lambda cheater, _: offer(cheater, hashlib.sha256(change(cheater.packed)).digest())), upload
-    )
+    return Cheat(sends(INPUT, signed), sending(lambda packed: frames(change(packed))))
 
 
-async def too_long(cheater: Cheater, packed: bytes) -> None:
-    await cheater.upload(frames(packed + b"\0"))
-
-
-async def too_short(cheater: Cheater, packed: bytes) -> None:
-    await cheater.upload(frames(packed[:-1]))
-
-
-async def nothing_at_all(cheater: Cheater, _: bytes) -> None:
-    await cheater.upload(frames(b""))
-
-
-async def another_vector(cheater: Cheater, packed: bytes) -> None:
-    await cheater.upload(frames(flipped(packed)))
-
-
-async def no_chunk(cheater: Cheater, packed: bytes) -> None:
-    await cheater.upload([packed])
-
-
-async def oversize_chunk(cheater: Cheater, _: bytes) -> None:
-    await cheater.upload([b"\x0a\x81\x80\x10" + bytes(CHUNK_BYTES + 1)])
-
-
-async def endless(cheater: Cheater, packed: bytes) -> None:
-    async def more() -> AsyncIterator[bytes]:
-        for _ in range(64):
-            yield frame(bytes(CHUNK_BYTES))
-            await asyncio.sleep(0.002)
-
-    await cheater.upload(more())
+async def endless(_: bytes) -> AsyncIterator[bytes]:
+    for _ in range(64):
+        yield frame(bytes(CHUNK_BYTES))
+        await asyncio.sleep(0.002)
 
 
 one_upload(
     "upload-too-long",
     "uploads a byte more than a vector has",
-    too_long,
+    sending(lambda packed: frames(packed + b"\0")),
     "longer than",
     Off(
         UPLOADS,
@@ -125,7 +105,7 @@ one_upload(
 one_upload(
     "upload-too-short",
     "uploads a byte less than a vector has",
-    too_short,
+    sending(lambda packed: frames(packed[:-1])),
     "has 15 bytes",
     Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
     must=LEFT_OUT,
@@ -135,7 +115,7 @@ one_upload(
 one_upload(
     "empty-upload",
     "ends its upload before it has begun",
-    nothing_at_all,
+    sending(lambda _: frames(b"")),
     "has 0 bytes",
     Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
     must=LEFT_OUT,
@@ -145,7 +125,7 @@ one_upload(
 one_upload(
     "endless-upload",
     "uploads without an end",
-    endless,
+    sending(endless),
     "longer than",
     Off(UPLOADS, without=("the vector is longer than",), shows="more of an upload is read"),
     most_read=2 * LARGEST_FRAME,
@@ -153,7 +133,7 @@ one_upload(
 one_upload(
     "another-vector",
     "uploads another vector than the one it signed",
-    another_vector,
+    sending(lambda packed: frames(flipped(packed))),
     "digest that was signed",
     Off(CORE, without=("doesn't have the digest that was signed",), shows="opens a wrong sum"),
     told="not taken",
@@ -161,7 +141,7 @@ one_upload(
 one_upload(
     "bytes-that-are-no-chunk",
     "uploads bytes that are not framed",
-    no_chunk,
+    sending(lambda packed: [packed]),
     "not a chunk",
     Off("wire.transport", without=("not a chunk",), shows="is not named"),
     told="chunk",
@@ -169,7 +149,7 @@ one_upload(
 one_upload(
     "oversize-chunk",
     "uploads a chunk that is larger than any may be",
-    oversize_chunk,
+    sending(lambda _: [b"\x0a\x81\x80\x10" + bytes(CHUNK_BYTES + 1)]),
     "chunk",
     told="chunk",
     most_read=2 * LARGEST_FRAME,
@@ -217,64 +197,38 @@ study_script(
 # ---------------------------------------------------------------- streams that break off or crawl
 
 
-def half(packed: bytes) -> Any:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield frame(packed[: len(packed) // 2])
-        await asyncio.sleep(3600)
-
-    return chunks()
+async def half(packed: bytes) -> AsyncIterator[bytes]:
+    yield frame(packed[: len(packed) // 2])
+    await asyncio.sleep(3600)
 
 
-async def half_then(cheater: Cheater, packed: bytes, ends: Callable[[asyncio.Task[bytes]], Awaitable[Any]]) -> None:
-    """End an upload when the coordinator has the first half."""
-    call = asyncio.create_task(cheater.upload(half(packed)))
-    await cheater.until(lambda: cheater.known.uploaded[cheater.me] > 0)
-    await ends(call)
-    await asyncio.gather(call, return_exceptions=True)
+async def crawl(packed: bytes) -> AsyncIterator[bytes]:
+    """Send without a stall, but too slowly."""
+    for at in range(len(packed)):
+        yield frame(packed[at : at + 1])
+        await asyncio.sleep(0.2)
 
 
-async def gives_up(cheater: Cheater, packed: bytes) -> None:
-    async def cancel(call: asyncio.Task[bytes]) -> None:
+def broken_off(end: Callable[[Cheater], Awaitable[None]]) -> Uploader:
+    """Make the uploader that ends in this way when the coordinator has the first half."""
+
+    async def upload(cheater: Cheater, packed: bytes) -> None:
+        call = asyncio.create_task(cheater.upload(half(packed)))
+        await cheater.until(lambda: cheater.known.uploaded[cheater.me] > 0)
+        await end(cheater)
         call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
 
-    await half_then(cheater, packed, cancel)
-
-
-async def connection_breaks(cheater: Cheater, packed: bytes) -> None:
-    """Close the channel of session and upload."""
-    channel = cheater.channel
-    assert channel is not None
-    await half_then(cheater, packed, lambda _: channel.close())
+    return upload
 
 
-async def breaks_and_returns(cheater: Cheater, packed: bytes) -> None:
-    async def leave(call: asyncio.Task[bytes]) -> None:
-        await cheater.leave(returns=True)
-        call.cancel()
-
-    await half_then(cheater, packed, leave)
+async def close_channel(cheater: Cheater) -> None:
+    """Break the connection of session and upload."""
+    assert cheater.channel is not None
+    await cheater.channel.close()
 
 
-async def stalls(cheater: Cheater, packed: bytes) -> None:
-    await cheater.upload(half(packed))
-
-
-async def crawls(cheater: Cheater, packed: bytes) -> None:
-    """Upload without a stall and without an end."""
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for at in range(len(packed)):
-            yield frame(packed[at : at + 1])
-            await asyncio.sleep(0.2)
-
-    await cheater.upload(chunks())
-
-
-async def never_begins(cheater: Cheater, packed: bytes) -> None:
-    return None
-
-
-# To gRPC a connection that breaks can look like a sender that has ended its stream.
+# gRPC can report a broken connection as a stream that its sender has ended.
 EXCLUDES = Off(
     UPLOADS,
     changed=(('raise BrokenUpload(f"the vector has', 'raise MalformedUpload(f"the vector has'),),
@@ -284,7 +238,7 @@ EXCLUDES = Off(
 one_upload(
     "upload-given-up",
     "gives up its upload in the middle",
-    gives_up,
+    broken_off(lambda _: asyncio.sleep(0)),
     "upload failed",
     EXCLUDES,
     must=LEFT_OUT,
@@ -293,7 +247,7 @@ one_upload(
 one_upload(
     "connection-that-breaks-in-an-upload",
     "loses its connection in the middle of its upload, and stays away",
-    connection_breaks,
+    broken_off(close_channel),
     "",
     must=LEFT_OUT,
     excluded=False,
@@ -301,7 +255,7 @@ one_upload(
 one_upload(
     "upload-broken-off-and-back",
     "cuts its session in the middle of its upload, and comes back at once",
-    breaks_and_returns,
+    broken_off(lambda cheater: cheater.leave(returns=True)),
     "",
     must="its upload is ignored; the round ends in the exact sum of the others, and the next one is with it",
     excluded=False,
@@ -309,7 +263,7 @@ one_upload(
 one_upload(
     "upload-that-stalls",
     "uploads half a vector and then nothing",
-    stalls,
+    sending(half),
     "nothing arrived",
     must=LEFT_OUT,
     excluded=False,
@@ -319,7 +273,7 @@ one_upload(
 one_upload(
     "upload-that-crawls",
     "uploads a byte every now and then, and keeps its place without limit",
-    crawls,
+    sending(crawl),
     "at less than 16 KiB a second",
     Off(UPLOADS, changed=(("(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),)),
     must=LEFT_OUT,
@@ -329,7 +283,7 @@ one_upload(
 one_upload(
     "upload-that-never-begins",
     "asks for its turn to upload, while others wait for theirs, and then is silent",
-    never_begins,
+    lambda cheater, packed: asyncio.sleep(0),
     "nothing arrived",
     must="its turn passes on: the round ends in the exact sum of the others, and it is left out of this attempt only",
     excluded=False,

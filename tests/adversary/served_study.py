@@ -1,4 +1,4 @@
-"""The studies of the suite, and what a coordinator of one serves."""
+"""The studies of the suite, and what their coordinators serve."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from wire.study import StudyDocument
 
 SYNTHETIC = {"task": "synthetic", "task_options": {"dim": 12}, "epsilon": 8.0, "delta": 1e-3, "rounds": 12}
 STUDIES: dict[str, dict[str, Any]] = {
-    # With nine and two colluders the threshold is 6: the smallest cohort on which every attack has room.
+    # With nine, of which two collude, the threshold is 6: the smallest cohort with room for every attack.
     "nine": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC},
     "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
     "three": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "rounds": 3},
     "weaker": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "name": "strict"},
-    # The ring of tests/secagg/small_rings.py: 14 of whom 4 collude; with "looser" more may drop than its degree bears.
+    # The ring of tests/support/small_rings.py: 14, of which 4 collude; "looser" allows more dropouts than its degree.
     "ring": {"participants": 14, "adversarial": 0.3, "min_survivors": 13, "quorum": 13, **SYNTHETIC},
     "looser": {"participants": 14, "adversarial": 0.3, "min_survivors": 10, "quorum": 10, **SYNTHETIC},
     "drawn": {
@@ -42,7 +42,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Public:
-    """What a study's coordinator has: documents, roster, and the colluders' identities."""
+    """What a study's coordinator serves, and its credentials."""
 
     folder: Path
     document: StudyDocument
@@ -61,7 +61,7 @@ _public: dict[Path, Public] = {}
 
 
 def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
-    """Read once what an honest coordinator would serve from this folder."""
+    """Read, once, what an honest coordinator would serve from this folder."""
     if folder not in _public:
         configuration = server.study_file.load(folder)
         overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}

@@ -97,6 +97,6 @@ def test_a_row_of_the_page_says_nothing_that_changes_from_run_to_run() -> None:
         assert f"| refused | {said} |" in table.markdown([SCRIPT], {SCRIPT.name: said})
 
 
-def test_a_number_of_bytes_is_nobody() -> None:
+def test_a_number_of_bytes_is_no_participant() -> None:
     assert table.plain("a mask key of 31 bytes") == "a mask key of 31 bytes"
     assert table.plain("mask key of 31: it is short") == "mask key of a participant: it is short"

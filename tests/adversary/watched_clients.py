@@ -1,4 +1,4 @@
-"""The honest participants as `sordino join` runs them, in this process and watched; nothing about them is changed."""
+"""The honest participants as `sordino join` runs them, observed in this process but not changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENIENT = {"min_honest_survivors": 1, "min_colluders": 0, "max_epsilon": 1e6}
 
 @dataclass
 class Client:
-    """One honest participant: what the coordinator heard of it, and what it did."""
+    """One honest participant: what the coordinator received from it, and what it did."""
 
     position: int
     said: list[tuple[tuple[int, int], str, Any]] = field(default_factory=list)  # (round, attempt), kind, content
@@ -37,25 +37,25 @@ class Client:
     lost: int = 0  # sessions that ended
     inputs: dict[tuple[int, int], Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)  # what was raised out of the handling of a message
-    participant: Any = None  # the client's own object; looked into where it turns out to collude
+    participant: Any = None  # the client's object; read if the participant turns out to collude
 
     def kinds(self, number: tuple[int, int] | None = None) -> list[str]:
-        """What was heard of it, in an attempt or at all."""
+        """Return the kinds of its messages, in an attempt or in all."""
         return [kind for one, kind, _ in self.said if number in (None, one)]
 
 
 @contextlib.asynccontextmanager
 async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -> AsyncIterator[None]:
-    """The honest participants in one client, as `sordino join` runs it; again with the same journal when used again.
+    """Run the honest participants in one client, as `sordino join` does, and wait until they are ready or have left.
 
-    Until they are ready, or have left; ``settings`` change tables of host.toml.
+    A second client has the same journal; ``settings`` change tables of host.toml.
     """
     tables = {**settings, "policy": {**LENIENT, **settings.get("policy", {})}}
     configured = settings_of(coordinator.public.folder, coordinator.journal, coordinator.address, **tables)
     hosted = {load_identity(one.key).public: one for one in configured.participants}
     participants = tuple(hosted[coordinator.keys[who].public] for who in sorted(coordinator.honest))
     configured = dataclasses.replace(configured, participants=participants)
-    # Whoever was cut off comes back at once rather than after half a second.
+    # A participant that was cut off comes back at once rather than after half a second.
     quickly = mock.patch.object(participant_host, "RETRY_S", (0.01, 1.0))
     read_once = mock.patch.object(datasets, "_read_subset", _read_once)
     with quickly, read_once, capture_logs() as logs:
@@ -92,7 +92,7 @@ def why_it_left(task: asyncio.Task[int]) -> str:
 
 
 class _Observed(Behaviour):
-    """The honest participant; notes when it has handled a message, how much it said, and what it masked."""
+    """The honest participant; notes when it has handled a message, how much it sent, and what it masked."""
 
     def __init__(self, coordinator: CheatingCoordinator, client: Client) -> None:
         self._coordinator, self._client = coordinator, client

@@ -1,9 +1,9 @@
-"""A client's files as a kill leaves them, at every instant between two writes: each is opened again.
+"""A client's files as a kill leaves them at every instant between two writes: a client opens each again.
 
-The files are copied before and after every statement that SQLite is given, every flush and every rename, in whichever
-thread it happens. A kill leaves what the files hold at such an instant, since what was written stays in the system's
-memory when a process dies; that commits reach the disk is tested in tests/wire. From each copy a client must start by
-itself, hold all that had been reported as durable by then, and go on.
+The files are copied before and after every SQLite statement, every flush and every rename, in any thread. A kill leaves
+the files as they are at such an instant, since what was written stays in the system's memory when a process dies;
+tests/wire tests that commits reach the disk. From each copy a client must start without help, hold everything that had
+been reported as durable, and continue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def entry(plan: Plan, number: Number, identity: bytes = ME, **more: Any) -> Ledg
 
 @dataclass
 class Promised:
-    """What had been reported as durable."""
+    """What has been reported as durable."""
 
     joined: set[Number] = field(default_factory=set)
     signed: set[Number] = field(default_factory=set)
@@ -78,23 +78,23 @@ class Instants:
 
     def __init__(self, folder: Path, copies: Path) -> None:
         self._folder, self._copies = folder, copies
-        self.writing = threading.RLock()  # one write at a time, so that a copy is of one instant
+        self.writing = threading.RLock()  # one write at a time, so that each copy shows one instant
         self.promised = Promised()
         self.found: dict[bytes, tuple[Path, Promised]] = {}
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Before and after a write."""
+        """Copy before and after a write."""
         with self.writing:
             self.take()
             yield
             self.take()
 
     def take(self) -> None:
-        """Copy the files, unless they are as they were, promises included."""
+        """Copy the files, unless files and promises are the same as in an earlier copy."""
         state = hashlib.sha256(repr(self.promised).encode())
         for path in sorted(self._folder.iterdir()) if self._folder.exists() else ():
-            if not path.name.endswith("-shm"):  # an index of the log, made anew by whoever opens it first
+            if not path.name.endswith("-shm"):  # an index of the log, which the first reader makes again
                 state.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
         if state.digest() in self.found:
             return
@@ -144,7 +144,7 @@ def watched(instants: Instants) -> Iterator[None]:
 
 
 def statements(script: str) -> Iterator[str]:
-    """Cut a script as SQLite does."""
+    """Split a script into statements as SQLite does."""
     part = ""
     for piece in script.split(";"):
         part += piece + ";"
@@ -154,7 +154,7 @@ def statements(script: str) -> Iterator[str]:
 
 
 async def a_life(journal: ClientJournal, plan: Plan, instants: Instants, rounds: range) -> None:
-    """What a participant writes in these rounds, one thing after the other; another one shares its files."""
+    """Write what a participant writes in these rounds, in order; another one shares its files."""
     promised = instants.promised
     await journal.accept_study(STUDY, DOCUMENT, 1, ROSTER)
     promised.accepted = True
@@ -174,7 +174,7 @@ async def a_life(journal: ClientJournal, plan: Plan, instants: Instants, rounds:
 
 
 def record(folder: Path, copies: Path, plan: Plan) -> Instants:
-    """Two lives: the first from nothing, the second goes on with its files."""
+    """Record two lives: the first starts with no files, the second continues with them."""
     instants = Instants(folder, copies)
     copies.mkdir()
     with watched(instants):
@@ -186,7 +186,7 @@ def record(folder: Path, copies: Path, plan: Plan) -> Instants:
 
 
 def goes_on(copy: Path, promised: Promised, plan: Plan) -> None:
-    """A client starts from these files, remembers what was promised, and takes part in a later round."""
+    """Start a client from these files: it remembers what was promised and takes part in a later round."""
     paths = copy / "journal.sqlite", copy / "ledger.sqlite"
     check_ledger(*paths)
     journal = ClientJournal(*paths)
@@ -229,7 +229,7 @@ def rows(journal: ClientJournal, kind: str) -> set[Number]:
 
 
 def refusals(instants: Instants, plan: Plan) -> list[str]:
-    """Why a client doesn't start again, or can't read its ledger, by instant."""
+    """Return, for each instant, why a client doesn't start again or can't read its ledger."""
     reasons = []
     for copy, promised in instants.found.values():
         try:
@@ -239,14 +239,14 @@ def refusals(instants: Instants, plan: Plan) -> list[str]:
     return reasons
 
 
-def test_from_every_instant_a_client_goes_on(tmp_path: Path, plan: Plan) -> None:
+def test_from_every_instant_a_client_continues(tmp_path: Path, plan: Plan) -> None:
     instants = record(tmp_path / "host", tmp_path / "copies", plan)
     assert len(instants.found) > 60
     assert refusals(instants, plan) == []
 
 
 def test_a_head_written_only_after_its_row(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The naive order: the row, then the file beside it. A kill between them looks like a row that was added."""
+    """The naive order: the row, then the file beside it. A kill between them looks like an added row."""
     honest = wire.records.ledger._write_head_file
 
     def late(path: Path, about: Any, head: Any, coming: Any = None) -> None:

@@ -1,9 +1,8 @@
 """Whole attempts in memory, for tests.
 
-Participants and coordinator are the real phases of `secagg`. `Attempt` is `secagg.in_memory` with an honest coordinator
-on a bad network; `Cohort` is one cohort of a coordinator that can send anything to any participant. Both record what an
-adversary sees, and `Cohort.open_sum` is a second, slow implementation of the unmasking that tries what it opens. All
-randomness is keyed: a test sees the same bytes in every run.
+Participants and coordinator are the real phases of `secagg`. `Attempt` is `secagg.in_memory` on a bad network; `Cohort`
+is one cohort of a coordinator that can send anything. Both record what an adversary sees; `Cohort.open_sum` is a
+second, slow implementation of the unmasking. All randomness is keyed: every run has the same bytes.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ LOW_ORDER = [u.to_bytes(32, "little") for u in (0, 1, P - 1, P, P + 1, *ORDER_8)
 
 
 def keyed_source(name: str) -> RandomBytes:
-    """The same bytes for the same name in every run."""
+    """Make a source that gives the same bytes for the same name in every run."""
     key = hashlib.sha256(b"tests/secagg " + name.encode()).digest()
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return lambda count: stream.update(bytes(count))
@@ -84,7 +83,7 @@ def keyed_source(name: str) -> RandomBytes:
 
 @cache
 def identities(count: int) -> tuple[IdentityKey, ...]:
-    """Identities in the order of a roster."""
+    """Return identities in the order of a roster."""
     source = keyed_source("identities")
     return tuple(sorted((IdentityKey.generate(source) for _ in range(count)), key=lambda key: key.public))
 
@@ -117,7 +116,7 @@ def make_config(
     adversary: str = MALICIOUS,
     rings: Rings = (),
 ) -> RoundConfig:
-    """By default min_survivors is the threshold and quorum is min_survivors; rings as in `SmallRings`."""
+    """Make a config; by default min_survivors is the threshold, and quorum is min_survivors. Rings: `SmallRings`."""
     fewest = (cohort + max(2, colluders)) // 2 + 1 if min_survivors is None else min_survivors
     return RoundConfig(
         roster=roster_of(roster or cohort),
@@ -138,12 +137,12 @@ def make_config(
 
 
 def source_of(config: RoundConfig, who: int, name: str = "") -> RandomBytes:
-    """A participant's randomness in an attempt."""
+    """Return a participant's randomness in an attempt."""
     return keyed_source(f"{name} {config.round_context().hex()} {who}")
 
 
 def vector_of(participant: int, parameters: RoundParameters) -> Vector:
-    """A participant's input: uniform below 2^B."""
+    """Return a participant's input, uniform below 2^B."""
     drawn = np.frombuffer(keyed_source(f"input {participant}")(8 * parameters.dim), dtype="<u8")
     return (drawn & np.uint64((1 << parameters.bits) - 1)).astype(word_dtype(parameters.bits))
 
@@ -157,7 +156,7 @@ def mask_words(key: bytes, dim: int, bits: int) -> Vector:
 
 
 def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
-    """The plain sum modulo 2^B, in Python's integers."""
+    """Return the plain sum modulo 2^B, computed in Python's integers."""
     columns = zip(*(vector_of(one, parameters).tolist() for one in participants), strict=True)
     return np.array([sum(column) % (1 << parameters.bits) for column in columns], dtype=word_dtype(parameters.bits))
 
@@ -166,7 +165,7 @@ PHASE_MODULES = frozenset(module.__name__ for module in (*CLIENT.modules, *SERVE
 
 
 def twin(value: Any) -> Any:
-    """A phase that can be used up without the original noticing: containers are copied, what can't change is not."""
+    """Copy a phase so that the copy can be used up: mutable containers are copied, immutable values are not."""
     if isinstance(value, set | Counter | np.ndarray):
         return value.copy()
     if isinstance(value, dict):
@@ -188,10 +187,15 @@ def held(phase: Any) -> Any:
 
 @dataclass
 class Cohort:
-    """One cohort of an attempt of a dishonest coordinator, with everything that was revealed in it.
+    """One cohort of a dishonest coordinator's attempt, with everything that was revealed in it.
 
-    `phases` is shared by all cohorts of an attempt: an honest participant is in one phase at a time, for any messages.
-    Colluders run the same code, but the adversary knows everything they hold.
+    All cohorts of an attempt share `phases`: an honest participant is in one phase at a time. Colluders run the same
+    code, but the adversary knows everything they hold.
+
+    Attributes:
+        mask_keys: private ones that the adversary has anyway.
+        masked_with: neighbours in the u2 that the participant was sent.
+        shares: (dealer, kind) -> x -> revealed symbols.
     """
 
     config: RoundConfig
@@ -199,13 +203,13 @@ class Cohort:
     advertisements: dict[int, Advertisement]
     phases: dict[int, Any]
     colluders: frozenset[int] = frozenset()
-    mask_keys: dict[int, AgreementKey] = field(default_factory=dict)  # private ones that the adversary has anyway
+    mask_keys: dict[int, AgreementKey] = field(default_factory=dict)
     sealed: dict[int, SealedShares] = field(default_factory=dict)
     uploads: dict[int, Vector] = field(default_factory=dict)
-    masked_with: dict[int, frozenset[int]] = field(default_factory=dict)  # neighbours in the u2 it was told
+    masked_with: dict[int, frozenset[int]] = field(default_factory=dict)
     told_u2: dict[int, frozenset[int]] = field(default_factory=dict)
     signed_uploads: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)  # (dealer, kind) -> x ->
+    shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)
     held: dict[int, dict[int, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -216,7 +220,7 @@ class Cohort:
         )
         self.graph = graph_of(self.u1, self.config.parameters, self.context)
 
-    # -------------------------------------------------------- what the coordinator says
+    # -------------------------------------------------------- the coordinator's messages
 
     def keys(self) -> CohortKeys:
         return CohortKeys(tuple((who, self.advertisements[who]) for who in self.u1))
@@ -226,7 +230,7 @@ class Cohort:
             self.phases[one], self.sealed[one] = self.phases[one].receive(message or self.keys())
 
     def dealt(self, dealer: int, receiver: int) -> DealtShare:
-        """The dealer's sealed shares for the receiver; zeros if it never dealt in this cohort."""
+        """Return the dealer's sealed shares for the receiver; zeros if it has not dealt in this cohort."""
         sealed = self.sealed.get(dealer)
         if sealed is None:
             return DealtShare(dealer, bytes(112), bytes(32), b"", bytes(32), bytes(64))
@@ -246,10 +250,9 @@ class Cohort:
         return NeighbourShares(tuple(self.dealt(dealer, receiver) for dealer in dealers), to_bitmap(u2, self.u1))
 
     def mask(self, receiver: int, u2: Iterable[int], message: NeighbourShares | None = None) -> MaskedInput:
-        """Send u2 to one participant; its upload."""
+        """Send u2 to one participant; return its upload."""
         u2 = frozenset(u2)
-        phase = self.phases[receiver]
-        masking = phase.receive(message or self.neighbour_shares(receiver, u2))
+        masking = self.phases[receiver].receive(message or self.neighbour_shares(receiver, u2))
         self.note_held(receiver, masking)
         self.phases[receiver], upload = masking.mask(vector_of(receiver, self.config.parameters))
         self.note_upload(receiver, upload, u2 & frozenset(self.graph.neighbours(receiver)))
@@ -267,7 +270,7 @@ class Cohort:
         return survivor_statement(self.config, self.context, *sets)
 
     def forge(self, colluder: int, sets: Sets) -> bytes:
-        """A colluder signs any statement."""
+        """Let a colluder sign any statement."""
         assert colluder in self.colluders
         return identities(len(self.config.roster))[colluder].sign(self.statement(sets))
 
@@ -278,13 +281,13 @@ class Cohort:
         self.note_reply(who, self.told_u2.get(who, sets[0]), reply)
 
     def evidence(self, who: int, sets: Sets, signers: set[int]) -> tuple[tuple[bytes, bytes], ...]:
-        """Digests and signatures of the uploads of neighbours that are not signers, as in a request on the ring."""
+        """Return digests and signatures of the uploads of neighbours that are not signers, as a ring's request does."""
         if self.graph.complete:
             return ()
         others = (one for one in self.graph.neighbours(who) if one in sets[1] and one not in signers)
         return tuple(self.signed_uploads.get(one, (bytes(32), bytes(64))) for one in others)
 
-    # -------------------------------------------------------- what the adversary writes down
+    # -------------------------------------------------------- what the adversary records
 
     def note_held(self, receiver: int, masking: Any) -> None:
         self.held[receiver] = dict(masking._held)
@@ -304,7 +307,7 @@ class Cohort:
     # -------------------------------------------------------- what can be opened with it
 
     def secret(self, dealer: int, kind: int) -> NDArray[np.uint16] | None:
-        """A secret of the dealer from revealed shares and from the colluders' shares; None if they are too few."""
+        """Return a secret of the dealer from revealed and the colluders' shares; None if they are too few."""
         known = dict(self.shares.get((dealer, kind), {}))
         for colluder in self.colluders:
             pair = self.held.get(colluder, {}).get(dealer)
@@ -321,60 +324,47 @@ class Cohort:
     def private_mask_key(self, dealer: int) -> AgreementKey | None:
         if dealer in self.mask_keys:
             return self.mask_keys[dealer]
-        symbols = self.secret(dealer, MASK_KEY)
+        symbols, identity = self.secret(dealer, MASK_KEY), self.config.roster.identity(dealer)
         if symbols is None:
             return None
-        identity = self.config.roster.identity(dealer)
         return AgreementKey(mask_private_key(symbols, self.config.round_context(), identity))
 
     def open_sum(self, members: Iterable[int]) -> Vector | None:
-        """The plain sum of these members' inputs from their uploads, or None if some mask can't be computed."""
+        """Return the plain sum of these members' inputs from their uploads; None if a mask can't be computed."""
         members, parameters = frozenset(members), self.config.parameters
-        total = [0] * parameters.dim
-
-        def add(words: Vector, sign: int) -> None:
-            for at, word in enumerate(words.tolist()):
-                total[at] += sign * word
-
+        total = np.zeros(parameters.dim, dtype=object)
         for member in members:
-            if member not in self.uploads:
-                return None
-            add(self.uploads[member], 1)
             symbols = self.secret(member, SELF_MASK_SEED)
-            if symbols is None:
+            if member not in self.uploads or symbols is None:
                 return None
             identity = self.config.roster.identity(member)
             seed = self_mask_seed(symbols, self.context, identity)
             key = self_mask_key(seed, identity, parameters.bits, parameters.dim, self.context)
-            add(mask_words(key, parameters.dim, parameters.bits), -1)
+            total += self.uploads[member].astype(object) - mask_words(key, parameters.dim, parameters.bits).astype(
+                object
+            )
             for other in self.masked_with[member]:
                 if other in members and member in self.masked_with[other]:
                     continue  # both are in the sum: the two cancel
                 pairwise = self._pairwise(member, other)
                 if pairwise is None:
                     return None
-                add(pairwise, -1 if member < other else 1)
-        return np.array([one % (1 << parameters.bits) for one in total], dtype=word_dtype(parameters.bits))
+                total += pairwise.astype(object) * (-1 if member < other else 1)
+        return (total % (1 << parameters.bits)).astype(word_dtype(parameters.bits))
 
     def _pairwise(self, one: int, other: int) -> Vector | None:
+        bits, dim = self.config.parameters.bits, self.config.parameters.dim
         low, high = sorted((one, other))
+        ends = [(self.config.roster.identity(end), self.advertisements[end].mask_key) for end in (low, high)]
         for mine, theirs in ((low, high), (high, low)):
             private = self.private_mask_key(mine)
             if private is not None:
-                parameters, roster = self.config.parameters, self.config.roster
-                key = pairwise_mask_key(
-                    private.agree(self.advertisements[theirs].mask_key),
-                    (roster.identity(low), self.advertisements[low].mask_key),
-                    (roster.identity(high), self.advertisements[high].mask_key),
-                    parameters.bits,
-                    parameters.dim,
-                    self.context,
-                )
-                return mask_words(key, parameters.dim, parameters.bits)
+                shared = private.agree(self.advertisements[theirs].mask_key)
+                return mask_words(pairwise_mask_key(shared, *ends, bits, dim, self.context), dim, bits)
         return None
 
     def opens(self, members: Iterable[int]) -> bool:
-        """Whether the adversary learns exactly the sum of these inputs."""
+        """Tell whether the adversary learns exactly the sum of these inputs."""
         members = tuple(members)
         opened = self.open_sum(members)
         return opened is not None and bool((opened == sum_of(members, self.config.parameters)).all())
@@ -383,12 +373,10 @@ class Cohort:
 def advertise(
     config: RoundConfig, who: Iterable[int], client: Side = CLIENT, name: str = ""
 ) -> tuple[dict[int, Any], dict[int, Advertisement]]:
-    """Participants at the start of an attempt: their phases and what they advertise."""
-    phases, advertisements = {}, {}
-    for one in who:
-        identity, source = identities(len(config.roster))[one], source_of(config, one, name)
-        phases[one], advertisements[one] = client.AdvertiseKeys(config, identity, source).advertise()
-    return phases, advertisements
+    """Start an attempt; return the participants' phases and advertisements."""
+    keys = identities(len(config.roster))
+    begun = {one: client.AdvertiseKeys(config, keys[one], source_of(config, one, name)).advertise() for one in who}
+    return {one: phase for one, (phase, _) in begun.items()}, {one: said for one, (_, said) in begun.items()}
 
 
 def start_cohort(
@@ -398,7 +386,7 @@ def start_cohort(
     colluders: Iterable[int] = (),
     u1: Iterable[int] | None = None,
 ) -> Cohort:
-    """A cohort whose members have advertised."""
+    """Make a cohort whose members have advertised."""
     members = tuple(range(len(config.roster))) if u1 is None else tuple(u1)
     phases, advertisements = advertise(config, members, client)
     colluders = frozenset(colluders)
@@ -415,7 +403,7 @@ Tamper = Mapping[tuple[str, int], Callable[[Any], Any]]  # (phase, participant) 
 
 @dataclass
 class Script:
-    """What happens to the messages of an attempt. What isn't named is delivered, in order of participants."""
+    """The fates of an attempt's messages. All others are delivered, in the order of participants."""
 
     up: dict[tuple[str, int], str] = field(default_factory=dict)  # (phase, sender) -> fate
     down: dict[tuple[str, int], str] = field(default_factory=dict)  # (phase, receiver) -> fate
@@ -455,7 +443,7 @@ class Attempt(InMemoryAttempt):
         self._arrived, self._late = 0, list[tuple[int, Any]]()
 
     def up_to(self, name: str) -> dict[int, Any]:
-        """Go on to where the coordinator would collect the messages of this phase; what it would be sent."""
+        """Continue until the coordinator would collect the messages of this phase; return these messages."""
         while self.coordinator.name != name:
             self.step()
         answers = {who: self.told(who) for who in self.turns() if who in self.phases}
@@ -471,7 +459,7 @@ class Attempt(InMemoryAttempt):
             self.arrives(who, answered)
 
     def told(self, who: int) -> Any:
-        """What a participant answers to the coordinator; None if it isn't reached, or refuses."""
+        """Return a participant's answer to the coordinator; None if it isn't reached, or refuses."""
         name, message, before = self.coordinator.name, self.messages[who], self.phases[who]
         fate = self.script.down.get((name, who), DELIVER)
         if fate == LOSE:
@@ -502,7 +490,11 @@ class Attempt(InMemoryAttempt):
         return following, upload
 
     def arrives(self, who: int, message: Any) -> None:
-        """An answer is sent, with the script's fate."""
+        """Send an answer, with the script's fate; a participant whose answer is not accepted leaves."""
+        if not self._accepted(who, message):
+            del self.phases[who]
+
+    def _accepted(self, who: int, message: Any) -> bool:
         phase, name, script = self.coordinator, self.coordinator.name, self.script
         if (name, who) in self.tamper:
             message = self.tamper[name, who](message)
@@ -510,12 +502,10 @@ class Attempt(InMemoryAttempt):
         fate = script.up.get((name, who), DELIVER)
         if fate == LATE or self._arrived >= script.deadline.get(name, len(self.identities)):
             self._late.append((who, message))
-            del self.phases[who]
-            return
+            return False
         self._arrived += 1
         if fate == LOSE:
-            del self.phases[who]
-            return
+            return False
         if fate == GARBLE:
             message = garble(message)
         before = freeze(phase)
@@ -524,8 +514,7 @@ class Attempt(InMemoryAttempt):
         except ProtocolError as error:
             assert freeze(phase) == before, f"{name} changed by a refused message"
             self.refused.append(error)
-            del self.phases[who]
-            return
+            return False
         assert fate != GARBLE, f"{name} took a garbled message"
         if fate == TWICE:
             before = freeze(phase)
@@ -533,10 +522,11 @@ class Attempt(InMemoryAttempt):
             assert freeze(phase) == before
         if fate == LEAVE and hasattr(phase, "drop"):
             phase.drop(who)
-            del self.phases[who]
+            return False
+        return True
 
     def close(self) -> None:
-        """And what comes later, a second close included, changes nothing."""
+        """Close the phase; later messages and a second close change nothing."""
         phase, name = self.coordinator, self.coordinator.name
         super().close()
         following = self.completed or self.coordinator
@@ -557,17 +547,17 @@ class Attempt(InMemoryAttempt):
 
 @dataclass
 class Step:
-    """A phase of the coordinator as it was before anything came, and what it then took."""
+    """A phase of the coordinator before any message arrived, and the messages that it then took."""
 
     server: Any
     up: dict[int, Any]
-    clients: dict[int, Any]  # phases of those in ``up``, after they sent it
-    asked: dict[int, Any]  # phases of participants before they were asked; nobody is in the first phase
-    down: dict[int, Any]  # what each was asked
+    clients: dict[int, Any]  # phases of the senders in ``up``, after they sent it
+    asked: dict[int, Any]  # phases of participants before they were asked; empty in the first phase
+    down: dict[int, Any]  # the coordinator's message to each
 
 
 class Recorded(Attempt):
-    """An attempt that keeps each step."""
+    """An attempt that records each step."""
 
     def __init__(self, config: RoundConfig, script: Script | None = None, *, tamper_down: Tamper | None = None) -> None:
         super().__init__(config, script, tamper_down=tamper_down)
@@ -595,17 +585,17 @@ def refuses(call: Callable[[], Any], error: type[Exception]) -> None:
 
 
 def symbols_of(share: RevealedShare) -> NDArray[np.uint16]:
-    """The 16 symbols of a share."""
+    """Return the 16 symbols of a share."""
     return np.frombuffer(share.share, dtype="<u2").astype(np.uint16)
 
 
 def flip(data: bytes, at: int = 0) -> bytes:
-    """One bit changed."""
+    """Return the bytes with one bit changed."""
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def garble(message: Any) -> Any:
-    """The same message with one bit of it changed, where no honest sender could have changed it."""
+    """Return the message with one bit changed, in a place that no honest sender could have changed."""
     match message:
         case Advertisement():
             return replace(message, mask_key=flip(message.mask_key))

@@ -1,19 +1,16 @@
-"""Gives the study in a folder a card with a transcript key that tests know."""
+"""A card of a study with a transcript key that tests know."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from runtime.key_files import write_key_file
 from server.study_file import load
 from wire.authority_statements import Card, sign_card
-
-
-def pem(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+from wire.certificates import private_pem as pem
 
 
 def authority_of(folder: Path) -> Ed25519PrivateKey:

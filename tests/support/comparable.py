@@ -1,4 +1,4 @@
-"""Copies of phases that can be compared: whether a refused message changed anything."""
+"""Comparable copies of phases, to tell whether a refused message changed anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def freeze(value: Any) -> Any:
-    """A comparable copy of an object and everything it holds."""
+    """Return a comparable copy of an object and everything it holds."""
     kind = type(value)
     if kind in _FIXED:
         return value

@@ -1,4 +1,4 @@
-"""Dealings that follow the protocol in everything but what they share."""
+"""Dealings that follow the protocol except for the shared values."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.naive_variants import CLIENT
 
 
 def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) -> SealedShares:
-    """What a dealer sends that follows the protocol in everything but what it shares.
+    """Make a dealing of any shares.
 
     Args:
-        dealer: the client phase of somebody who has just dealt; the honest dealing is replaced.
-        shares: shape (holders, 2, 16): to be sealed and committed to, whatever they are.
-        commitment: to a self-mask seed, whatever it is.
+        dealer: the client phase of a participant that has just dealt; the honest dealing is replaced.
+        shares: shape (holders, 2, 16): any values, to be sealed and committed to.
+        commitment: to any self-mask seed.
     """
     cohort, me = dealer._cohort, dealer._cohort.me
     salts = keyed_source("crooked dealing")(32 * len(shares))
@@ -43,7 +43,7 @@ def crooked_dealing(dealer: Any, shares: NDArray[np.uint16], commitment: bytes) 
 
 
 def crooked_shares(attempt: Attempt, dealer: int, change: Callable[[NDArray[np.uint16]], None]) -> SealedShares:
-    """A dealing of which some shares, shape (holders, 2, 16), are changed before they are sealed and committed to."""
+    """Make a dealing whose shares, shape (holders, 2, 16), are changed before they are sealed and committed to."""
     phase, random_bytes = attempt.phases[dealer], keyed_source("crooked secrets")
     graph, context, identity = phase._cohort.graph, phase._cohort.context, phase._identity.public
     secrets = np.stack([attempt.mask_key_symbols[dealer], shamir.random_symbols(16, random_bytes)])

@@ -1,4 +1,4 @@
-"""A port for enrolment in this process, over real gRPC and TLS, with an authority whose every word the test chooses."""
+"""An enrolment port in this process, over real gRPC and TLS, with an authority that the test controls."""
 
 from __future__ import annotations
 
@@ -37,25 +37,19 @@ DAY = datetime.timedelta(days=1)
 
 @cache
 def document(**options: Any) -> StudyDocument:
-    """A study of seven places."""
+    """Make the document of a study with seven places."""
     chosen: dict[str, Any] = {
-        "clients": 7,
-        "dim": 16,
-        "bits": 16,
-        "epsilon": 50.0,
-        "delta": 1e-5,
-        "rounds": 2,
-        "max_dropout": 0.3,
-        "adversarial": 0.0,
-        "min_survivors": 5,
-    } | options
+        **{"clients": 7, "dim": 16, "bits": 16, "epsilon": 50.0, "delta": 1e-5, "rounds": 2},
+        **{"max_dropout": 0.3, "adversarial": 0.0, "min_survivors": 5},
+        **options,
+    }
     plan = plan_study(**chosen, **coding([16], clip=1.0))
     return StudyDocument(study=STUDY, task="synthetic", task_options=TASK_OPTIONS, plan=plan)
 
 
 @dataclass
 class Authority:
-    """Both keys of a study's authority."""
+    """A study's authority, with both its keys."""
 
     signing: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
     tls: CertificateAuthority = field(
@@ -86,7 +80,7 @@ class Authority:
     def answer(
         self, signed: SignedRequest, version: int = 2, *, uri: str = "", days: float = 90, **changes: Any
     ) -> bytes:
-        """Accepts, unless ``changes`` say otherwise."""
+        """Make an answer; it accepts, unless ``changes`` say otherwise."""
         now = datetime.datetime.now(datetime.UTC)
         fields: dict[str, Any] = {
             "request_id": signed.id,
@@ -104,7 +98,7 @@ class Authority:
         return sign_answer(Answer(**fields), self.signing)
 
     def client_pair(self, uri: str, *, now: datetime.datetime | None = None, days: float = 90) -> tuple[bytes, bytes]:
-        """A client certificate with its key, PEM."""
+        """Make a client certificate with its key, PEM."""
         key = new_key()
         at = now or datetime.datetime.now(datetime.UTC)
         return self.tls.issue_client(key.public_key(), uri, at, days), private_pem(key)
@@ -112,7 +106,7 @@ class Authority:
 
 @dataclass
 class FakeStudy:
-    """A study of which enrolment sees only this."""
+    """What enrolment sees of a study."""
 
     terms: StudyDocument = field(default_factory=document)
     roster_version: int = 1
@@ -127,14 +121,14 @@ class FakeStudy:
 
 
 def identity(name: str) -> IdentityKey:
-    """The same one for the same name."""
+    """Return an identity that depends only on the name."""
     return IdentityKey.generate(lambda n: name.encode().ljust(n, b"."))
 
 
 def request(
     code: JoinCode | None, who: IdentityKey, *, host: str = "laptop", at: float | None = None, study: str = STUDY
 ) -> bytes:
-    """To join with a code, or to renew without one; a fresh TLS key each time."""
+    """Make a request, to join with a code or to renew without one; each has a new TLS key."""
     return make_request(
         EnrolmentRequest(
             "renew" if code is None else "join",
@@ -152,7 +146,7 @@ def request(
 
 @dataclass
 class Port:
-    """An open port for enrolment."""
+    """An open enrolment port."""
 
     address: str
     authority: Authority
@@ -172,17 +166,20 @@ class Port:
     async def nonce(self) -> bytes:
         return (await self.method("Challenge", pb.AuthorityChallenge)(b"")).nonce
 
-    async def pending(self, signer: Ed25519PrivateKey | None = None, nonce: bytes | None = None) -> list[bytes]:
+    async def _proof(self, signer: Ed25519PrivateKey | None, nonce: bytes | None = None) -> tuple[bytes, bytes]:
+        """Return a nonce and its signature, by default fresh and by the authority."""
         nonce = nonce if nonce is not None else await self.nonce()
-        signature = (signer or self.authority.signing).sign(pending_statement(STUDY, nonce))
+        return nonce, (signer or self.authority.signing).sign(pending_statement(STUDY, nonce))
+
+    async def pending(self, signer: Ed25519PrivateKey | None = None, nonce: bytes | None = None) -> list[bytes]:
+        nonce, signature = await self._proof(signer, nonce)
         asked = pb.PendingRequest(nonce=nonce, signature=signature)
         return list((await self.method("Pending", pb.PendingRequests)(asked.SerializeToString())).requests)
 
     async def publish(
         self, package: bytes, signer: Ed25519PrivateKey | None = None, *, proven: bool = True, chunks: Any = None
     ) -> int:
-        nonce = await self.nonce()
-        signature = (signer or self.authority.signing).sign(pending_statement(STUDY, nonce))
+        nonce, signature = await self._proof(signer)
         metadata = (("sordino-nonce-bin", nonce), ("sordino-signature-bin", signature)) if proven else ()
         call = self.channel.stream_unary(
             "/sordino.v1.Enrolment/Publish",
@@ -201,7 +198,7 @@ class Port:
 
 
 def configuration(folder: Path, authority: Authority) -> StudyConfiguration:
-    """Files of a coordinator in a folder; those that are there stay."""
+    """Make a coordinator's files in a folder, except those that exist."""
     key = new_key()
     now = datetime.datetime.now(datetime.UTC)
     files = {
@@ -235,7 +232,7 @@ def configuration(folder: Path, authority: Authority) -> StudyConfiguration:
 async def port(
     folder: Path, authority: Authority | None = None, study: FakeStudy | None = None, at: str = "127.0.0.1:0"
 ) -> AsyncIterator[Port]:
-    """Open a port for enrolment whose files lie in ``folder``."""
+    """Open an enrolment port with its files in ``folder``."""
     authority = authority or Authority()
     chosen, study = configuration(folder, authority), study or FakeStudy()
     files = RosterFile.of(chosen)
@@ -258,9 +255,9 @@ async def port(
 
 @contextlib.contextmanager
 def port_in_thread(folder: Path, authority: Authority, *, at: str = "127.0.0.1:0", signs: bool = True) -> Iterator[Any]:
-    """The same for code that runs an event loop of its own. ``signs``: the authority accepts whatever it sees.
+    """As `port`, for code with its own event loop. ``signs``: the authority accepts every request.
 
-    Yields the `Port`, and a function that runs a coroutine beside it.
+    Yields the `Port`, and a function that runs a coroutine in the port's loop.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

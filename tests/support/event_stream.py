@@ -28,35 +28,22 @@ from server.events import (
 )
 from sordino.lab.demo import DemoOptions
 
-SECONDS = {
-    "AdvertiseKeys": 0.12,
-    "ShareKeys": 0.62,
-    "MaskedInputCollection": 0.71,
-    "ConsistencyCheck": 0.16,
-    "Unmasking": 0.24,
-}
-DEADLINES = {
-    "AdvertiseKeys": 15.0,
-    "ShareKeys": 20.0,
-    "MaskedInputCollection": 60.0,
-    "ConsistencyCheck": 15.0,
-    "Unmasking": 15.0,
-}
+SECONDS = dict(zip(PHASES, (0.12, 0.62, 0.71, 0.16, 0.24), strict=True))
+DEADLINES = dict(zip(PHASES, (15.0, 20.0, 60.0, 15.0, 15.0), strict=True))
 HOSTS, EACH, ROUNDS = 10, 10, 15
+ABORTED = 11  # round whose first attempt fails
 KILLED = ("host-03", "host-07")
 WITHOUT_NOISE = [round(0.745 - 0.60 * math.exp(-0.42 * r), 4) for r in range(1, ROUNDS + 1)]
 
 
 @functools.cache
 def demo_plan() -> dict[str, Any]:
-    """The demo's plan as the coordinator records it."""
+    """Return the demo's plan as the coordinator records it."""
     return dict(DemoOptions().study(0).study.plan().to_json())
 
 
-def make_events(
-    *, rounds: int = ROUNDS, abort_round: int | None = 11, finished: bool = True, until: int | None = None
-) -> list[Event]:
-    """Events in the coordinator's order; ``until`` cuts the stream in the middle of that round's collection."""
+def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event]:
+    """Make events in the coordinator's order; ``until`` cuts the stream in the middle of that round's collection."""
     rng = random.Random(7)
     clock = 1_760_000_000.0
     events: list[Event] = []
@@ -94,8 +81,8 @@ def make_events(
             for participant in sorted(everyone - here):
                 say(ParticipantConnected(participant=participant, host=host_of[participant]))
             here = set(everyone)
-        for attempt in (1, 2) if number == abort_round else (1,):
-            failing = number == abort_round and attempt == 1
+        for attempt in (1, 2) if number == ABORTED else (1,):
+            failing = number == ABORTED and attempt == 1
             clock += 0.05
             say(AttemptStarted(round=number, attempt=attempt, cohort=len(here)))
             spent: dict[str, float] = {}
@@ -171,15 +158,14 @@ def make_events(
                         coordinator_rss_mb=142.0 + number * 0.3,
                     )
                 )
-    if finished:
-        say(
-            StudyFinished(
-                reason="rounds done",
-                rounds_completed=rounds,
-                epsilon_coordinator=epsilon,
-                epsilon_released=epsilon,
-                delta=1e-5,
-                wall_s=clock - events[0].at,
-            )
+    say(
+        StudyFinished(
+            reason="rounds done",
+            rounds_completed=rounds,
+            epsilon_coordinator=epsilon,
+            epsilon_released=epsilon,
+            delta=1e-5,
+            wall_s=clock - events[0].at,
         )
+    )
     return events

@@ -1,4 +1,4 @@
-"""Fixtures that the tests of several rooms share; what they need is imported where one is used."""
+"""Fixtures shared by the tests of several rooms; each imports what it needs when it is used."""
 
 from __future__ import annotations
 

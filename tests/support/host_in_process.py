@@ -1,6 +1,6 @@
-"""The real client process without its process, beside a real coordinator that may be made to lie.
+"""The real client without its process, and a real coordinator that may lie.
 
-A lie is a function of (participant, message) -> messages to send instead; it sees every message of the coordinator.
+A lie is a function (participant, message) -> messages to send instead; it sees every message of the coordinator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Story:
-    """What a coordinator got from the participants of one host, and what the host said and did."""
+    """What a coordinator received from the participants of one host, and how the host ended."""
 
     sent: list[tuple[int, str]] = field(default_factory=list)  # participant, kind of phase message or "upload"
     messages: list[tuple[int, pb.PhaseMessage]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Story:
         return {str(entry["reason"]) for entry in self.logs if "reason" in entry}
 
     def told(self) -> str:
-        """Everything the host logged, as one text."""
+        """Return the host's whole log as one text."""
         return "\n".join(str(entry) for entry in self.logs)
 
 
@@ -103,19 +103,19 @@ def answered_one_request(story: Story) -> None:
 
 
 def ledger_of(journal: Path) -> Path:
-    """The host's ledger; the coordinator's may be in the same folder."""
+    """Return the host's ledger; the coordinator's may be in the same folder."""
     return journal.with_name("spent.sqlite")
 
 
 def rows_of(ledger: Path) -> list[LedgerEntry]:
-    """All rows, of a ledger that somebody may be writing to."""
+    """Return all rows of a ledger that may be written to meanwhile."""
     rows: dict[int, LedgerEntry] = {}
     read_ledger(ledger, lambda row: rows.update({row.number: row.entry}))
     return [rows[number] for number in sorted(rows)]
 
 
 def settings_of(folder: Path, journal: Path, address: str = "localhost:1", **changes: dict[str, Any]) -> HostSettings:
-    """host.toml of the only host, with tables changed by keyword."""
+    """Return host.toml of the only host, with tables changed by keyword."""
     settings = load(folder / "hosts" / "host-01").settings()
     files = {"journal": journal, "ledger": ledger_of(journal)}
     tables: dict[str, dict[str, Any]] = {"host": files, "coordinator": {"address": address}}
@@ -135,7 +135,7 @@ async def host(
     *,
     behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST,
 ) -> AsyncIterator[asyncio.Task[int]]:
-    """Run a client process's inside until the block ends; ``watch`` sees it before it runs."""
+    """Run the client until the block ends; ``watch`` gets it before it runs."""
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     executor, trainer = ThreadPoolExecutor(2), ThreadPoolExecutor(2)
     try:
@@ -155,7 +155,7 @@ async def host(
 
 
 def record(where: Coordinator, story: Story) -> None:
-    """Note what arrives at the coordinator before the coordinator does anything with it."""
+    """Record what arrives before the coordinator handles it."""
     study = where.study
     phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
     set_ready = study.sessions.set_ready
@@ -192,7 +192,7 @@ def play(
     tables: Mapping[str, dict[str, Any]] | None = None,
     **settings: dict[str, Any],
 ) -> Story:
-    """One study, one attempt a round, all participants on one host; until both sides have ended.
+    """Run a study with one attempt per round and all participants on one host, until both sides end.
 
     Args:
         prepare: called with the coordinator before it starts.
@@ -221,7 +221,7 @@ def play(
                     try:
                         story.ended = await task
                     except Failure as error:
-                        # Code 5: the coordinator has said that it gives up, which is an end like any other here.
+                        # Code 5: the coordinator has announced that it gives up; here a normal end.
                         story.ended = 0 if error.code == ExitCode.STUDY else error
             story.events = where.events
 

@@ -1,7 +1,7 @@
-"""Protocol code without one of its checks, to show that an attack is stopped by that check alone.
+"""Protocol code without one of its checks, to show that only this check stops an attack.
 
-The source of a module is read, the one ``if`` statement that refuses is removed, and the rest is run as another module.
-The real module is unchanged.
+The one ``if`` statement that refuses is removed from a module's source, and the rest runs as another module. The real
+module is unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from secagg import client_cohort, client_phases, client_unmasking, server_cohort
 
 
 def refusals(module: ModuleType, *errors: str) -> list[str]:
-    """The source text of every ``raise`` of these errors in a module."""
+    """Return the source of every ``raise`` of these errors in a module."""
     return [
         ast.unparse(node)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
@@ -35,7 +35,7 @@ REFUSALS += ("ProtocolError", "_WrongSecret")
 
 
 def checks_of(module: ModuleType) -> list[str]:
-    """The source of every ``if`` that only refuses what another has sent: with an error, or by not keeping a share."""
+    """Return the source of every ``if`` that only refuses a message: with an error, or by not keeping a share."""
     found = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.If) and len(node.body) == 1 and not node.orelse:
@@ -49,13 +49,13 @@ def checks_of(module: ModuleType) -> list[str]:
 
 
 def without(module: ModuleType, fragment: str) -> ModuleType:
-    """The module without the one ``if`` that only refuses and whose source, with what it raises, holds `fragment`."""
+    """Return the module without the one ``if`` that only refuses and whose source holds `fragment`."""
     return variant(module, (fragment,), ())
 
 
 @cache
 def variant(module: ModuleType, removed: tuple[str, ...], exchanged: tuple[tuple[str, str], ...]) -> ModuleType:
-    """The module without some ``if`` as in `without`, and with pieces of its source exchanged as in `changed`."""
+    """Return the module without some ``if`` as in `without`, and with pieces of its source replaced."""
     source = inspect.getsource(module)
     for old, new in exchanged:
         assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module.__name__}"
@@ -85,7 +85,7 @@ class _Remover(ast.NodeTransformer):
 
 
 def changed(module: ModuleType, old: str, new: str) -> ModuleType:
-    """The module with one piece of its source exchanged."""
+    """Return the module with one piece of its source replaced."""
     return variant(module, (), ((old, new),))
 
 
@@ -94,7 +94,7 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class Side:
-    """The modules of one side's phases as one: an attribute is looked for in all of them, from the last on."""
+    """The modules of one side's phases as one: an attribute is looked up in all of them, from the last on."""
 
     modules: tuple[ModuleType, ...]  # each imports from those before it
 
@@ -121,7 +121,7 @@ class Side:
         return self.variant((), ((old, new),))
 
     def home(self, piece: str) -> ModuleType:
-        """The one module in which a fragment of a check, as of `without`, or a piece of source stands."""
+        """Return the one module that has a check with this fragment, or else this piece of source."""
         homes = [one for one in self.modules if _fits(one, piece)]
         homes = homes or [one for one in self.modules if piece in inspect.getsource(one)]
         assert len(homes) == 1, f"{piece!r} stands in {homes}"
@@ -132,7 +132,7 @@ class Side:
         """As `variant`; modules that import from a changed one use that."""
         found = {piece: self.home(piece) for piece in (*removed, *(old for old, _ in exchanged))}
         naive: dict[ModuleType, ModuleType] = {}
-        imports: list[tuple[str, str]] = []  # as they stand in real modules, and from the naive ones
+        imports: list[tuple[str, str]] = []  # of the real modules, and of the naive ones
         for module in self.modules:
             source = inspect.getsource(module)
             here = [pair for pair in exchanged if found[pair[0]] is module]
@@ -156,6 +156,6 @@ CLIENT = Side((client_cohort, client_unmasking, client_phases))
 SERVER = Side((server_cohort, server_unmasking, server_phases))
 
 
-# A participant signs the u2 it masked in; a naive one signs the u2 it is told.
+# A participant signs the u2 that it masked in; a naive one signs the u2 that it is sent last.
 SIGNED = "survivor_statement(self._cohort.config, self._cohort.context, self._u2, u3)"
 SAID = "survivor_statement(self._cohort.config, self._cohort.context, Subset(message.u2, self._cohort.u1), u3)"

@@ -25,7 +25,7 @@ false alarm rate is below 1e-6."""
 
 
 def rows(values: Any, labels: Any = None) -> Dataset:
-    """Float32 rows with labels 0 where none are given; a flat list is one column."""
+    """Make float32 rows, with labels 0 by default; a flat list is one column."""
     table = np.asarray(values, dtype=np.float32)
     table = table.reshape(len(table), -1) if len(table) else np.zeros((0, 1), dtype=np.float32)
     classes = np.zeros(len(table)) if labels is None else np.asarray(labels)
@@ -33,25 +33,25 @@ def rows(values: Any, labels: Any = None) -> Dataset:
 
 
 def plan_of(task: Task, participants: int, *, rounds: int = 1, epsilon: float = 8.0, **others: Any) -> Plan:
-    """A plan with the task's own bound as its clip."""
+    """Make a plan with the task's own bound as its clip."""
     chosen: dict[str, Any] = {"bits": 20, "delta": 1e-5, "max_dropout": 0.3, "adversarial": 0.05} | others
     clip = chosen.pop("clip", clip_of(task, None))
     return plan_study(clients=participants, dim=task.dim, clip=clip, epsilon=epsilon, rounds=rounds, **chosen)
 
 
 def contribution(task: Task, data: Dataset) -> Any:
-    """(dim,) float32, to a round that begins as the first one would."""
+    """Return a contribution, (dim,) float32, to a round that begins like the first one."""
     order = PublicRandom(os.urandom(16))
     return flatten(task.local_update(task.initial_parameters(), data, order, float("inf")))
 
 
 def learner_of(task: Task, data: Dataset = NOBODY) -> Any:
-    """The coordinator's half; statistics are given nothing."""
+    """Make the coordinator's half; statistics need no data."""
     return task.learner(make_server_optimizer("fedavg", 1.0, 0.0, 0.0, 1e-3), data)
 
 
 def run_round(task: Task, learner: Any, plan: Plan, data: Sequence[Dataset]) -> None:
-    """One round of all of ``data``, with noise and rounding from the operating system, into the learner."""
+    """Run one round of all of ``data``, with noise and rounding from the operating system, into the learner."""
     encoder = Encoder(plan, os.urandom(32))
     begun = learner.broadcast()
     total = np.zeros(plan.padded_dim, dtype=np.uint64)
@@ -64,7 +64,7 @@ def run_round(task: Task, learner: Any, plan: Plan, data: Sequence[Dataset]) -> 
 
 
 def run_without_noise(task: Task, learner: Any, data: Sequence[Dataset]) -> None:
-    """The same round, summed exactly."""
+    """Run the same round with an exact sum."""
     begun = learner.broadcast()
     updates = [
         flatten(task.local_update(begun, one, PublicRandom(b"order"), float("inf"))).astype(np.float64) for one in data

@@ -1,4 +1,4 @@
-"""Rounds played in memory by the real protocol phases, and the transcripts they leave."""
+"""Rounds run in memory by the real protocol phases, and their transcripts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mechanisms.plan import Plan
@@ -24,6 +21,7 @@ from secagg.roster import Roster, RosterEntry, sign_roster
 from secagg.server_unmasking import Completed, Unmasking
 from tests.support.attempts_in_memory import authority, identities, keyed_source, vector_of
 from wire.authority_statements import Card, sign_card
+from wire.certificates import CertificateAuthority
 from wire.records.ledger import Row, row_hash
 from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.records.transcript import Transcript, sign_transcript, transcript_of, write_transcript
@@ -41,21 +39,8 @@ def coordinator_key() -> Ed25519PrivateKey:
 
 @cache
 def tls_ca() -> bytes:
-    """A certificate: nothing in a transcript depends on what it says."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(start)
-        .not_valid_after(start + datetime.timedelta(days=3650))
-        .sign(key, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    """Return a certificate; nothing in a transcript depends on its content."""
+    return CertificateAuthority.make("test", datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)).pem
 
 
 def card(study: str = STUDY, key: Ed25519PrivateKey | None = None, signer: Ed25519PrivateKey | None = None) -> bytes:
@@ -77,7 +62,7 @@ def plan(clients: int = 7, mechanism: str = "ddgauss", **others: Any) -> Plan:
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a round of the study rests on; ``members`` are the positions in `identities` that are on the roster."""
+    """The basis of a study's rounds; ``members`` are positions in `identities`, those on the roster."""
 
     members: tuple[int, ...]
     plan: Plan
@@ -92,7 +77,9 @@ class Setting:
 
     @property
     def roster(self) -> Roster:
-        entries = sorted((RosterEntry(key.public, f"host-{i}") for i, key in enumerate(self.keys)), key=_identity)
+        entries = sorted(
+            (RosterEntry(key.public, f"host-{i}") for i, key in enumerate(self.keys)), key=lambda one: one.identity
+        )
         return Roster(self.study, self.version, tuple(entries), self.draws and self.draws.lottery)
 
     @property
@@ -115,17 +102,13 @@ class Setting:
         )
 
 
-def _identity(entry: RosterEntry) -> bytes:
-    return entry.identity
-
-
 def whole(count: int = 7, **others: Any) -> Setting:
     """The whole roster takes part."""
     return Setting(tuple(range(count)), others.pop("plan", None) or plan(count), **others)
 
 
 def ring(count: int = 64, **others: Any) -> Setting:
-    """As many as share on a ring, each with eight neighbours, where two may leave."""
+    """A cohort large enough for a ring, each member with eight neighbours; two may leave."""
     chosen = plan(count, graph="harary", max_dropout=0.01, adversarial=0.04, min_survivors=count - 2, **others)
     return whole(count, plan=chosen)
 
@@ -165,7 +148,7 @@ def entry_of(setting: Setting, round_: int, attempt: int, numbers: Iterable[int]
 
 @dataclass(frozen=True)
 class Finished:
-    """What the coordinator has in hand at the end of an attempt."""
+    """What the coordinator has at the end of an attempt."""
 
     setting: Setting
     config: RoundConfig
@@ -174,7 +157,7 @@ class Finished:
     completed: Completed
 
     def transcript(self, row: Row | None = None, **changed: Any) -> Transcript:
-        """Without what the opened sum adds, and unsigned."""
+        """Make it without the fields of the opened sum, and unsigned."""
         config = self.config
         chosen: dict[str, Any] = {
             "card": card(self.setting.study),
@@ -190,7 +173,7 @@ class Finished:
         return transcript_of(**(chosen | changed))
 
     def write(self, row: Row | None = None, *, previous: bytes | None = None, **changed: Any) -> bytes:
-        """The file; the next model's digest is that of the round's number."""
+        """Make the file; the next model's digest is that of the round's number."""
         bare = self.setting.plan.mechanism == "gaussian"
         return write_transcript(
             self.transcript(row, **changed),
@@ -220,7 +203,7 @@ def play(
     late: Iterable[int] = (),
     model: bytes | None = None,
 ) -> Finished:
-    """A whole attempt, by the phases of both sides.
+    """Run a whole attempt by the phases of both sides.
 
     Args:
         absent: don't advertise: not in u1.
@@ -242,7 +225,7 @@ def play(
 
 
 def study_of(setting: Setting, rounds: Iterable[int]) -> list[bytes]:
-    """Transcripts of several rounds, each naming the one before."""
+    """Make transcripts of several rounds, each naming the one before."""
     ledger, files, previous = Ledger(), list[bytes](), None
     for round_ in rounds:
         finished = play(setting, round_)
@@ -253,5 +236,5 @@ def study_of(setting: Setting, rounds: Iterable[int]) -> list[bytes]:
 
 
 def signed(transcript: Transcript, key: Ed25519PrivateKey | None = None) -> bytes:
-    """As a coordinator that lies would sign it."""
+    """Sign a transcript as a lying coordinator would."""
     return sign_transcript(transcript, key or coordinator_key()).data

@@ -1,4 +1,4 @@
-"""A study with real processes: a coordinator as `sordino serve` starts it, and client processes with a script."""
+"""A study of real processes: a coordinator as `sordino serve` starts it, and client processes with a script."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from numpy.typing import NDArray
 
 from authority.new_study import LocalStudy, make_local_study, new_study
@@ -29,6 +27,7 @@ from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.events import to_json
 from server.journal import read_events
+from tests.support.card_of_a_study import authority_of
 from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
 
@@ -38,13 +37,13 @@ POLL_S = 0.02
 
 
 def line(round_: int, at: str, do: str, until: Path | None = None) -> dict[str, Any]:
-    """One line of a host's script; see scripted_host.py."""
+    """Make one line of a host's script; see scripted_host.py."""
     return {"round": round_, "at": at, "do": do, "until": str(until)}
 
 
 @dataclass
 class RunningStudy:
-    """A study's folder and the processes that were started for it."""
+    """A study's folder and its processes."""
 
     study: LocalStudy
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -61,13 +60,13 @@ class RunningStudy:
     # ------------------------------------------------------------ processes
 
     def start_coordinator(self, **overrides: str) -> subprocess.Popen[bytes]:
-        """`sordino serve`; overrides are environment variables. One log a start."""
+        """Start `sordino serve`; overrides are environment variables. Each start has its own log."""
         return self._start([sys.executable, "-m", "sordino", "serve", str(self.folder), "--quiet"], "serve", overrides)
 
     def start_host(
         self, homes: Sequence[int], script: Sequence[dict[str, Any]] = (), **overrides: str
     ) -> subprocess.Popen[bytes]:
-        """A client process with the participants of these homes (from 0)."""
+        """Start a client process with the participants of these homes (from 0)."""
         places = [str(self.study.hosts[home]) for home in homes]
         command = [sys.executable, str(HOST), json.dumps(list(script)), *places]
         return self._start(command, f"host-{homes[0]}", overrides)
@@ -82,12 +81,12 @@ class RunningStudy:
         return process
 
     def logs(self, name: str = "") -> str:
-        """What processes of a name have said so far."""
+        """Return the logs of processes of a name so far."""
         paths = [path for path in sorted(self.folder.glob("*.log")) if name in path.name]
         return "".join(path.read_text(errors="replace") for path in paths)
 
     def end(self) -> None:
-        """No process of ours outlives the test."""
+        """Kill all processes that still run."""
         for process in self.processes:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
@@ -96,7 +95,7 @@ class RunningStudy:
     # ------------------------------------------------------------ what happened
 
     def events(self, kind: str | None = None, **wanted: Any) -> list[dict[str, Any]]:
-        """Events so far, in order."""
+        """Return the events so far, in order."""
         return [
             event
             for event in map(to_json, read_events(self.state))
@@ -104,7 +103,7 @@ class RunningStudy:
         ]
 
     def wait_for(self, kind: str, *, count: int = 1, **wanted: Any) -> list[dict[str, Any]]:
-        """Until that many such events have happened."""
+        """Wait until that many such events have happened."""
         found: list[dict[str, Any]] = []
 
         def happened() -> bool:
@@ -115,26 +114,26 @@ class RunningStudy:
         return found
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition; names what it waited for, and shows the logs, when it doesn't come."""
+        """Wait for a condition; on a timeout name it and show the logs."""
         end = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
             time.sleep(POLL_S)
 
     def story(self) -> str:
-        """Events and logs, for a failed assertion."""
+        """Return events and logs, for a failed assertion."""
         shown = [event for event in self.events() if event["kind"] not in ("study_started", "phase_progress")]
         return "\n".join([*(str(event) for event in shown[-60:]), self.logs()[-6000:]])
 
     def code_of(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a process to end by itself."""
+        """Wait until a process ends by itself; return its exit code."""
         self.until(lambda: process.poll() is not None, f"the end of {process.args}")
         return process.wait()
 
     # ------------------------------------------------------------ results
 
     def survivors(self, round_: int) -> set[int]:
-        """Who is in the sum of a round, read off the sum itself: each update is in it whole, once, or not at all.
+        """Return the participants in the sum of a round, read from the sum: each update is in it once or not at all.
 
         The server's rate is 1 and its momentum 0, so the model moved by the mean; without noise only rounding is left.
         """
@@ -153,19 +152,19 @@ class RunningStudy:
         return flatten(load_checkpoint(folder / f"round-{round_:06d}.npz").parameters)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Of the coordinator's journal."""
+        """Query the coordinator's journal."""
         return query(self.state, sql)
 
     def charges(self) -> list[LedgerEntry]:
-        """Rows of the coordinator's ledger, checked whole; also while it runs."""
+        """Return the rows of the coordinator's ledger, checked whole; also while it runs."""
         return ledger_rows(self.state.with_name("ledger.sqlite"))
 
     def host_charges(self, home: int) -> list[LedgerEntry]:
-        """Rows of a client process's ledger."""
+        """Return the rows of a client process's ledger."""
         return ledger_rows(self.study.hosts[home] / "ledger.sqlite")
 
     def host_rows(self, home: int, sql: str) -> list[tuple[Any, ...]]:
-        """Of a client process's journal."""
+        """Query a client process's journal."""
         return query(self.study.hosts[home] / "journal.sqlite", sql)
 
 
@@ -177,17 +176,13 @@ def ledger_rows(path: Path) -> list[LedgerEntry]:
 
 
 def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
-    try:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
         return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
 
 
 def put_on_one_host(folder: Path, names: set[str]) -> None:
-    """Sign the roster again with these hosts as one: their participants will be in one process."""
-    authority = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
-    assert isinstance(authority, Ed25519PrivateKey)
+    """Sign the roster again with these hosts as one, so that their participants can be in one process."""
+    authority = authority_of(folder)
     path = folder / "roster.json"
     roster = verify_roster(path.read_bytes(), authority.public_key().public_bytes_raw())
     entries = tuple(RosterEntry(one.identity, min(names) if one.host in names else one.host) for one in roster.entries)
@@ -196,9 +191,9 @@ def put_on_one_host(folder: Path, names: set[str]) -> None:
 
 @contextmanager
 def running_study(folder: Path, *, together: Sequence[int] = range(7), **options: Any) -> Iterator[RunningStudy]:
-    """A new study of seven participants, two of whom may be missing; all its processes end with the block.
+    """Make a study of seven participants, of which two may be missing; all its processes end with the block.
 
-    Each participant has a home of its own; those of the homes ``together`` will share a process.
+    Each participant has its own home; those of the homes ``together`` will share a process.
     """
     chosen: dict[str, Any] = {
         "name": "seven",

@@ -1,7 +1,6 @@
-"""A real coordinator, without its process: the study, its service and a gRPC server with TLS on a free port.
+"""A real coordinator without its process: the study, its service and a gRPC server with TLS on a free port.
 
-`Peer` is a participant written by hand on the protocol core: no training, no journal, and every message can be
-replaced on its way out.
+`Peer` is a participant on the protocol core alone: no training, no journal, and every outgoing message can be replaced.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from wire.study import StudyDocument, round_parameters
 from wire.transport import frames
 
 PARTICIPANTS = 7  # with two assumed to collude five must stay: two may misbehave
-PATIENCE_S = 60.0  # for what takes milliseconds, on a machine that is busy with something else
-QUICK = {  # a phase in which somebody is silent lasts this long
+PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
+QUICK = {  # a phase with a silent participant lasts this long
     "connect_s": 30.0,
     "advertise_keys_s": 20.0,
     "share_keys_s": 20.0,
@@ -52,7 +51,7 @@ QUICK = {  # a phase in which somebody is silent lasts this long
 
 
 def make_folder(directory: Path, **options: Any) -> Path:
-    """A study whose noise is so small that single inputs show in its sums: epsilon 1000 protects nobody."""
+    """Make a study whose noise is so small (epsilon 1000) that single inputs show in its sums."""
     chosen: dict[str, Any] = {
         "name": "seven",
         "participants": PARTICIPANTS,
@@ -90,7 +89,7 @@ class Coordinator:
         self.running = asyncio.create_task(self.study.run(self.address))
 
     def of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
-        """Events of a kind that hold these values."""
+        """Return the events of a kind that hold these values."""
         return [
             event
             for event in self.events
@@ -98,7 +97,7 @@ class Coordinator:
         ]
 
     async def wait_for(self, kind: str, **wanted: Any) -> dict[str, Any]:
-        """The first such event, past or future."""
+        """Wait for such an event; return the first."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.of(kind, **wanted):
                 self.changed.clear()
@@ -109,13 +108,13 @@ class Coordinator:
         return self.of(kind, **wanted)[0]
 
     async def finish(self) -> Any:
-        """The study's outcome."""
+        """Wait for the study's outcome."""
         assert self.running is not None
         async with asyncio.timeout(PATIENCE_S):
             return await self.running
 
     def channel(self) -> grpc.aio.Channel:
-        """A TLS channel as a client process opens it."""
+        """Open a TLS channel as a client process does."""
         home = self.folder / "hosts" / "host-01"
         certificate = load_certificate(home / "tls" / "client.pem", home / "tls" / "client.key")
         return open_channel(self.address, (home / "ca.pem").read_bytes(), certificate)
@@ -169,7 +168,7 @@ async def document_of(folder: Path, state: Path) -> StudyDocument:
 
 
 def identities(folder: Path) -> list[IdentityKey]:
-    """The participants' keys by their position in the roster."""
+    """Return the participants' keys by their position in the roster."""
     keys = [
         load_identity(entry.key)
         for home in sorted((folder / "hosts").iterdir())
@@ -186,9 +185,8 @@ class Peer:
     """One participant.
 
     Attributes:
-        twists: what to do instead of sending, by the field of `PhaseMessage`, in rounds of `misbehaves`; returns
-            the messages to send, or None to say nothing.
-        uploader: instead of sending the vector.
+        twists: by field of `PhaseMessage`, in rounds of `misbehaves`: returns the messages to send instead, or None.
+        uploader: replaces the upload in these rounds.
     """
 
     where: Coordinator
@@ -206,7 +204,7 @@ class Peer:
     upload_error: grpc.aio.AioRpcError | None = None
 
     async def connect(self) -> None:
-        """Open the session and fetch what the coordinator promises."""
+        """Open the session and fetch the study document and the roster."""
         self.channel = self.dial()
         configuration = load_host(self.where.folder / "hosts" / "host-01")
         self.session = await open_session(self.channel, self.identity, configuration.study.name)
@@ -225,7 +223,7 @@ class Peer:
         return await self.session.download(sha256, 1 << 24)
 
     async def play(self) -> str | None:
-        """Answer until the study ends; its reason, or None when the stream ended."""
+        """Answer until the study ends; return its reason, or None if the stream ended."""
         assert self.session is not None
         async for message in self.session.messages():
             kind = message.WhichOneof("message")
@@ -289,7 +287,7 @@ class Peer:
     # ------------------------------------------------------------ sending
 
     async def say(self, kind: str, content: Any) -> None:
-        """Send, or do what the twist for this kind says."""
+        """Send the message, or do what the twist for this kind does."""
         assert self.session is not None
         messages: Iterable[pb.ParticipantMessage] | None = [self.wrap(**{kind: content})]
         if kind in self.twists and self.number[0] in self.misbehaves:
@@ -298,11 +296,11 @@ class Peer:
             await self.session.send(message)
 
     def wrap(self, **content: Any) -> pb.ParticipantMessage:
-        """A phase message of the attempt under way."""
+        """Make a phase message of the current attempt."""
         return pb.ParticipantMessage(phase=pb.PhaseMessage(round=self.number[0], attempt=self.number[1], **content))
 
     async def upload(self, messages: Iterable[bytes] | AsyncIterator[bytes], token: bytes | None = None) -> bytes:
-        """One call of Upload with raw messages."""
+        """Call Upload with raw messages."""
         assert self.channel is not None
         assert self.session is not None
         call = self.channel.stream_unary(
@@ -314,7 +312,7 @@ class Peer:
         return bytes((await call).sha256)
 
     async def upload_unread(self, messages: Iterable[bytes], token: bytes | None = None) -> bytes:
-        """As `upload`, where nothing of it is read: asked again if gRPC lost the answer with a write that failed."""
+        """As `upload` where nothing of it is read; repeated if gRPC lost the answer with a failed write."""
         again = list(messages)
         for _ in range(3):
             try:
@@ -322,13 +320,13 @@ class Peer:
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.INTERNAL:
                     raise
-            except asyncio.CancelledError:  # gRPC's own, unless somebody told this task to end
+            except asyncio.CancelledError:  # from gRPC, unless this task is cancelled
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
         return await self.upload(again, token)
 
     def heard(self, kind: str) -> list[Any]:
-        """Messages of a kind from the coordinator."""
+        """Return the coordinator's messages of a kind."""
         return [getattr(message, kind) for message in self.seen if message.WhichOneof("message") == kind]
 
     async def close(self) -> None:
@@ -362,7 +360,7 @@ async def playing(peers: list[Peer]) -> AsyncIterator[list[asyncio.Task[str | No
 
 
 def faults(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Errors in the log, less calls that were cancelled while everything was taken down."""
+    """Return errors in the log, except calls that were cancelled at the end."""
     return [
         record.getMessage()
         for record in caplog.records
