@@ -10,10 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,14 +84,14 @@ class Demo:
     clients: list[Child] = field(default_factory=list)
     killed_in: int | None = None
     back_in: int | None = None
-    baseline: subprocess.Popen[str] | None = None
-    reader: threading.Thread | None = None
+    baseline: Child | None = None
     asked: StopRequest = field(default_factory=StopRequest)
 
     def __post_init__(self) -> None:
         directory = self.study.directory
         log = directory / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+        self.early = directory / "logs" / "without_noise.jsonl"
 
     @property
     def view(self) -> StudyView:
@@ -113,7 +110,7 @@ class Demo:
             try:
                 self._start()
                 self._follow()
-                code = self._end_of_coordinator()
+                code = end_of(self.coordinator, STOP_S)
             finally:
                 self._stop()
         if self.asked.to_end:
@@ -142,50 +139,22 @@ class Demo:
             child = Child(home.name, ["join", address, "--home", str(home)], logs / f"{home.name}.log")
             self.clients.append(child)
             child.start(self.environment)
-        self._start_baseline()
+        # With all participants in every round, shown while the study runs; the comparison at the end is made later.
+        self.baseline = self._start_baseline(self.early)
 
-    def _start_baseline(self) -> None:
-        """Everybody in every round: shown while the study runs. What is compared at the end is run again
-        then.
-        """
-        self.baseline = self._baseline_process(cohorts=False)
-        self.reader = threading.Thread(target=self._read_baseline, args=(self.baseline,), daemon=True)
-        self.reader.start()
-
-    def _baseline_process(self, *, cohorts: bool) -> subprocess.Popen[str]:
-        with (self.study.directory / "logs" / "without_noise.log").open("ab") as log:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "sordino.lab.baseline",
-                    str(self.study.directory),
-                    str(self.options.participants),
-                    "--end-with",
-                    str(os.getpid()),
-                    *(["--cohorts"] if cohorts else []),
-                ],
-                stdin=subprocess.PIPE if cohorts else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self.environment,
-                start_new_session=True,
-            )
-
-    def _read_baseline(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-        shown = self.display.panel.without_noise
-        for line in process.stdout:
-            shown.append(float(json.loads(line)))
+    def _start_baseline(self, results: Path, *cohorts: Path) -> Child:
+        """Train without noise in a process of low priority, which writes the accuracy of each round to ``results``."""
+        arguments = [str(self.study.directory), str(self.options.participants), str(results), *map(str, cohorts)]
+        log = self.study.directory / "logs" / "without_noise.log"
+        child = Child("without_noise", arguments, log, module="sordino.lab.baseline")
+        child.start(self.environment)
+        return child
 
     def _stop(self) -> None:
         stop(self.coordinator, self.clients)
-        if self.baseline is not None and self.baseline.poll() is None:
+        if self.baseline is not None:
             self.baseline.kill()
-            self.baseline.wait()
-        if self.reader is not None:
-            self.reader.join(STOP_S)  # its pipe has ended
+            end_of(self.baseline, STOP_S)
 
     # ---- while it runs -------------------------------------------------------------------------
 
@@ -204,6 +173,7 @@ class Demo:
                 self.display.show(event)
             if self.view.finished is not None or not running:
                 return
+            self.display.panel.without_noise = accuracies(self.early)
             self._faults()
             self._watch_clients()
             if time.monotonic() >= measure_at:
@@ -267,30 +237,24 @@ class Demo:
                 f"{child.name}: {child.last_words()} (all of it: {child.log})",
             )
 
-    def _end_of_coordinator(self) -> int:
-        assert self.coordinator.process is not None  # noqa: S101
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.coordinator.process.wait(timeout=STOP_S)
-        return int(ExitCode.STUDY)
-
     # ---- afterwards ----------------------------------------------------------------------------
 
     def _without_noise(self) -> list[float]:
         """The same training without noise, with the survivors of each round as they were."""
         cohorts = self._survivors_as_parts()
         everybody = set(range(self.options.participants))
-        early = list(self.display.panel.without_noise)
+        early = accuracies(self.early)
         if all(set(cohort) == everybody for cohort in cohorts) and len(early) == self.options.rounds:
             return early
-        process = self._baseline_process(cohorts=True)
+        file, results = self.early.with_name("cohorts.json"), self.early.with_name("without_noise_again.jsonl")
+        file.write_text(json.dumps(cohorts))
+        child = self._start_baseline(results, file)
         try:
-            out, _ = process.communicate(json.dumps(cohorts), timeout=_BASELINE_S)
-        except subprocess.TimeoutExpired:
-            return early
+            code = end_of(child, _BASELINE_S)
         finally:
-            process.kill()
-            process.wait()
-        return [float(json.loads(line)) for line in out.splitlines()]
+            child.kill()
+            end_of(child, STOP_S)
+        return early if code is None else accuracies(results)
 
     def _survivors_as_parts(self) -> list[list[int]]:
         """For each round the parts of the data whose updates are in its sum."""
@@ -392,6 +356,20 @@ def measure_networked_round() -> dict[str, Any] | None:
         return None
     figures = {name: result[name] for name in ("key_to_sum_s", "upload_bytes", "vector_bytes")}
     return {"participants": options.clients, "dim": options.dim, "bits": options.bits} | figures
+
+
+def end_of(child: Child, longest_s: float) -> int | None:
+    """Wait for a process that was started; returns its exit code, None when it still runs."""
+    assert child.process is not None  # noqa: S101
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.process.wait(timeout=longest_s)
+    return None
+
+
+def accuracies(results: Path) -> list[float]:
+    """What a process of `sordino.lab.baseline` has written so far."""
+    written = results.read_text() if results.exists() else ""
+    return [float(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Interrupted(KeyboardInterrupt):

@@ -271,8 +271,7 @@ def test_a_signal_while_a_study_is_made_ends_that(tmp_path: Path) -> None:
 
 def test_up_without_a_number_keeps_the_clients() -> None:
     """Compose brings each service to its number at every `up`, which is 1 where nothing says otherwise."""
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert compose["services"]["client"]["scale"] == "${SORDINO_CLIENTS:-10}"
+    assert SERVICES["client"]["scale"] == "${SORDINO_CLIENTS:-10}"
 
 
 def healthcheck(kind: str, **environment: str) -> int:

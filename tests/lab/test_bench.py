@@ -14,7 +14,7 @@ import pytest
 from secagg.errors import InvalidParameters
 from secagg.server_phases import MaskedInputCollection
 from sordino.lab.bench import noise, paths, primitives, secagg
-from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
+from sordino.lab.bench.bounds import broken, read_bounds
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.timing import Spread, beside, seconds_each
 from wire.study import upload_bytes
@@ -210,7 +210,3 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     draw_comparisons([peer], "a machine", tmp_path / "peers.svg")
     assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
     assert "Other" in (tmp_path / "peers.svg").read_text()
-
-
-def test_the_shipped_bounds_are_packaged() -> None:
-    assert OUR_BOUNDS.is_file()

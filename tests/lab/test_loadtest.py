@@ -414,20 +414,6 @@ def test_percentiles_are_values_that_occurred() -> None:
         percentile([], 0.5)
 
 
-def test_broken_bounds_name_bound_and_figure() -> None:
-    rounds = (attempt_events(1), attempt_events(2, abort="x"), attempt_events(2, 2, seconds=4.5))
-    options = OPTIONS.changed(max_p95_s=4.0, min_completed=3)
-    assert result_of(*rounds, options=options)["broken"] == [
-        "the p95 round took 4.5 s, --max-p95 allows 4 s",
-        "2 of 3 rounds completed, --min-completed asks for 3",
-    ]
-    kept = OPTIONS.changed(max_p95_s=4.5, min_completed=2)
-    assert result_of(*rounds, options=kept)["broken"] == []
-    assert result_of(options=kept)["broken"][0] == (
-        "--max-p95 asks for rounds of at most 4.5 s, and no round was completed"
-    )
-
-
 # ---------------------------------------------------------------------------------- what is shown
 
 

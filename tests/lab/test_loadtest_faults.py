@@ -192,7 +192,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
     assert (options.clients, options.seconds, options.kept_s, options.paused_s) == (30, 7.0, 3.0, 1.0)
     assert options.crashes == (2, 4)
     assert [link.share for link in options.links] == [0.5, 0.1]
-    assert options.links[1].conditions.bytes_per_s == 250_000
+    assert options.links[1].mbit_s == 2
     assert options.availability is not None
     assert options.availability.trace == str(tmp_path / "trace.csv")
     assert options.cheats is not None
@@ -410,6 +410,9 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
 @pytest.mark.parametrize(
     ("bound", "figures", "words"),
     [
+        ({"max_p95_s": 4}, {"round_s": {"p95": 4.5}}, "the p95 round took 4.5 s, --max-p95 allows 4 s"),
+        ({"max_p95_s": 4}, {"round_s": {"p95": None}}, "--max-p95 asks for rounds of at most 4 s, and no round was c"),
+        ({"min_completed": 3}, {"rounds_completed": 2}, "2 of 3 rounds completed, --min-completed asks for 3"),
         ({"max_rss_mb": 100}, {"server_peak_rss_mb": 123.4}, "--max-rss allows 100 MB"),
         ({"min_share": 0.9}, {"rounds_completed": 2}, "--min-share asks for 90 %"),
         ({"max_unplanned": 0}, {}, "--max-unplanned allows 0"),
@@ -423,7 +426,12 @@ def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, An
     result["drops"] = result["drops"] | {"unplanned": 1}
     [sentence] = broken_bounds(result, OPTIONS.changed(**bound))
     assert words in sentence
-    kept = {"rounds_completed": 3, "noise": {"ratio": 1.001, "ratio_stderr": 0.001}, "ledger_error": ""}
+    kept = {
+        "rounds_completed": 3,
+        "round_s": {"p95": 4.0},
+        "noise": {"ratio": 1.001, "ratio_stderr": 0.001},
+        "ledger_error": "",
+    }
     right = result | {"server_peak_rss_mb": 90.0} | kept
     right["drops"] = result["drops"] | {"unplanned": 0}
     assert broken_bounds(right, OPTIONS.changed(**bound)) == []

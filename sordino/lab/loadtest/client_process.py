@@ -269,8 +269,8 @@ class ParticipantGroup:
         needed = mine & frozenset(linked).union(*(load.struck(storm) for storm in load.storms))
         host, _, port = self._settings.coordinator.address.rpartition(":")
         for who in sorted(needed):
-            conditions = linked[who].conditions if who in linked else UNIMPAIRED
-            proxy = self._proxies[who] = TcpProxy((host, int(port)), conditions, seed=load.seed * 100_003 + who)
+            link = linked.get(who, UNIMPAIRED)
+            proxy = self._proxies[who] = TcpProxy((host, int(port)), link, seed=load.seed * 100_003 + who)
             self._ports[who] = await proxy.start()
 
     def _strike(self) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, model_validator
 
@@ -18,9 +18,6 @@ from runtime.settings_file import Table
 from runtime.settings_keys import key
 from runtime.text import did_you_mean
 from secagg.messages import PHASES
-
-if TYPE_CHECKING:
-    from sordino.lab.loadtest.proxy import LinkConditions
 
 PhaseName: TypeAlias = Literal["advertise-keys", "share-keys", "masked-input", "consistency-check", "unmasking"]
 PHASE_NAMES: Final[Mapping[str, str]] = dict(zip(get_args(PhaseName), PHASES, strict=True))
@@ -147,19 +144,6 @@ class Link(Fault):
     mbit_s: float = key(0.0, help="bandwidth in each direction; 0: no limit", unit="Mbit/s", ge=0)
     loss: float = key(0.0, help="probability that a segment is lost", ge=0, lt=1)
     resets_per_min: float = key(0.0, help="resets of each connection per minute, on average", ge=0)
-
-    @property
-    def conditions(self) -> LinkConditions:
-        """For the proxy."""
-        from sordino.lab.loadtest.proxy import LinkConditions
-
-        return LinkConditions(
-            latency_s=self.latency_ms / 1000,
-            jitter_s=self.jitter_ms / 1000,
-            bytes_per_s=self.mbit_s * 1e6 / 8 if self.mbit_s else None,
-            loss=self.loss,
-            reset_per_s=self.resets_per_min / 60,
-        )
 
 
 def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:

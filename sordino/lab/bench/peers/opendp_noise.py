@@ -51,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stddev", type=float, required=True, help="of the noise, in steps of the integer grid")
     parser.add_argument("--dim", type=int, required=True, help="length of the vector")
     parser.add_argument("--repeat", type=int, default=3, help="calls; the fastest counts")
-    parser.add_argument("--json", action="store_true", help="accepted and ignored: the output is always JSON")
     given = parser.parse_args(arguments)
     if not 1 <= given.stddev <= 1e8:
         parser.error("--stddev: 1 to 1e8 (32-bit integers must hold the noise)")
