@@ -2,8 +2,8 @@
 
 1. An arm64 client container with 256 MB, half a core and a read-only file system takes part in a study whose
    coordinator and other participants run on this machine, with the numpy task. Where this machine isn't arm64 it runs
-   under QEMU, which costs ten to twenty times the processor time and some memory of its own.
-2. A participant behind a link of 2 Mbit/s, in a network namespace of its own, takes part with a vector of 100,000; then
+   under QEMU, which costs ten to twenty times the processor time and some memory.
+2. A participant behind a link of 2 Mbit/s, in a separate network namespace, takes part with a vector of 100,000; then
    one behind a link that is too slow for the deadline. Neither holds the others up for longer than a deadline.
 3. That link is cut for a minute: the participant behind it comes back by itself, and what it missed costs it nothing.
 
@@ -93,7 +93,7 @@ def sordino(*arguments: str) -> list[str]:
 
 
 class Study:
-    """A study of six participants with a host each, in a folder of its own."""
+    """A study of six participants with one host each."""
 
     def __init__(self, folder: Path, address: str, listen: str, *options: str) -> None:
         self.folder = folder

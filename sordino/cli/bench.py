@@ -281,8 +281,8 @@ def everything(
     "peers",
     help=(
         "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
-        "peers live in an environment of their own, which [bold]make bench-peers[/bold] builds. Each side runs in "
-        "a process of its own, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
+        "peers have a separate environment, which [bold]make bench-peers[/bold] builds. Each side runs in a separate "
+        "process, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
         "for Flower holds for the default size and isn't applied to another."
     ),
     epilog="Example: [bold]sordino bench peers --repeats 3 --figure peers.svg[/bold]\n\n" + _CODES,

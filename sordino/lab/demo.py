@@ -1,8 +1,8 @@
 """The demo: a whole study on this machine with real processes, two of which are killed on purpose.
 
-The coordinator and each client are processes of their own that talk over TLS on loopback; the demo only
-starts and kills them and reads what the coordinator records. Children are in a session of their own, so
-Ctrl-C reaches the demo alone, which then stops them; they also end by themselves when the demo is gone.
+The coordinator and each client are separate processes that talk over TLS on loopback; the demo only starts and kills
+them and reads the coordinator's journal. Each child has a separate session, so Ctrl-C reaches only the demo, which then
+stops the children; they also end when the demo is gone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
 _NETWORKED_ROUNDS: Final = 3
 _NETWORKED_DIM: Final = 100_180  # of a perceptron with 126 hidden units on Fashion-MNIST
-# Left by whoever is in no sum: the phases in which leaving takes one's update out of it.
+# A participant that leaves in one of these phases is not in the sum.
 _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 
@@ -98,12 +98,11 @@ class Demo:
         return self.display.panel.view
 
     def run(self) -> dict[str, Any]:
-        """Train, then measure and compare; every process that was started has ended when this returns or
-        raises.
+        """Train, then measure and compare; every process that was started has ended when this returns or raises.
 
         Raises:
             Failure: the coordinator could not do all rounds.
-            KeyboardInterrupt: somebody asked for an end.
+            KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         began = time.monotonic()
         with self.asked.noted():
@@ -186,7 +185,8 @@ class Demo:
         view = self.view
         if not self.options.faults:
             return
-        # As early as can be once all have dealt: who has sent its vector is in the sum, and may leave unnoticed.
+        # As early as possible once all have dealt: a participant that has sent its vector is in the sum, and may leave
+        # unnoticed.
         ended = view.current.phase_seconds
         dealt = SHARE_KEYS in ended and MASKED_INPUT not in ended
         if self.killed_in is None and dealt and view.round >= min(KILL_ROUND, max(1, self.options.rounds // 2)):
@@ -197,7 +197,9 @@ class Demo:
             self.killed_in = view.round
             names = " and ".join(child.name for child in victims)
             self.display.remark(
-                f"killed {names} in round {view.round}" if victims else "nobody killed: the quorum needs every process"
+                f"killed {names} in round {view.round}"
+                if victims
+                else "no process killed: the quorum needs all of them"
             )
         elif (
             self.killed_in is not None
@@ -213,7 +215,7 @@ class Demo:
             self.display.remark(f"{names} killed in round {self.killed_in}, started again in round {view.round}")
 
     def _victims(self) -> list[Child]:
-        """As many as the quorum can do without, at most two, from the middle of the list."""
+        """As many as the quorum can spare, at most two, from the middle of the list."""
         plan = self.study.plan
         each = -(-self.options.participants // self.options.processes)
         spare = (self.options.participants - plan.quorum) // each
@@ -221,7 +223,7 @@ class Demo:
         return chosen[: max(0, min(KILLED_HOSTS, spare))]
 
     def _watch_clients(self) -> None:
-        """A client that ends by itself in the middle of a study is a fault of ours, and is said."""
+        """Report a client that ends by itself during the study: that is a fault of ours."""
         for child in self.clients:
             code = child.poll()
             if code is not None and not child.killed and not child.ended:

@@ -13,7 +13,6 @@ import pytest
 
 import server.journal
 from client.study_terms import SharedRoster
-from runtime.failure import ExitCode, Failure
 from server.events import Event
 from sordino.lab.loadtest import run
 from sordino.lab.loadtest.client_process import ParticipantGroup, RosterCache
@@ -25,15 +24,6 @@ from sordino.lab.loadtest.summary import Outcomes
 from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events
 
 THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))
-
-
-@pytest.mark.parametrize("at", ["between", "unmasking"])
-def test_two_storms_at_the_same_moment_are_refused(at: str) -> None:
-    twice = (Storm(round=2, at=at), Storm(round=1, at=at), Storm(round=2, at=at, share=0.5))
-    with pytest.raises(Failure, match=f"two come at the same moment, round=2,at={at}") as failure:
-        OPTIONS.changed(storms=twice).check()
-    assert failure.value.code is ExitCode.INPUT
-    OPTIONS.changed(storms=THREE).check()
 
 
 def test_storms_that_fall_due_together_come_one_after_the_other(

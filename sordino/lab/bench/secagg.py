@@ -1,8 +1,8 @@
 """Whole attempts of the protocol core in one process, timed: no network, and nothing shared between participants.
 
-Each participant holds keys of its own and sees only what the coordinator sends it. Figures are CPU time of this
-process, all threads together, with every signature and commitment checked on both sides. Messages pass as the core's
-objects; their protobuf sizes are taken outside the clock.
+Each participant has separate keys and sees only the coordinator's messages to it. Figures are CPU time of this process,
+all threads together, with every signature and commitment checked on both sides. Messages pass as the core's objects;
+their protobuf sizes are measured with the clock stopped.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Setting:
     """What is run.
 
     Raises:
-        ValueError: a number lies outside its range, or so many leave that the attempt can't end in a sum.
+        ValueError: a number is out of range, or too many leave for the attempt to end in a sum.
     """
 
     clients: int
@@ -137,7 +137,7 @@ class Setting:
         colluders = assumed_colluders(self.clients, self.adversarial, self.dropout)
         if self.adversary == MALICIOUS and self.graph != HARARY:
             survivors = default_min_survivors(self.clients, colluders, self.dropout)
-        else:  # as published, and as `sordino graph` has it: the planned share leaves, and nobody else
+        else:  # as published, and as `sordino graph` has it: only the planned share leaves
             survivors = self.clients - math.floor(Fraction(repr(self.dropout)) * self.clients)
         graph = self.graph
         if self.degree is not None:
@@ -174,33 +174,35 @@ class Clock:
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     of_client: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-
     _stopped: float = 0.0
 
     @contextmanager
     def client(self, phase: str, who: int) -> Iterator[None]:
         """Time one participant's step."""
-        # A process of its own would find no table that another participant has left.
+        # A participant in a separate process would find no table left by another.
         shamir.forget_tables()
-        before = time.process_time() - self._stopped
+        before = self._now()
         yield
-        spent = time.process_time() - self._stopped - before
+        spent = self._now() - before
         self.seconds["client", phase] += spent
         self.of_client[who] += spent
 
     @contextmanager
     def server(self, phase: str) -> Iterator[None]:
         """Time a step of the coordinator."""
-        before = time.process_time() - self._stopped
+        before = self._now()
         yield
-        self.seconds["server", phase] += time.process_time() - self._stopped - before
+        self.seconds["server", phase] += self._now() - before
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Count nothing."""
-        began = time.process_time()
+        before = self._now()
         yield
-        self._stopped += time.process_time() - began
+        self._stopped += self._now() - before
+
+    def _now(self) -> float:
+        return time.process_time() - self._stopped
 
     def total(self, side: str) -> float:
         """CPU seconds of one side."""
@@ -219,8 +221,8 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
     masking.choose_keystream(time.perf_counter)
     with ThreadPoolExecutor(threads) as pool:
         attempt = _Attempt(setting, Parallel(pool.map, threads))
-        # Collections of the oldest generation walk the objects of everybody, which no process of one participant would
-        # hold, and the coordinator's process puts them off until an attempt is over (server/process_limits.py).
+        # Collections of the oldest generation walk the objects of all participants, which a process of one participant
+        # doesn't hold, and the coordinator's process postpones them to the attempt's end (server/process_limits.py).
         gc.collect()
         gc.freeze()
         thresholds = gc.get_threshold()
@@ -230,8 +232,8 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
             completed = attempt.run()
         except TooFewClients as error:
             raise ValueError(
-                f"the attempt ended without a sum: of {error.needed} neighbours somebody needs, {error.received} are "
-                "left; by chance, if it is the first time: run it again, or lower --threshold or --drop"
+                f"the attempt ended without a sum: a participant needs {error.needed} neighbours, and "
+                f"{error.received} are left. This can happen by chance: run it again, or lower --threshold or --drop"
             ) from error
         finally:
             gc.set_threshold(*thresholds)
@@ -267,7 +269,7 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
 
 
 class _Attempt(InMemoryAttempt):
-    """With a clock for each side and phase, and the sizes of what travels; the drop-outs leave before one phase."""
+    """Measures each side and phase, and the sizes of messages; dropouts leave before one phase."""
 
     def __init__(self, setting: Setting, parallel: Parallel) -> None:
         self.clock, parameters = Clock(), setting.parameters
@@ -318,7 +320,7 @@ class _Attempt(InMemoryAttempt):
             super().leave_signing_out()
 
     def exchange(self, who: int) -> None:
-        """Everybody is asked and answers; the coordinator takes as many replies as it needs."""
+        """All are asked and answer; the coordinator takes as many replies as it needs."""
         phase, name = self.coordinator, self.coordinator.name
         with self.clock.server(name):  # made when it is sent
             asked = self.messages[who]

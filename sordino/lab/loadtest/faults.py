@@ -1,4 +1,4 @@
-"""What goes wrong in a load test on purpose, and which participants it hits: tables, and pure functions of the seed.
+"""The faults of a load test and the participants they hit: tables, and pure functions of the seed.
 
 A fault is written as a table of a scenario file, or as ``name=value,name=value`` on the command line. Client processes
 and their parent compute the same schedule from the seed, without communication.
@@ -204,10 +204,10 @@ def digest(purpose: bytes, seed: int, round_: int, attempt: int, who: int | byte
     return hashlib.sha256(b"sordino/v1/load test/" + purpose + b"\0" + numbers + name).digest()
 
 
-def _ranked(purpose: bytes, seed: int, whom: Collection[int]) -> list[int]:
+def _ranked(purpose: bytes, seed: int, participants: Collection[int]) -> list[int]:
     """In an order that is a function of purpose and seed."""
 
     def rank(who: int) -> bytes:
         return hashlib.sha256(b"sordino/v1/load test fault/%s\0%d %d" % (purpose, seed, who)).digest()
 
-    return sorted(whom, key=rank)
+    return sorted(participants, key=rank)

@@ -90,7 +90,7 @@ class UnusedProxy(ClientProxy):
 
 
 class KeepTheSum(Strategy):
-    """Select everybody, send no model, keep the workflow's result unaveraged."""
+    """Select all participants, send no model, keep the workflow's result unaveraged."""
 
     def __init__(self) -> None:
         self.result: Parameters | None = None
