@@ -15,7 +15,7 @@ OLDEST_S = 60.0
 
 
 def main(kind: str) -> int:
-    """0: it does; 1: it doesn't, with a line that says why."""
+    """Returns 0 when it does, else 1 after printing the reason."""
     try:
         if kind == "http":
             import http.client

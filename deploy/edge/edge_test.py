@@ -2,8 +2,8 @@
 
 1. An arm64 client container with 256 MB, half a core and a read-only file system takes part in a study whose
    coordinator and other participants run on this machine, with the numpy task. Where this machine isn't arm64 it runs
-   under QEMU, which costs ten to twenty times the processor time and some memory of its own.
-2. A participant behind a link of 2 Mbit/s, in a network namespace of its own, takes part with a vector of 100,000; then
+   under QEMU, which costs ten to twenty times the processor time and some memory.
+2. A participant behind a link of 2 Mbit/s, in a separate network namespace, takes part with a vector of 100,000; then
    one behind a link that is too slow for the deadline. Neither holds the others up for longer than a deadline.
 3. That link is cut for a minute: the participant behind it comes back by itself, and what it missed costs it nothing.
 
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.processes import cpu_seconds, free_port, peak_resident_mb
+from server.events import RoundCompleted
 from server.journal import read_events
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +93,7 @@ def sordino(*arguments: str) -> list[str]:
 
 
 class Study:
-    """A study of six participants with a host each, in a folder of its own."""
+    """A study of six participants with one host each."""
 
     def __init__(self, folder: Path, address: str, listen: str, *options: str) -> None:
         self.folder = folder
@@ -119,14 +120,11 @@ class Study:
         with process(command, self.folder / f"{home.name}.log") as one:
             yield one
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Of those that are completed: the coordinator's events."""
-        return [one for one in self.events() if one["kind"] == "round_completed"]
+    def rounds(self) -> list[RoundCompleted]:
+        events = read_events(self.folder / "coordinator" / "state.sqlite")
+        return [one for one in events if isinstance(one, RoundCompleted)]
 
-    def events(self) -> list[dict[str, Any]]:
-        return read_events(self.folder / "coordinator" / "state.sqlite")
-
-    def wait_for(self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[dict[str, Any]]], bool]) -> None:
+    def wait_for(self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[RoundCompleted]], bool]) -> None:
         """Until the completed rounds are so.
 
         Raises:
@@ -270,7 +268,7 @@ def test_container(checks: Checks, image: str | None, work: Path) -> None:
         ended, logs = coordinator.poll(), log_lines(said)
         study.wait(coordinator, 1)
     with_it = [one for one in logs if one.get("event") == "round over" and "sum_of" in one]
-    seconds = [sum(one["phase_seconds"].values()) for one in study.rounds()]
+    seconds = [sum(one.phase_seconds.values()) for one in study.rounds()]
     checks.row("rounds completed", f"{len(seconds)} of 3, {listed(seconds)} s", len(seconds) >= 2 and ended == 0)
     sums = [one["sum_of"] for one in with_it]
     checks.row("rounds with it in the sum", f"{len(sums)}, sums of {sums}", len(sums) >= 2)
@@ -355,7 +353,7 @@ def test_link(checks: Checks, work: Path) -> None:
         deadline = f"each deadline {bound['MASKED_INPUT']:g} s"
         print(f"\none of {PARTICIPANTS} behind a slow link, d = {LINK_DIM:,}, {deadline}")
         plain = rounds_behind(made, work, "plain", None, bound)
-        usual = [sum(one["phase_seconds"].values()) for one in plain.rounds()]
+        usual = [sum(one.phase_seconds.values()) for one in plain.rounds()]
         checks.row("all without one", f"{len(usual)} of 3 rounds, {listed(usual)} s", len(usual) == 3)
         slow = rounds_behind(made, work, "slow", LINK_KBIT, bound)
         tell(checks, "2 Mbit/s", slow, usual, everybody=True)
@@ -380,16 +378,16 @@ def cut_off(checks: Checks, made: Link, work: Path) -> None:
         time.sleep(CUT_S)
         run("ip", "link", "set", made.end, "up")
         up = time.time()
-        study.wait_for(coordinator, lambda rounds: any(one["at"] > up and one["u3"] == PARTICIPANTS for one in rounds))
+        study.wait_for(coordinator, lambda rounds: any(one.at > up and one.u3 == PARTICIPANTS for one in rounds))
         back_s = time.time() - up
     rounds = study.rounds()
-    without = [one for one in rounds if down < one["at"] < up]
-    seconds = [sum(one["phase_seconds"].values()) for one in without]
+    without = [one for one in rounds if down < one.at < up]
+    seconds = [sum(one.phase_seconds.values()) for one in without]
     print(f"\nthe link is cut for {CUT_S:g} s, rounds 6 s apart")
     checks.row("rounds without it meanwhile", f"{len(without)}, {listed(seconds)} s", len(without) >= 2)
     checks.row("  in a sum again after the link was back", f"{back_s:.0f} s")
     charged = json.loads(run(*sordino("budget", "show", str(study.hosts[0] / "ledger.sqlite"), "--json")))
-    sums = sum(one["u3"] == PARTICIPANTS for one in rounds)
+    sums = sum(one.u3 == PARTICIPANTS for one in rounds)
     charges = charged["studies"][0]["participants"][0]["charges"]
     # One more at most: that in which the link died, if its vector may have left.
     checks.row("  charges in its own ledger", f"{charges}, and {sums} sums with it", sums <= charges <= sums + 1)
@@ -398,11 +396,11 @@ def cut_off(checks: Checks, made: Link, work: Path) -> None:
 def tell(checks: Checks, what: str, study: Study, usual: Sequence[float], *, everybody: bool) -> None:
     """Hold a study's rounds against the deadlines."""
     rounds = study.rounds()
-    seconds = [sum(one["phase_seconds"].values()) for one in rounds]
-    sums = [one["u3"] for one in rounds]
+    seconds = [sum(one.phase_seconds.values()) for one in rounds]
+    sums = [one.u3 for one in rounds]
     well = len(rounds) == 3 and (sums == [PARTICIPANTS] * 3 if everybody else min(sums) == PARTICIPANTS - 1)
     checks.row(f"one behind {what}", f"{len(seconds)} of 3 rounds, {listed(seconds)} s, sums of {sums}", well)
-    phases = [(name, value) for one in rounds for name, value in one["phase_seconds"].items()]
+    phases = [(name, value) for one in rounds for name, value in one.phase_seconds.items()]
     name, longest = max(phases, key=lambda one: one[1], default=("none", 0.0))
     allowed = max(DEADLINES_S.values()) + SLACK_S
     checks.row("  longest wait for it", f"{longest:.2f} s ({name}), at most {allowed:g} s", longest <= allowed)

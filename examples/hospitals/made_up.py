@@ -1,9 +1,9 @@
-"""Stands in for the real records where they aren't prepared: files of the same shape, whose patients nobody ever saw.
+"""Stands in for the real records where they aren't prepared: files of the same shape, with invented patients.
 
     python made_up.py FOLDER     hospital-1.npz to hospital-4.npz, and held-out.npz for the coordinator
 
 As many patients and columns as the real set has. Whether a patient is ill follows a public logistic law, and hospitals
-differ: each has patients of its own kind and another share who are ill.
+differ: in their patients and in the share that is ill.
 """
 
 import sys

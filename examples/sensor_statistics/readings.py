@@ -2,9 +2,9 @@
 
     python readings.py STUDY...     the same files into each study
 
-The law is public, so that anybody can check the study: a room has a level of its own, normal with mean 21 and standard
-deviation 2.5 degrees; over a day it rises and falls by 1.5, and each reading errs by 0.5. A real sensor writes
-its own file, and there is no such program.
+The law is public, so that anyone can check the study: the level of a room is normal with mean 21 and standard deviation
+2.5 degrees; over a day it rises and falls by 1.5, and each reading has an error of 0.5. A real sensor writes its file
+itself.
 """
 
 import csv

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, listing
+from sordino.cli.options import chosen, in_options, options, with_options
 from sordino.cli.verbs import Json, verb_group
+from sordino.lab.bench.secagg import Setting, run_attempt
 
 NAME = "bench"
 app = verb_group(
@@ -38,89 +41,32 @@ BoundFile = Annotated[
 ]
 
 
-@app.command(
-    "secagg",
-    help=(
-        "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
-        "between participants, every signature and commitment checked. The client figure is the mean over survivors."
-    ),
-    epilog="Example: [bold]sordino bench secagg --clients 50 --dim 100000 --drop 0.2[/bold]\n\n" + _CODES,
-)
-def secagg(
-    clients: Annotated[int, typer.Option(help="Participants.")] = 50,
-    dim: Annotated[int, typer.Option(help="Values in one vector.")] = 100_000,
-    bits: Annotated[int, typer.Option(help="Bits of one value, 1 to 62.")] = 20,
-    graph: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="complete: each participant shares with all others. harary or ring: on the ring (k-regular), with as "
-            "many neighbours as the rules require. auto: the ring where it halves the work. min_survivors and the "
-            "degree depend on it: see --dropout.",
-        ),
-    ] = "auto",
-    degree: Annotated[
-        int | None, typer.Option(help="Of the ring, with --threshold: another system's setting.", show_default="rules")
-    ] = None,
-    threshold: Annotated[
-        int | None, typer.Option(help="Shares that rebuild a secret, with --degree.", show_default="rules")
-    ] = None,
-    adversary: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: "
-            "it sends all participants the same, and reads what it can. Only malicious has the ConsistencyCheck.",
-        ),
-    ] = "malicious",
-    drop: Annotated[float, typer.Option(help="Share of the participants that leaves.")] = 0.0,
-    at: Annotated[
-        str,
-        typer.Option(
-            metavar="PHASE",
-            help="The phase before which they leave: advertise-keys, share-keys, masked-input, consistency-check or "
-            "unmasking.",
-        ),
-    ] = "masked-input",
-    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
-    dropout: Annotated[
-        float,
-        typer.Option(
-            help="Share that is planned to leave. With auto and complete min_survivors is a study's, which independent "
-            "dropouts rarely miss; with harary, or a coordinator that isn't malicious, it is what this share leaves, "
-            "as in [bold]sordino graph[/bold].",
-        ),
-    ] = 0.3,
+def _secagg(
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
     as_json: Json = False,
+    **given: Any,
 ) -> int:
-    from secagg.parameters import GRAPHS
-    from sordino.cli.options import graph_name
-    from sordino.lab.bench.secagg import AUTO, Setting, run
-
     try:
-        setting = Setting(
-            clients=clients,
-            dim=dim,
-            bits=bits,
-            graph=graph_name(graph, (AUTO, *GRAPHS)),
-            degree=degree,
-            threshold=threshold,
-            adversary=adversary,
-            adversarial=adversarial,
-            dropout=dropout,
-            drop=drop,
-            at=at,
-        )
-    except ValueError as error:
-        raise InputFailure(str(error)) from error
-    figures = run(setting, threads) | {"warnings": _about_graph(setting)}
+        setting = Setting.model_validate(chosen(given, Setting))
+    except ValidationError as error:
+        raise in_options(error, Setting) from None
+    figures = run_attempt(setting, threads) | {"warnings": _about_graph(setting)}
     if as_json:
         typer.echo(json.dumps(figures))
     else:
         _print_secagg(figures)
     wrong = "the sum that was opened is not the sum of the survivors' vectors"
     return _judge("secagg", [] if figures["sum_ok"] else [wrong])
+
+
+app.command(
+    "secagg",
+    help=(
+        "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
+        "between participants, every signature and commitment checked. The client figure is the mean over survivors."
+    ),
+    epilog="Example: [bold]sordino bench secagg --clients 50 --dim 100000 --drop 0.2[/bold]\n\n" + _CODES,
+)(with_options(_secagg, options(Setting)))
 
 
 @app.command(
@@ -281,8 +227,8 @@ def everything(
     "peers",
     help=(
         "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
-        "peers live in an environment of their own, which [bold]make bench-peers[/bold] builds. Each side runs in "
-        "a process of its own, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
+        "peers have a separate environment, which [bold]make bench-peers[/bold] builds. Each side runs in a separate "
+        "process, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
         "for Flower holds for the default size and isn't applied to another."
     ),
     epilog="Example: [bold]sordino bench peers --repeats 3 --figure peers.svg[/bold]\n\n" + _CODES,
@@ -367,7 +313,7 @@ def _calibrated() -> dict[str, Any]:
     return describe()
 
 
-def _about_graph(setting: Any) -> list[str]:
+def _about_graph(setting: Setting) -> list[str]:
     """Where the graph isn't the one asked for, or not the one that our rules ask for; without full stops."""
     from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
     from sordino.planning.notes import no_ring
@@ -375,7 +321,7 @@ def _about_graph(setting: Any) -> list[str]:
     plan = setting.parameters
     whose = (plan.cohort, plan.colluders, plan.min_survivors, plan.adversary)
     rules = sparse_sharing(*whose)
-    if setting.degree is None:
+    if setting.degree is None or setting.threshold is None:
         return [no_ring(*whose, "lower --dropout")] if setting.graph == HARARY and rules is None else []
     against = f"against this coordinator, with min_survivors {plan.min_survivors}"
     if rules is None:

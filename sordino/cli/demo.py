@@ -6,7 +6,7 @@ import json
 import signal
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,7 +51,7 @@ def run(
     from sordino.lab.demo import DemoOptions, Interrupted, final_lines, run_demo
     from sordino.reporting.panel import Display, StudyPanel
 
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that every process is stopped too
     options = DemoOptions(
         rounds=rounds, processes=processes, participants=participants, out=out, faults=faults, port=port
     )
@@ -70,8 +70,3 @@ def run(
     if result["rounds"] != rounds:
         raise Failure(ExitCode.STUDY, f"{result['rounds']} of {rounds} rounds ended in a sum.")
     return int(ExitCode.OK)
-
-
-def _terminate(number: int, frame: Any) -> None:
-    """Stop as on Ctrl-C, so that every process is stopped too."""
-    raise KeyboardInterrupt

@@ -60,7 +60,7 @@ def _run(
     from sordino.lab.loadtest.run import run_load_test
     from sordino.lab.loadtest.study import check_can_end
 
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that every process is stopped too
     values = ({} if scenario is None else read_scenario(scenario)) | chosen(given, LoadOptions)
     try:
         load = LoadOptions.model_validate(values)
@@ -97,8 +97,3 @@ def _print(result: dict[str, Any], out: Path | None) -> None:
     if out is not None:
         figures = "figures (SVG and PNG), " if result["rounds"] else ""
         typer.echo(f"kept                {out}: result.json, {figures}logs, study")
-
-
-def _terminate(number: int, frame: Any) -> None:
-    """Stop as on Ctrl-C, so that every process is stopped too."""
-    raise KeyboardInterrupt

@@ -3,10 +3,10 @@
 Updates are still clipped, so the difference to a real run is the price of noise and rounding alone. The demo runs this
 module as a process of low priority:
 
-    python -m sordino.lab.baseline DIR PARTS --end-with PID [--cohorts]
+    python -m sordino.lab.baseline DIR PARTS RESULTS [COHORTS] --end-with PID
 
-It prints the accuracy after each round as a line of JSON. With ``--cohorts`` it reads the participants of each round
-from standard input: a JSON list of lists of parts of the data, the survivors of the real run.
+It writes the accuracy after each round as a line of the file RESULTS. The JSON file COHORTS names the participants of
+each round, the survivors of the real run: a list of lists of parts of the data.
 """
 
 from __future__ import annotations
@@ -129,13 +129,14 @@ def main(arguments: list[str]) -> None:
     """The process: see the module."""
     from runtime.processes import end_with_parent
 
-    directory, parts, _, parent, *more = arguments
+    directory, parts, results, *cohorts, _, parent = arguments
     end_with_parent(int(parent))
     with contextlib.suppress(OSError):
         os.nice(19)
-    cohorts = json.load(sys.stdin) if "--cohorts" in more else None
-    for done in run(Path(directory), int(parts), cohorts):
-        print(json.dumps(done.accuracy), flush=True)
+    chosen = json.loads(Path(cohorts[0]).read_text()) if cohorts else None
+    with Path(results).open("w") as lines:
+        for done in run(Path(directory), int(parts), chosen):
+            print(done.accuracy, file=lines, flush=True)
 
 
 if __name__ == "__main__":

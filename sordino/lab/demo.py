@@ -1,8 +1,8 @@
 """The demo: a whole study on this machine with real processes, two of which are killed on purpose.
 
-The coordinator and each client are processes of their own that talk over TLS on loopback; the demo only
-starts and kills them and reads what the coordinator records. Children are in a session of their own, so
-Ctrl-C reaches the demo alone, which then stops them; they also end by themselves when the demo is gone.
+The coordinator and each client are separate processes that talk over TLS on loopback; the demo only starts and kills
+them and reads the coordinator's journal. Each child has a separate session, so Ctrl-C reaches only the demo, which then
+stops the children; they also end when the demo is gone.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +36,7 @@ _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
 _NETWORKED_ROUNDS: Final = 3
 _NETWORKED_DIM: Final = 100_180  # of a perceptron with 126 hidden units on Fashion-MNIST
-# Left by whoever is in no sum: the phases in which leaving takes one's update out of it.
+# A participant that leaves in one of these phases is not in the sum.
 _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 
@@ -87,33 +84,32 @@ class Demo:
     clients: list[Child] = field(default_factory=list)
     killed_in: int | None = None
     back_in: int | None = None
-    baseline: subprocess.Popen[str] | None = None
-    reader: threading.Thread | None = None
+    baseline: Child | None = None
     asked: StopRequest = field(default_factory=StopRequest)
 
     def __post_init__(self) -> None:
         directory = self.study.directory
         log = directory / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+        self.early = directory / "logs" / "without_noise.jsonl"
 
     @property
     def view(self) -> StudyView:
         return self.display.panel.view
 
     def run(self) -> dict[str, Any]:
-        """Train, then measure and compare; every process that was started has ended when this returns or
-        raises.
+        """Train, then measure and compare; every process that was started has ended when this returns or raises.
 
         Raises:
             Failure: the coordinator could not do all rounds.
-            KeyboardInterrupt: somebody asked for an end.
+            KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         began = time.monotonic()
         with self.asked.noted():
             try:
                 self._start()
                 self._follow()
-                code = self._end_of_coordinator()
+                code = end_of(self.coordinator, STOP_S)
             finally:
                 self._stop()
         if self.asked.to_end:
@@ -142,50 +138,22 @@ class Demo:
             child = Child(home.name, ["join", address, "--home", str(home)], logs / f"{home.name}.log")
             self.clients.append(child)
             child.start(self.environment)
-        self._start_baseline()
+        # With all participants in every round, shown while the study runs; the comparison at the end is made later.
+        self.baseline = self._start_baseline(self.early)
 
-    def _start_baseline(self) -> None:
-        """Everybody in every round: shown while the study runs. What is compared at the end is run again
-        then.
-        """
-        self.baseline = self._baseline_process(cohorts=False)
-        self.reader = threading.Thread(target=self._read_baseline, args=(self.baseline,), daemon=True)
-        self.reader.start()
-
-    def _baseline_process(self, *, cohorts: bool) -> subprocess.Popen[str]:
-        with (self.study.directory / "logs" / "without_noise.log").open("ab") as log:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "sordino.lab.baseline",
-                    str(self.study.directory),
-                    str(self.options.participants),
-                    "--end-with",
-                    str(os.getpid()),
-                    *(["--cohorts"] if cohorts else []),
-                ],
-                stdin=subprocess.PIPE if cohorts else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self.environment,
-                start_new_session=True,
-            )
-
-    def _read_baseline(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-        shown = self.display.panel.without_noise
-        for line in process.stdout:
-            shown.append(float(json.loads(line)))
+    def _start_baseline(self, results: Path, *cohorts: Path) -> Child:
+        """Train without noise in a process of low priority, which writes the accuracy of each round to ``results``."""
+        arguments = [str(self.study.directory), str(self.options.participants), str(results), *map(str, cohorts)]
+        log = self.study.directory / "logs" / "without_noise.log"
+        child = Child("without_noise", arguments, log, module="sordino.lab.baseline")
+        child.start(self.environment)
+        return child
 
     def _stop(self) -> None:
         stop(self.coordinator, self.clients)
-        if self.baseline is not None and self.baseline.poll() is None:
+        if self.baseline is not None:
             self.baseline.kill()
-            self.baseline.wait()
-        if self.reader is not None:
-            self.reader.join(STOP_S)  # its pipe has ended
+            end_of(self.baseline, STOP_S)
 
     # ---- while it runs -------------------------------------------------------------------------
 
@@ -204,6 +172,7 @@ class Demo:
                 self.display.show(event)
             if self.view.finished is not None or not running:
                 return
+            self.display.panel.without_noise = accuracies(self.early)
             self._faults()
             self._watch_clients()
             if time.monotonic() >= measure_at:
@@ -216,7 +185,8 @@ class Demo:
         view = self.view
         if not self.options.faults:
             return
-        # As early as can be once all have dealt: who has sent its vector is in the sum, and may leave unnoticed.
+        # As early as possible once all have dealt: a participant that has sent its vector is in the sum, and may leave
+        # unnoticed.
         ended = view.current.phase_seconds
         dealt = SHARE_KEYS in ended and MASKED_INPUT not in ended
         if self.killed_in is None and dealt and view.round >= min(KILL_ROUND, max(1, self.options.rounds // 2)):
@@ -227,7 +197,9 @@ class Demo:
             self.killed_in = view.round
             names = " and ".join(child.name for child in victims)
             self.display.remark(
-                f"killed {names} in round {view.round}" if victims else "nobody killed: the quorum needs every process"
+                f"killed {names} in round {view.round}"
+                if victims
+                else "no process killed: the quorum needs all of them"
             )
         elif (
             self.killed_in is not None
@@ -243,7 +215,7 @@ class Demo:
             self.display.remark(f"{names} killed in round {self.killed_in}, started again in round {view.round}")
 
     def _victims(self) -> list[Child]:
-        """As many as the quorum can do without, at most two, from the middle of the list."""
+        """As many as the quorum can spare, at most two, from the middle of the list."""
         plan = self.study.plan
         each = -(-self.options.participants // self.options.processes)
         spare = (self.options.participants - plan.quorum) // each
@@ -251,7 +223,7 @@ class Demo:
         return chosen[: max(0, min(KILLED_HOSTS, spare))]
 
     def _watch_clients(self) -> None:
-        """A client that ends by itself in the middle of a study is a fault of ours, and is said."""
+        """Report a client that ends by itself during the study: that is a fault of ours."""
         for child in self.clients:
             code = child.poll()
             if code is not None and not child.killed and not child.ended:
@@ -267,30 +239,24 @@ class Demo:
                 f"{child.name}: {child.last_words()} (all of it: {child.log})",
             )
 
-    def _end_of_coordinator(self) -> int:
-        assert self.coordinator.process is not None  # noqa: S101
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.coordinator.process.wait(timeout=STOP_S)
-        return int(ExitCode.STUDY)
-
     # ---- afterwards ----------------------------------------------------------------------------
 
     def _without_noise(self) -> list[float]:
         """The same training without noise, with the survivors of each round as they were."""
         cohorts = self._survivors_as_parts()
         everybody = set(range(self.options.participants))
-        early = list(self.display.panel.without_noise)
+        early = accuracies(self.early)
         if all(set(cohort) == everybody for cohort in cohorts) and len(early) == self.options.rounds:
             return early
-        process = self._baseline_process(cohorts=True)
+        file, results = self.early.with_name("cohorts.json"), self.early.with_name("without_noise_again.jsonl")
+        file.write_text(json.dumps(cohorts))
+        child = self._start_baseline(results, file)
         try:
-            out, _ = process.communicate(json.dumps(cohorts), timeout=_BASELINE_S)
-        except subprocess.TimeoutExpired:
-            return early
+            code = end_of(child, _BASELINE_S)
         finally:
-            process.kill()
-            process.wait()
-        return [float(json.loads(line)) for line in out.splitlines()]
+            child.kill()
+            end_of(child, STOP_S)
+        return early if code is None else accuracies(results)
 
     def _survivors_as_parts(self) -> list[list[int]]:
         """For each round the parts of the data whose updates are in its sum."""
@@ -392,6 +358,20 @@ def measure_networked_round() -> dict[str, Any] | None:
         return None
     figures = {name: result[name] for name in ("key_to_sum_s", "upload_bytes", "vector_bytes")}
     return {"participants": options.clients, "dim": options.dim, "bits": options.bits} | figures
+
+
+def end_of(child: Child, longest_s: float) -> int | None:
+    """Wait for a process that was started; returns its exit code, None when it still runs."""
+    assert child.process is not None  # noqa: S101
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.process.wait(timeout=longest_s)
+    return None
+
+
+def accuracies(results: Path) -> list[float]:
+    """What a process of `sordino.lab.baseline` has written so far."""
+    written = results.read_text() if results.exists() else ""
+    return [float(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Interrupted(KeyboardInterrupt):

@@ -155,9 +155,9 @@ class Run:
             lambda event: event["kind"] == "roster_adopted" and event["participants"] == LATER,
             90,
         )
-        names = [self.project.containers("client")]
-        if len(names[0]) != LATER:
-            raise ComposeError(f"{len(names[0])} clients run, not {LATER}")
+        running = len(self.project.containers("client"))
+        if running != LATER:
+            raise ComposeError(f"{running} clients run, not {LATER}")
         self.completed(60)
         self.completed(60, u3=CLIENTS)
 
@@ -185,16 +185,8 @@ class Run:
         plan = next(e["plan"] for e in self.project.events if e["kind"] == "study_started")
         docker("exec", coordinator, "sordino", "budget", "verify", home)
         transcripts = docker("exec", coordinator, "sh", "-c", f"ls {home}/coordinator/transcripts/*.transcript").split()
-        docker(
-            "exec",
-            coordinator,
-            "sordino",
-            "transcript",
-            "verify",
-            *transcripts,
-            "--authority",
-            f"{home}/coordinator/authority.pub",
-        )
+        authority = f"{home}/coordinator/authority.pub"
+        docker("exec", coordinator, "sordino", "transcript", "verify", *transcripts, "--authority", authority)
         rows = [json.dumps(plan), *(json.dumps({"round": one["round"], "u3": one["u3"]}) for one in rounds)]
         said = docker("exec", "-i", coordinator, "python3", "-c", _SUMS, home, stdin="\n".join(rows) + "\n")
         ratios = [row for row in map(json.loads, said.splitlines()) if row["ratio"] is not None]

@@ -24,6 +24,17 @@ OURS = ("authority", "coordinator", "client")
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 
 
+# The images' shell. Bash 5.2 forgets the code of a process that ends at once, when a signal interrupts `wait`.
+SHELL = shutil.which("dash") or "sh"
+SUPERVISED = [SHELL, "-euc", f'. {ROOT}/deploy/supervised.sh; supervised sh -c "$1"', "sh"]
+
+
+def supervised_script(commands: str) -> subprocess.CompletedProcess[str]:
+    """Run commands in a shell that knows the functions of supervised.sh."""
+    script = f". {ROOT}/deploy/supervised.sh; {commands}"
+    return subprocess.run([SHELL, "-euc", script], capture_output=True, text=True, check=False)
+
+
 def mounts(service: str) -> dict[str, str]:
     """Volume -> where a service mounts it."""
     return dict(str(one).split(":")[:2] for one in SERVICES[service]["volumes"])
@@ -109,8 +120,7 @@ def test_scripts_can_be_read_by_a_plain_shell(script: Path) -> None:
 
 @pytest.mark.parametrize(("code", "told"), [(0, 0), (2, 0), (3, 0), (40, 0), (5, 5), (4, 4), (70, 70)])
 def test_only_endings_that_may_pass_are_started_again(code: int, told: int) -> None:
-    script = f". {ROOT}/deploy/supervised.sh; supervised sh -c 'exit {code}'"
-    assert subprocess.run([SHELL, "-euc", script], capture_output=True, check=False).returncode == told
+    assert supervised_script(f"supervised sh -c 'exit {code}'").returncode == told
 
 
 MAKES = '[ "$1" != init ] || { mkdir -p "$2"; touch "$2/study.toml"; }'
@@ -212,14 +222,8 @@ def test_a_lost_volume_is_said_and_nothing_is_begun_in_its_place(tmp_path: Path)
 
 
 def test_a_setting_that_cant_be_is_not_tried_for_ever(tmp_path: Path) -> None:
-    script = f". {ROOT}/deploy/supervised.sh; first sh -c 'exit 2'; echo went on"
-    done = subprocess.run([SHELL, "-euc", script], capture_output=True, text=True, check=False)
+    done = supervised_script("first sh -c 'exit 2'; echo went on")
     assert (done.returncode, done.stdout) == (0, "")
-
-
-# The images' shell. Bash 5.2 forgets the code of a process that ends at once, when a signal interrupts `wait`.
-SHELL = shutil.which("dash") or "sh"
-SUPERVISED = [SHELL, "-euc", f'. {ROOT}/deploy/supervised.sh; supervised sh -c "$1"', "sh"]
 
 
 def test_a_signal_reaches_what_is_supervised_and_its_code_is_kept() -> None:
@@ -262,17 +266,15 @@ def test_a_second_signal_is_passed_on_and_the_end_waited_for() -> None:
 
 
 def test_a_signal_while_a_study_is_made_ends_that(tmp_path: Path) -> None:
-    script = f". {ROOT}/deploy/supervised.sh; first sh -c 'kill -TERM $PPID; exec sleep 5'; supervised echo went on"
     began = time.monotonic()
-    done = subprocess.run([SHELL, "-euc", script], capture_output=True, text=True, check=False)
+    done = supervised_script("first sh -c 'kill -TERM $PPID; exec sleep 5'; supervised echo went on")
     assert (done.returncode, done.stdout) == (143, "")
     assert time.monotonic() - began < 4
 
 
 def test_up_without_a_number_keeps_the_clients() -> None:
     """Compose brings each service to its number at every `up`, which is 1 where nothing says otherwise."""
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert compose["services"]["client"]["scale"] == "${SORDINO_CLIENTS:-10}"
+    assert SERVICES["client"]["scale"] == "${SORDINO_CLIENTS:-10}"
 
 
 def healthcheck(kind: str, **environment: str) -> int:

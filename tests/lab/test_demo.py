@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,35 +15,13 @@ import pytest
 from authority.new_study import make_local_study
 from runtime.child_process import child_environment
 from sordino.lab.demo import DemoOptions, final_lines, parts_by_participant
+from tests.support.processes_left import processes_of, start_interruptible, wait_for
 
 SMALL = ("--participants", "20", "--processes", "3")
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sordino", "demo", *arguments]
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Processes with ``folder`` on their command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(str(folder).encode() in word for word in words) and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-    return found
-
-
-def wait_for(condition: object, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():  # type: ignore[operator]
-            return True
-        time.sleep(0.1)
-    return False
 
 
 @pytest.mark.slow
@@ -75,7 +51,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     # One line, or several where the kill met some of them in the middle of an upload.
     assert "participants (host-03)" in page
     assert "honest-but-curious" in page
-    assert processes_of(folder) == []
+    assert processes_of(folder) == {}
     again = subprocess.run(
         [sys.executable, "-m", "sordino", "report", str(folder), "--output", str(tmp_path / "again.html"), "--json"],
         capture_output=True,
@@ -90,16 +66,11 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "demo"
-    # A child inherits an ignored SIGINT (tests started in a shell's background) but not a handled one. preexec_fn would
-    # set it too, but forks this process while gRPC's threads run, and the child can hang before it becomes the demo.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", *command(*SMALL, "--rounds", "200", "--out", str(folder))[1:]],
-            stdout=subprocess.DEVNULL,
-            stderr=said,
+        arguments = command(*SMALL, "--rounds", "200", "--out", str(folder))[1:]
+        process = start_interruptible(
+            [sys.executable, "-X", "faulthandler", *arguments], stdout=subprocess.DEVNULL, stderr=said
         )
-    signal.signal(signal.SIGINT, inherited)
     try:
         assert wait_for(lambda: (folder / "coordinator" / "state.sqlite").exists(), 30)
         assert len(processes_of(folder)) >= 3
@@ -112,7 +83,7 @@ def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None
     finally:
         process.kill()
     assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
-    assert wait_for(lambda: processes_of(folder) == [], 15)
+    assert wait_for(lambda: processes_of(folder) == {}, 15)
 
 
 def test_parts_follow_the_roster(tmp_path: Path) -> None:

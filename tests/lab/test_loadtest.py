@@ -123,19 +123,6 @@ def test_the_plain_sum_is_that_of_python_integers(bits: int) -> None:
 # ---------------------------------------------------------------------------------- options and plan
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"processes": 21}, "--processes 20"),
-        ({"min_completed": 4}, "--rounds 3"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_named(changes: dict[str, Any], word: str) -> None:
-    with pytest.raises(Failure, match=word) as failure:
-        OPTIONS.changed(**changes).check()
-    assert failure.value.code is ExitCode.INPUT
-
-
 @pytest.mark.parametrize("clients", [3, 10, 50, 64, 200])
 @pytest.mark.parametrize("drop", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("bits", [10, 20, 32])
@@ -414,20 +401,6 @@ def test_percentiles_are_values_that_occurred() -> None:
         percentile([], 0.5)
 
 
-def test_broken_bounds_name_bound_and_figure() -> None:
-    rounds = (attempt_events(1), attempt_events(2, abort="x"), attempt_events(2, 2, seconds=4.5))
-    options = OPTIONS.changed(max_p95_s=4.0, min_completed=3)
-    assert result_of(*rounds, options=options)["broken"] == [
-        "the p95 round took 4.5 s, --max-p95 allows 4 s",
-        "2 of 3 rounds completed, --min-completed asks for 3",
-    ]
-    kept = OPTIONS.changed(max_p95_s=4.5, min_completed=2)
-    assert result_of(*rounds, options=kept)["broken"] == []
-    assert result_of(options=kept)["broken"][0] == (
-        "--max-p95 asks for rounds of at most 4.5 s, and no round was completed"
-    )
-
-
 # ---------------------------------------------------------------------------------- what is shown
 
 
@@ -530,27 +503,6 @@ def test_only_what_explains_an_end_is_quoted_from_a_log() -> None:
 
 
 # ---------------------------------------------------------------------------------- the command line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("--drop", "20"), 2, "--drop 20 is out of range. Use at least 0 and below 1, such as 0.1."),
-        (("--drop", "-0.1"), 2, "--drop -0.1 is out of range"),
-        (("--drop-style", "loud"), 2, "Use one of: disconnect, silent."),
-        (("--clients", "80", "--drop", "0.9"), 2, "8 stay, fewer than min_survivors = 41: no round can end in a sum"),
-        (("--at", "lunch"), 2, "masked-input"),
-        (("--clients", "2", "--processes", "1"), 2, "--clients"),
-        (("--dim", "100", "--bits", "1"), 3, "--bits 5 is the nearest that works"),
-    ],
-)
-def test_what_cannot_be_run_is_one_sentence_and_a_code(
-    run: Run, arguments: tuple[str, ...], code: int, words: str
-) -> None:
-    ended, out, err = run("loadtest", *arguments, "--json")
-    assert ended == code
-    assert words in err
-    assert json.loads(out)["exit_code"] == code
 
 
 @pytest.mark.parametrize("clients", [3, 8, 80, 300])

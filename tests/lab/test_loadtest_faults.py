@@ -78,6 +78,7 @@ def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None
 def test_storms_come_in_the_order_in_which_both_sides_count_them() -> None:
     storms = (Storm(round=2), Storm(round=2, at="unmasking"), Storm(round=1, share=0.5))
     options = LoadOptions(clients=20, storms=storms).in_order()
+    options.check()
     assert [(one.round, one.at) for one in options.storms] == [(1, "between"), (2, "unmasking"), (2, "between")]
     assert len(options.struck(options.storms[0])) == 10
     begun = PhaseStarted(round=2, attempt=1, phase="Unmasking", expected=20, needed=12, deadline_s=9.0)
@@ -192,7 +193,7 @@ def test_a_scenario_is_read_whole(tmp_path: Path) -> None:
     assert (options.clients, options.seconds, options.kept_s, options.paused_s) == (30, 7.0, 3.0, 1.0)
     assert options.crashes == (2, 4)
     assert [link.share for link in options.links] == [0.5, 0.1]
-    assert options.links[1].conditions.bytes_per_s == 250_000
+    assert options.links[1].mbit_s == 2
     assert options.availability is not None
     assert options.availability.trace == str(tmp_path / "trace.csv")
     assert options.cheats is not None
@@ -239,11 +240,24 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--drop", "20"), "--drop 20 is out of range. Use at least 0 and below 1, such as 0.1."),
+        (("--drop", "-0.1"), "--drop -0.1 is out of range"),
+        (("--drop-style", "loud"), "Use one of: disconnect, silent."),
+        (("--clients", "80", "--drop", "0.9"), "8 stay, fewer than min_survivors = 41: no round can end in a sum"),
+        (("--at", "lunch"), "masked-input"),
+        (("--clients", "2", "--processes", "1"), "--clients"),
+        (("--clients", "20", "--processes", "21"), "--processes 20"),
+        (("--rounds", "3", "--min-completed", "4"), "--rounds 3"),
+        (("--dim", "100", "--bits", "1"), "--bits 5 is the nearest that works"),
         (("--stragglers", "0.1"), "must be written name=value"),
         (("--storm", "share=0.5"), "storm[0].round is missing"),
         (("--crash", "5", "--rounds", "5"), "after the last round"),
         (("--storm", "round=9"), "there is no round 9"),
         (("--storm", "round=2", "--storm", "round=2,share=0.5"), "two come at the same moment, round=2,at=between"),
+        (
+            ("--storm", "round=2,at=unmasking", "--storm", "round=1,at=unmasking", "--storm", "round=2,at=unmasking"),
+            "two come at the same moment, round=2,at=unmasking",
+        ),
         (("--link", "share=0.1,latency_ms=nan"), "link[0].latency_ms = 'nan' should be a finite number"),
         (("--link", "share=0.1,latency_ms=inf"), "link[0].latency_ms = 'inf' should be a finite number"),
         (("--storm", "round=2,for_s=inf"), "storm[0].for_s = 'inf' should be a finite number"),
@@ -256,10 +270,11 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
         (("--scenario", "nowhere.toml"), "nowhere.toml: there is no such file"),
     ],
 )
-def test_faults_that_cannot_be_are_one_sentence(run: Run, arguments: tuple[str, ...], words: str) -> None:
-    code, _, err = run("loadtest", *arguments)
-    assert code == 2
+def test_options_that_cannot_be_are_one_sentence_and_a_code(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = run("loadtest", *arguments, "--json")
+    assert code == (ExitCode.INFEASIBLE if "--bits" in arguments else ExitCode.INPUT)
     assert words in " ".join(err.split())
+    assert json.loads(out)["exit_code"] == code
 
 
 def test_a_broken_connection_keeps_its_place_only_where_connections_break_by_themselves() -> None:
@@ -410,6 +425,9 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
 @pytest.mark.parametrize(
     ("bound", "figures", "words"),
     [
+        ({"max_p95_s": 4}, {"round_s": {"p95": 4.5}}, "the p95 round took 4.5 s, --max-p95 allows 4 s"),
+        ({"max_p95_s": 4}, {"round_s": {"p95": None}}, "--max-p95 asks for rounds of at most 4 s, and no round was c"),
+        ({"min_completed": 3}, {"rounds_completed": 2}, "2 of 3 rounds completed, --min-completed asks for 3"),
         ({"max_rss_mb": 100}, {"server_peak_rss_mb": 123.4}, "--max-rss allows 100 MB"),
         ({"min_share": 0.9}, {"rounds_completed": 2}, "--min-share asks for 90 %"),
         ({"max_unplanned": 0}, {}, "--max-unplanned allows 0"),
@@ -423,7 +441,12 @@ def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, An
     result["drops"] = result["drops"] | {"unplanned": 1}
     [sentence] = broken_bounds(result, OPTIONS.changed(**bound))
     assert words in sentence
-    kept = {"rounds_completed": 3, "noise": {"ratio": 1.001, "ratio_stderr": 0.001}, "ledger_error": ""}
+    kept = {
+        "rounds_completed": 3,
+        "round_s": {"p95": 4.0},
+        "noise": {"ratio": 1.001, "ratio_stderr": 0.001},
+        "ledger_error": "",
+    }
     right = result | {"server_peak_rss_mb": 90.0} | kept
     right["drops"] = result["drops"] | {"unplanned": 0}
     assert broken_bounds(right, OPTIONS.changed(**bound)) == []

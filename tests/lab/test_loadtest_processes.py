@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.faults import drops_of
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test
+from tests.support.processes_left import processes_of, start_interruptible, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -162,33 +161,23 @@ def test_cheats_stragglers_and_absences_leave_sums_of_the_others_with_their_nois
     assert result["noise"]["least_above_plan"] > 1  # more survive than the plan counts on
 
 
-def processes_of(folder: Path) -> dict[int, str]:
-    """Processes with ``folder`` on their command line, but for this one."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if str(folder) in line:
-                found[int(entry.name)] = line
-    return found
+@pytest.mark.parametrize(
+    ("hit", "number", "code", "why", "words"),
+    [
+        ("\0loadtest\0", signal.SIGINT, ExitCode.INTERRUPTED, "interrupted", "stopping"),
+        ("hosts/host-02", signal.SIGKILL, ExitCode.STUDY, "the client process host-02 was ended by SIGKILL", ".log"),
+        ("\0serve\0", signal.SIGKILL, ExitCode.STUDY, "the coordinator was ended by SIGKILL", "coordinator.log"),
+    ],
+    ids=["ctrl-c", "client", "coordinator"],
+)
+def test_an_early_end_is_reported_with_the_result_so_far_and_nothing_is_left_running(
+    tmp_path: Path, hit: str, number: signal.Signals, code: ExitCode, why: str, words: str
+) -> None:
+    """A load test that would run for a long time is hit in the middle of its rounds.
 
-
-def wait_for(condition: Callable[[], object], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def start_long(out: Path) -> subprocess.Popen[str]:
-    """A load test that would run for a long time, in the middle of its rounds."""
-    # A child inherits an ignored SIGINT (tests started in a shell's background) but not a handled one.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    SIGTERM is handled by the same lines (test_child_process.py).
+    """
+    out = tmp_path / "load"
     arguments = [
         "--clients",
         "8",
@@ -202,75 +191,30 @@ def start_long(out: Path) -> subprocess.Popen[str]:
         "--out",
         str(out),
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sordino", "loadtest", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    signal.signal(signal.SIGINT, inherited)
+    command = [sys.executable, "-m", "sordino", "loadtest", *arguments]
+    process = start_interruptible(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     state = out / "study" / "coordinator" / "state.sqlite"
-    assert wait_for(lambda: any(isinstance(one, RoundCompleted) for one in server.journal.read_events(state)), 60)
-    assert len(processes_of(out)) == 4
-    return process
-
-
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
-    """SIGTERM is noted by the same lines (test_child_process.py)."""
-    process = start_long(tmp_path / "load")
     try:
-        process.send_signal(signal.SIGINT)
+        assert wait_for(lambda: any(isinstance(one, RoundCompleted) for one in server.journal.read_events(state)), 60)
+        running = processes_of(out)
+        assert len(running) == 4
+        [pid] = [pid for pid, line in running.items() if hit in line]
+        os.kill(pid, number)
         told, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == ExitCode.INTERRUPTED
+    assert process.returncode == code
     assert wait_for(lambda: not processes_of(tmp_path), 30)
-    assert err.count("stopping") == 1
-    result = kept_result(tmp_path / "load", told)
-    assert result["study_ended"] == "interrupted"
-    assert result["exit_code"] == ExitCode.INTERRUPTED
-
-
-def kept_result(out: Path, told: str) -> dict[str, Any]:
-    """What a load test that was cut short leaves: the same object printed and kept, with the rounds so far."""
-    result: dict[str, Any] = json.loads(told)
+    assert f"{why} after" in err
+    assert err.count(words) == 1
+    assert "info" not in err
+    result = json.loads(told)
     assert json.loads((out / "result.json").read_text()) == result
     assert (out / "round-time-by-phase.svg").exists()
     assert result["rounds_completed"] == result["sums_ok"] > 0
     assert " of 100000 rounds" in result["incomplete"]
     assert result["server_cpu_s"] > 0
-    return result
-
-
-def test_a_client_process_that_dies_is_reported(tmp_path: Path) -> None:
-    process = start_long(tmp_path / "load")
-    try:
-        [client] = [pid for pid, line in processes_of(tmp_path).items() if "hosts/host-02" in line]
-        os.kill(client, signal.SIGKILL)
-        told, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == ExitCode.STUDY
-    assert "the client process host-02 was ended by SIGKILL after" in err
-    assert "host-02.log" in err
-    assert wait_for(lambda: not processes_of(tmp_path), 30)
-    result = kept_result(tmp_path / "load", told)
-    assert result["study_ended"] == "the client process host-02 was ended by SIGKILL"
-
-
-def test_a_coordinator_that_dies_is_reported(tmp_path: Path) -> None:
-    process = start_long(tmp_path / "load")
-    try:
-        [serving] = [pid for pid, line in processes_of(tmp_path).items() if "\0serve\0" in line]
-        os.kill(serving, signal.SIGKILL)
-        told, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == ExitCode.STUDY
-    assert "the coordinator was ended by SIGKILL after" in err
-    assert "coordinator.log" in err
-    assert "info" not in err
-    assert kept_result(tmp_path / "load", told)["exit_code"] == ExitCode.STUDY
+    assert (result["study_ended"], result["exit_code"]) == (why, code)
 
 
 def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) -> None:

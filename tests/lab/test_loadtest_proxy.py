@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from runtime.processes import run_event_loop
-from sordino.lab.loadtest.proxy import LEAST_TIMEOUT_S, UNIMPAIRED, LinkConditions, TcpProxy
+from sordino.lab.loadtest.faults import Link
+from sordino.lab.loadtest.proxy import LEAST_TIMEOUT_S, UNIMPAIRED, TcpProxy
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 RUNNERS: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run, run_event_loop]
 
 
 @contextlib.asynccontextmanager
-async def echo_behind(
-    conditions: LinkConditions = UNIMPAIRED, *, seed: int = 1
-) -> AsyncIterator[tuple[TcpProxy, int, list[str]]]:
+async def echo_behind(link: Link = UNIMPAIRED, *, seed: int = 1) -> AsyncIterator[tuple[TcpProxy, int, list[str]]]:
     """A proxy before a server that sends back what it gets; its port, and how connections ended at the server."""
     ends: list[str] = []
 
@@ -37,7 +37,7 @@ async def echo_behind(
             writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    proxy = TcpProxy(server.sockets[0].getsockname()[:2], conditions, seed=seed)
+    proxy = TcpProxy(server.sockets[0].getsockname()[:2], link, seed=seed)
     port = await proxy.start()
     try:
         yield proxy, port, ends
@@ -64,20 +64,20 @@ async def echoed(streams: Streams, data: bytes) -> float:
 
 @pytest.mark.parametrize("run", RUNNERS)
 @pytest.mark.parametrize(
-    "conditions",
-    [UNIMPAIRED, LinkConditions(latency_s=0.01, jitter_s=0.01, bytes_per_s=20e6, loss=0.002)],
+    "link",
+    [UNIMPAIRED, Link(share=1, latency_ms=10, jitter_ms=10, mbit_s=160, loss=0.002)],
     ids=["unimpaired", "impaired"],
 )
-def test_what_passes_is_whole_and_in_order(run: Callable[..., None], conditions: LinkConditions) -> None:
+def test_what_passes_is_whole_and_in_order(run: Callable[..., None], link: Link) -> None:
     async def check() -> None:
-        async with echo_behind(conditions) as (proxy, port, ends):
+        async with echo_behind(link) as (proxy, port, ends):
             sent = os.urandom(1_200_001)
             streams = await asyncio.open_connection("127.0.0.1", port)
             await echoed(streams, sent)
             streams[1].write_eof()
             assert await streams[0].read() == b""  # the end passes as well, in both directions
-            assert await reached(lambda: not proxy.open_connections)
-            assert (ends, proxy.accepted, proxy.resets) == (["closed"], 1, 0)
+            assert await reached(lambda: not proxy.links)
+            assert (ends, proxy.resets) == (["closed"], 0)
             streams[1].close()
 
     run(check())
@@ -85,15 +85,15 @@ def test_what_passes_is_whole_and_in_order(run: Callable[..., None], conditions:
 
 def test_latency_a_narrow_link_and_losses_take_the_time_they_say() -> None:
     async def check() -> None:
-        async with echo_behind(LinkConditions(latency_s=0.06)) as (_, port, _ends):
+        async with echo_behind(Link(share=1, latency_ms=60)) as (_, port, _ends):
             streams = await asyncio.open_connection("127.0.0.1", port)
             assert 0.12 <= await echoed(streams, b"x") < 1
             assert 0.12 <= await echoed(streams, b"x" * 3000) < 1
-        async with echo_behind(LinkConditions(bytes_per_s=200_000)) as (_, port, _ends):
+        async with echo_behind(Link(share=1, mbit_s=1.6)) as (_, port, _ends):
             streams = await asyncio.open_connection("127.0.0.1", port)
             # 60,000 bytes at 200,000 a second there; the way back runs beside it, one piece later.
             assert 0.3 <= await echoed(streams, bytes(60_000)) < 0.6
-        async with echo_behind(LinkConditions(loss=0.5), seed=3) as (_, port, _ends):
+        async with echo_behind(Link(share=1, loss=0.5), seed=3) as (_, port, _ends):
             streams = await asyncio.open_connection("127.0.0.1", port)
             assert await echoed(streams, bytes(3 * 1448)) >= LEAST_TIMEOUT_S
 
@@ -103,7 +103,7 @@ def test_latency_a_narrow_link_and_losses_take_the_time_they_say() -> None:
 @pytest.mark.parametrize("run", RUNNERS)
 def test_a_reset_reaches_both_ends_and_what_was_unsent_is_lost(run: Callable[..., None]) -> None:
     async def check() -> None:
-        async with echo_behind(LinkConditions(latency_s=0.05)) as (proxy, port, ends):
+        async with echo_behind(Link(share=1, latency_ms=50)) as (proxy, port, ends):
             streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             for one in streams:
                 await echoed(one, b"there")
@@ -113,9 +113,9 @@ def test_a_reset_reaches_both_ends_and_what_was_unsent_is_lost(run: Callable[...
                 with pytest.raises(ConnectionResetError):
                     await asyncio.wait_for(reader.read(), 5)
             assert await reached(lambda: ends == ["reset"] * 3)
-            assert (proxy.open_connections, proxy.resets) == (0, 3)
+            assert (len(proxy.links), proxy.resets) == (0, 3)
             await echoed(await asyncio.open_connection("127.0.0.1", port), b"back")
-        async with echo_behind(LinkConditions(reset_per_s=20)) as (proxy, port, _ends):  # by itself
+        async with echo_behind(Link(share=1, resets_per_min=1200)) as (proxy, port, _ends):  # by itself
             reader, _writer = await asyncio.open_connection("127.0.0.1", port)
             with pytest.raises(ConnectionResetError):
                 await asyncio.wait_for(reader.read(), 5)
@@ -126,7 +126,7 @@ def test_a_reset_reaches_both_ends_and_what_was_unsent_is_lost(run: Callable[...
 @pytest.mark.parametrize("run", RUNNERS)
 def test_a_cut_holds_everything_until_it_is_restored(run: Callable[..., None]) -> None:
     async def check() -> None:
-        async with echo_behind(LinkConditions(latency_s=0.01)) as (proxy, port, _ends):
+        async with echo_behind(Link(share=1, latency_ms=10)) as (proxy, port, _ends):
             streams = await asyncio.open_connection("127.0.0.1", port)
             await echoed(streams, b"before")
             streams[1].write(b"under way")
@@ -135,7 +135,7 @@ def test_a_cut_holds_everything_until_it_is_restored(run: Callable[..., None]) -
             late[1].write(b"late")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(streams[0].read(1)), 0.1)
-            assert proxy.open_connections == 2
+            assert len(proxy.links) == 2
             proxy.restore()
             assert await asyncio.wait_for(late[0].readexactly(4), 5) == b"late"
             assert proxy.resets == 0
@@ -159,10 +159,8 @@ def test_a_coordinator_that_is_away_is_a_refused_connection() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
-    ("figures", "words"),
-    [({"loss": 1.0}, "loss"), ({"latency_s": -1}, "latency"), ({"bytes_per_s": 0}, "bytes per second")],
-)
-def test_conditions_out_of_range_are_refused(figures: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        LinkConditions(**figures)
+@pytest.mark.parametrize("figures", [{"loss": 1.0}, {"latency_ms": -1}, {"mbit_s": -1}, {"resets_per_min": -1}])
+def test_conditions_out_of_range_are_refused(figures: dict[str, float]) -> None:
+    [name] = figures
+    with pytest.raises(ValidationError, match=name):
+        Link(share=1, **figures)

@@ -1,4 +1,4 @@
-"""The load test's storms: each one comes by itself, and client processes keep step however signals arrive."""
+"""The load test's client processes: each storm comes by itself, however signals arrive; one roster is held."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import server.journal
-from runtime.failure import ExitCode, Failure
+from client.study_terms import SharedRoster
 from server.events import Event
 from sordino.lab.loadtest import run
-from sordino.lab.loadtest.client_process import ParticipantGroup
+from sordino.lab.loadtest.client_process import ParticipantGroup, RosterCache
 from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.disturbances import storms_come, strike
 from sordino.lab.loadtest.faults import Storm
@@ -24,15 +24,6 @@ from sordino.lab.loadtest.summary import Outcomes
 from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events
 
 THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))
-
-
-@pytest.mark.parametrize("at", ["between", "unmasking"])
-def test_two_storms_at_the_same_moment_are_refused(at: str) -> None:
-    twice = (Storm(round=2, at=at), Storm(round=1, at=at), Storm(round=2, at=at, share=0.5))
-    with pytest.raises(Failure, match=f"two come at the same moment, round=2,at={at}") as failure:
-        OPTIONS.changed(storms=twice).check()
-    assert failure.value.code is ExitCode.INPUT
-    OPTIONS.changed(storms=THREE).check()
 
 
 def test_storms_that_fall_due_together_come_one_after_the_other(
@@ -130,3 +121,19 @@ def test_a_storm_before_anybody_is_there_is_over_when_they_come(
         assert proxy.done == ["reset", "cut", "restored"]
 
     asyncio.run(check())
+
+
+class FetchedRoster:
+    """Another object for each participant that fetches it, with the same digest."""
+
+    def digest(self) -> bytes:
+        return bytes(32)
+
+
+def test_a_process_holds_one_roster_if_it_verifies_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(SharedRoster, "of", lambda roster: made.append(roster) or roster)
+    cache, fetched = RosterCache(), [FetchedRoster() for _ in range(3)]
+    kept = [cache.keep(one) for one in fetched]  # type: ignore[arg-type]
+    assert made == fetched[:1]
+    assert all(one is fetched[0] for one in kept)

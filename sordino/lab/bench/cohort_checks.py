@@ -19,7 +19,7 @@ ROUNDS = 30
 
 
 class _Unsigned(Roster):
-    """A roster whose members' signatures are taken as valid: they are counted elsewhere, at one price each."""
+    """A roster whose members' signatures are taken as valid: they are measured elsewhere, one at a time."""
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
         return True
@@ -42,7 +42,7 @@ def cohort_checks(cohort: int, population: int) -> tuple[Callable[[], object], C
     data = sign_roster(Roster("bench", 1, entries, draws.lottery), authority)
     roster = _Unsigned("bench", 1, entries, draws.lottery)
     me = roster.positions[identity.public]
-    # The first round of which the participant is told; with no luck in any of them the last, where it would be refused.
+    # The first round for which the lottery draws the participant; if there is none, another lottery is drawn.
     lucky = (one for one in range(1, ROUNDS + 1) if me in winners(roster, one, draws.ticket(one), cohort))
     round_ = next(lucky, None)
     if round_ is None:

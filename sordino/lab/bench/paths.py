@@ -26,8 +26,7 @@ from mechanisms.skellam import skellam
 from secagg import shamir
 from secagg.masking import CHUNK_BYTES, apply_masks, choose_keystream
 from secagg.packing import add_packed, pack
-from sordino.lab.bench.secagg import Setting
-from sordino.lab.bench.secagg import run as run_attempt
+from sordino.lab.bench.secagg import Setting, run_attempt
 from sordino.lab.bench.timing import beside, seconds_each
 from wire.study import plan_study
 

@@ -1,10 +1,10 @@
-"""The window attack on random rings, played as often as one likes: do degree and threshold keep what they promise?
+"""The window attack on random rings: how often it succeeds, beside the bounds for degree and threshold.
 
-A coordinator that wants the sum of an arc empties two windows of k/2 places: whoever stands between them has neighbours
-on its own side only, and the masks of the others no longer hide its sum. `MALICIOUS`: it looks at the ring, takes the
-two windows with the most colluders, and makes the honest members in them drop out, if it may drop as many. Each ring is
-one of its attempts. `CURIOUS` and `SEMI_MALICIOUS`: drops are as random as colluders, and the two windows must have
-come out empty by themselves. docs/graph.md has the bounds, and figures.
+A coordinator that wants the sum of an arc empties two windows of k/2 places: the members between them then have
+neighbours on their side only, and the others' masks no longer hide their sum. `MALICIOUS`: it looks at the ring, takes
+the two windows with the most colluders, and makes the honest members in them drop out, if it may drop as many. Each
+ring is one attempt. `CURIOUS` and `SEMI_MALICIOUS`: drops are as random as colluders, and both windows must be empty by
+chance. docs/graph.md has the bounds, and figures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from secagg.sharing import CURIOUS, MALICIOUS, cut_chance, cut_pairs, tail
 
-Places = NDArray[np.bool_]  # rings x members: who stands on each place
+Places = NDArray[np.bool_]  # rings x members: whether the member at each place is marked
 Counts = NDArray[np.int32]
 
 BATCH_PLACES: Final = 1 << 21
@@ -47,7 +47,7 @@ class Setting:
 
     @property
     def open_bound(self) -> float:
-        """At most on this share of rings does some place have as many corrupt neighbours as open both its secrets."""
+        """At most on this share of rings some member has enough corrupt neighbours to open both its secrets."""
         ways = tail(self.members, self.colluders, self.degree, self.corrupt_to_open)
         return float(min(Fraction(1), Fraction(self.members * ways, math.comb(self.members, self.degree))))
 
@@ -65,7 +65,7 @@ def play(setting: Setting, rings: int, generator: np.random.Generator | None = N
 
     Returns:
         ``cuts``, how many rings came apart, ``cut_rate`` and its upper ``cut_bound``; ``fewest_honest``, in any two
-        windows of any ring, beside ``drops``; ``most_corrupt_neighbours`` of anybody beside ``corrupt_to_open``,
+        windows of any ring, beside ``drops``; ``most_corrupt_neighbours`` of any member beside ``corrupt_to_open``,
         ``opened`` rings and ``open_bound``; ``ok``: neither rate lies six standard errors above its bound.
     """
     started = time.process_time()
@@ -103,7 +103,7 @@ def play(setting: Setting, rings: int, generator: np.random.Generator | None = N
 
 
 def within(seen: int, rings: int, bound: float) -> bool:
-    """Whether so many successes can be had by luck if each ring yields one with at most that probability."""
+    """Whether chance explains this many successes if each ring yields one with at most that probability."""
     return seen <= rings * bound + STANDARD_ERRORS * math.sqrt(rings * bound * (1 - bound))
 
 
@@ -154,7 +154,7 @@ def cuttable(lost: NDArray[np.bool_], half: int, budget: int) -> bool:
     """Whether ``budget`` more drops part the others on one ring, so that honest ones are left on both sides.
 
     Exact: a ring where each is tied to the ``half`` next on either side comes apart where, and only where, two runs of
-    ``half`` places are empty. Those who are ``lost`` already count for nobody.
+    ``half`` places are empty. Members already ``lost`` are on neither side.
     """
     members = len(lost)
     counts = half - window_counts(lost[None, :], half)[0]  # to be dropped in each window

@@ -1,8 +1,8 @@
 """Whole attempts of the protocol core in one process, timed: no network, and nothing shared between participants.
 
-Each participant holds keys of its own and sees only what the coordinator sends it. Figures are CPU time of this
-process, all threads together, with every signature and commitment checked on both sides. Messages pass as the core's
-objects; their protobuf sizes are taken outside the clock.
+Each participant has separate keys and sees only the coordinator's messages to it. Figures are CPU time of this process,
+all threads together, with every signature and commitment checked on both sides. Messages pass as the core's objects;
+their protobuf sizes are measured with the clock stopped.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
+from runtime.settings_file import Table
+from runtime.settings_keys import key
 from secagg import masking, messages, shamir
 from secagg.context import RoundConfig
 from secagg.errors import TooFewClients
 from secagg.in_memory import InMemoryAttempt, fresh_roster
-from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
+from secagg.messages import ADVERTISE_KEYS, UNMASKING
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
 from secagg.parameters import (
     COMPLETE,
-    GRAPHS,
     HARARY,
     RoundParameters,
     assumed_colluders,
     choose_graph,
     default_min_survivors,
 )
-from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing
+from secagg.sharing import MALICIOUS, Sharing
+from sordino.lab.loadtest.faults import PHASE_NAMES, PhaseName
 from wire import codec
 from wire import coordinator_pb2 as pb
 
@@ -48,60 +51,66 @@ LARGEST_DIM: Final = 1 << 28
 AUTO: Final = "auto"
 _SIZES_TAKEN: Final = 50
 _SELDOM: Final = 300  # as the coordinator has it
-PHASES: Final = {
-    "advertise-keys": ADVERTISE_KEYS,
-    "share-keys": SHARE_KEYS,
-    "masked-input": MASKED_INPUT,
-    "consistency-check": CONSISTENCY_CHECK,
-    "unmasking": UNMASKING,
-}
+_PANEL: Final = "Attempt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What is run.
+class Setting(Table):
+    """The attempt that is run: the options of `sordino bench secagg`.
 
     Raises:
-        ValueError: a number lies outside its range, or so many leave that the attempt can't end in a sum.
+        ValueError: a number is out of range, or too many leave for the attempt to end in a sum.
     """
 
-    clients: int
-    dim: int
-    bits: int
-    graph: str = AUTO
-    degree: int | None = None  # with a threshold: instead of what the rules ask for
-    threshold: int | None = None
-    adversary: str = MALICIOUS
-    adversarial: float = 0.05
-    dropout: float = 0.3
-    drop: float = 0.0
-    at: str = "masked-input"
+    clients: int = key(50, help="participants", ge=3, le=shamir.PRIME - 1, panel=_PANEL)
+    dim: int = key(100_000, help="values in one vector", ge=1, le=LARGEST_DIM, panel=_PANEL)
+    bits: int = key(20, help="bits of one value, 1 to 62", ge=1, le=62, panel=_PANEL)
+    graph: Literal["auto", "complete", "harary"] = key(
+        AUTO,
+        help="complete: each participant shares with all others. harary or ring: on the ring (k-regular), with as many "
+        "neighbours as the rules require. auto: the ring where it halves the work. min_survivors and the degree "
+        "depend on it: see --dropout",
+        panel=_PANEL,
+    )
+    degree: int | None = key(
+        None, help="degree of the ring, with --threshold: another system's setting", shown="rules", panel=_PANEL
+    )
+    threshold: int | None = key(None, help="shares that rebuild a secret, with --degree", shown="rules", panel=_PANEL)
+    adversary: Literal["curious", "semi-malicious", "malicious"] = key(
+        MALICIOUS,
+        help="what the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: it "
+        "sends all participants the same, and reads what it can. Only malicious has the ConsistencyCheck",
+        panel=_PANEL,
+    )
+    drop: float = key(0.0, help="share of the participants that leaves", ge=0, lt=1, panel=_PANEL)
+    at: PhaseName = key(
+        "masked-input",
+        help=f"the phase before which they leave: {', '.join(PHASE_NAMES)}",
+        metavar="PHASE",
+        panel=_PANEL,
+    )
+    adversarial: float = key(0.05, help="share assumed to collude", ge=0, lt=1, panel=_PANEL)
+    dropout: float = key(
+        0.3,
+        help="share that is planned to leave. With auto and complete min_survivors is a study's, which independent "
+        "dropouts rarely miss; with harary, or a coordinator that isn't malicious, it is what this share leaves, as "
+        "in [bold]sordino graph[/bold]",
+        ge=0,
+        lt=1,
+        panel=_PANEL,
+    )
 
-    def __post_init__(self) -> None:
-        if not 3 <= self.clients < shamir.PRIME:
-            raise ValueError(f"--clients {self.clients} is out of range. Use 3 to {shamir.PRIME - 1}.")
-        if not 1 <= self.dim <= LARGEST_DIM:
-            raise ValueError(f"--dim {self.dim} is out of range. Use 1 to {LARGEST_DIM}.")
-        for option, share in (("--adversarial", self.adversarial), ("--dropout", self.dropout)):
-            if not 0 <= share < 1:
-                raise ValueError(f"{option} {share:g} is no share: it lies from 0 to below 1.")
-        if self.at not in PHASES:
-            raise ValueError(f"--at {self.at} is unknown. Use one of: {', '.join(PHASES)}.")
-        if self.graph not in (AUTO, *GRAPHS):
-            raise ValueError(f"--graph {self.graph} is unknown. Use one of: {AUTO}, {', '.join(GRAPHS)}.")
-        if self.adversary not in ADVERSARIES:
-            raise ValueError(f"--adversary {self.adversary} is unknown. Use one of: {', '.join(ADVERSARIES)}.")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.adversary != MALICIOUS and self.at == "consistency-check":
             raise ValueError(f"against a {self.adversary} coordinator there is no consistency-check to leave before.")
         self._check_degree()
-        if not 0 <= self.drop < 1:
-            raise ValueError(f"--drop {self.drop:g} is no share: it lies from 0 to below 1.")
         left = self.clients - self.dropped
         if left < self.parameters.min_survivors:
             raise ValueError(
                 f"{self.dropped} of {self.clients} leave and {left} stay, fewer than min_survivors = "
                 f"{self.parameters.min_survivors}: lower --drop, or raise --dropout, the share that is planned for."
             )
+        return self
 
     def _check_degree(self) -> None:
         if self.degree is None and self.threshold is None:
@@ -137,9 +146,9 @@ class Setting:
         colluders = assumed_colluders(self.clients, self.adversarial, self.dropout)
         if self.adversary == MALICIOUS and self.graph != HARARY:
             survivors = default_min_survivors(self.clients, colluders, self.dropout)
-        else:  # as published, and as `sordino graph` has it: the planned share leaves, and nobody else
+        else:  # as published, and as `sordino graph` has it: only the planned share leaves
             survivors = self.clients - math.floor(Fraction(repr(self.dropout)) * self.clients)
-        graph = self.graph
+        graph: str = self.graph
         if self.degree is not None:
             graph = HARARY
         elif graph == AUTO:
@@ -174,40 +183,42 @@ class Clock:
 
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     of_client: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-
     _stopped: float = 0.0
 
     @contextmanager
     def client(self, phase: str, who: int) -> Iterator[None]:
         """Time one participant's step."""
-        # A process of its own would find no table that another participant has left.
+        # A participant in a separate process would find no table left by another.
         shamir.forget_tables()
-        before = time.process_time() - self._stopped
+        before = self._now()
         yield
-        spent = time.process_time() - self._stopped - before
+        spent = self._now() - before
         self.seconds["client", phase] += spent
         self.of_client[who] += spent
 
     @contextmanager
     def server(self, phase: str) -> Iterator[None]:
         """Time a step of the coordinator."""
-        before = time.process_time() - self._stopped
+        before = self._now()
         yield
-        self.seconds["server", phase] += time.process_time() - self._stopped - before
+        self.seconds["server", phase] += self._now() - before
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Count nothing."""
-        began = time.process_time()
+        before = self._now()
         yield
-        self._stopped += time.process_time() - began
+        self._stopped += self._now() - before
+
+    def _now(self) -> float:
+        return time.process_time() - self._stopped
 
     def total(self, side: str) -> float:
         """CPU seconds of one side."""
         return math.fsum(spent for (who, _), spent in self.seconds.items() if who == side)
 
 
-def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
+def run_attempt(setting: Setting, threads: int = 1) -> dict[str, Any]:
     """Run one attempt and check its sum.
 
     Args:
@@ -219,8 +230,8 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
     masking.choose_keystream(time.perf_counter)
     with ThreadPoolExecutor(threads) as pool:
         attempt = _Attempt(setting, Parallel(pool.map, threads))
-        # Collections of the oldest generation walk the objects of everybody, which no process of one participant would
-        # hold, and the coordinator's process puts them off until an attempt is over (server/process_limits.py).
+        # Collections of the oldest generation walk the objects of all participants, which a process of one participant
+        # doesn't hold, and the coordinator's process postpones them to the attempt's end (server/process_limits.py).
         gc.collect()
         gc.freeze()
         thresholds = gc.get_threshold()
@@ -230,8 +241,8 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
             completed = attempt.run()
         except TooFewClients as error:
             raise ValueError(
-                f"the attempt ended without a sum: of {error.needed} neighbours somebody needs, {error.received} are "
-                "left; by chance, if it is the first time: run it again, or lower --threshold or --drop"
+                f"the attempt ended without a sum: a participant needs {error.needed} neighbours, and "
+                f"{error.received} are left. This can happen by chance: run it again, or lower --threshold or --drop"
             ) from error
         finally:
             gc.set_threshold(*thresholds)
@@ -261,13 +272,14 @@ def run(setting: Setting, threads: int = 1) -> dict[str, Any]:
         "download_bytes": round(sum(attempt.got[who] for who in survivors) / len(survivors)),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
         "phases": {
-            name: {side: clock.seconds[side, phase] for side in ("client", "server")} for name, phase in PHASES.items()
+            name: {side: clock.seconds[side, phase] for side in ("client", "server")}
+            for name, phase in PHASE_NAMES.items()
         },
     }
 
 
 class _Attempt(InMemoryAttempt):
-    """With a clock for each side and phase, and the sizes of what travels; the drop-outs leave before one phase."""
+    """Measures each side and phase, and the sizes of messages; dropouts leave before one phase."""
 
     def __init__(self, setting: Setting, parallel: Parallel) -> None:
         self.clock, parameters = Clock(), setting.parameters
@@ -286,7 +298,7 @@ class _Attempt(InMemoryAttempt):
         )
         # Spread over the positions, since those at one end only add, or only subtract, their masks.
         step = setting.clients / max(setting.dropped, 1)
-        leaving = {PHASES[setting.at]: {int(index * step) for index in range(setting.dropped)}}
+        leaving = {PHASE_NAMES[setting.at]: {int(index * step) for index in range(setting.dropped)}}
         super().__init__(
             config, dict(enumerate(identities)), lambda _: os.urandom, self._input, leaving=leaving, parallel=parallel
         )
@@ -318,7 +330,7 @@ class _Attempt(InMemoryAttempt):
             super().leave_signing_out()
 
     def exchange(self, who: int) -> None:
-        """Everybody is asked and answers; the coordinator takes as many replies as it needs."""
+        """All are asked and answer; the coordinator takes as many replies as it needs."""
         phase, name = self.coordinator, self.coordinator.name
         with self.clock.server(name):  # made when it is sent
             asked = self.messages[who]

@@ -1,4 +1,4 @@
-"""A transcript of many participants, without playing the round: everything in it is signed by whom it should be."""
+"""A transcript of many participants, without running the round; all its signatures are valid."""
 
 from __future__ import annotations
 

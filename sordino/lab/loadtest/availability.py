@@ -81,7 +81,7 @@ class Presence:
         return self._drawn(availability, who)
 
     def online(self, who: int, at_s: float, before_s: float = 0.0) -> bool:
-        """Whether a participant is online at a moment, and was for ``before_s`` before it."""
+        """Whether a participant is online at a moment, and was during the ``before_s`` before it."""
         known, more = self._known.setdefault(who, ([], self.stays(who)))
         while not known or known[-1][1] <= at_s:
             following = next(more, None)

@@ -1,7 +1,7 @@
-"""What cheating participants of a load test send instead of what the protocol asks for; `faults.WAYS` says it in words.
+"""The messages of cheating participants in a load test; `faults.WAYS` describes them.
 
-Each is a small change of the honest message, so that the coordinator has to look closely. tests/adversary tries many
-more of them, one at a time and with the checks taken out; here they come in numbers and in the middle of a load.
+Each is a small change of the honest message. tests/adversary tries many more, one at a time and with the checks taken
+out; here many come at once, under load.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""A client process of a load test: many real participants, each with a connection of its own.
+"""A client process of a load test: many real participants, each with a separate connection.
 
     python -m sordino.lab.loadtest.client_process HOME BEHAVIOUR --end-with PID
 
-HOME is a host's folder, BEHAVIOUR the `LoadOptions` as JSON. Each participant is a host of its own with one
-identity, its own TLS channel and its own models; it fetches and verifies study document and roster by itself, and it
-verifies the others' signatures. With ``verify_once`` the roster is held once for all, with the signatures that were
-found valid, as for the participants of one `sordino join`. Journal and threads are always shared.
-What differs from deployment is the vector, which the parent can compute too, and that a participant leaves, is late,
-cheats or is away where the schedule says so. A participant with a bad link connects through a proxy in this process.
-SIGUSR1 brings the storms that have come by then and weren't brought yet (`storms_come`). At its end the process writes
-`CONNECTIONS_FILE` into its folder: the reasons why it could not connect.
+HOME is a host's folder, BEHAVIOUR the `LoadOptions` as JSON. Each participant is a separate host with one identity, a
+TLS channel and models; it fetches and verifies study document and roster, and verifies the others' signatures. With
+``verify_once`` all share one roster and the signatures found valid, as the participants of one `sordino join` do.
+Journal and threads are always shared. Two things differ from deployment: the parent can compute the vector too, and a
+participant leaves, is late, cheats or is away as scheduled. A bad link is a proxy in this process. SIGUSR1 brings the
+storms that have come and were not brought yet (`storms_come`). At its end the process writes `CONNECTIONS_FILE`.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class Disconnected(Exception):
 
 @functools.lru_cache(maxsize=4)
 def _planned(load: LoadOptions, round_: int, attempt: int) -> tuple[dict[int, Drop], dict[int, Delay]]:
-    """Once for all participants of the process: each plan takes some thousand hashes."""
+    """Shared by the participants of the process: each plan takes some thousand hashes."""
     return load.drops(round_, attempt), load.delays(round_, attempt)
 
 
@@ -94,7 +92,7 @@ class PlannedBehaviour(Behaviour):
         self._cut: Callable[[], Awaitable[None]] | None = None
 
     async def attend(self, stay: Callable[[], Awaitable[None]], cut: Callable[[], Awaitable[None]]) -> None:
-        """Connected in the planned periods alone; a period ends without a farewell."""
+        """Stay connected in the planned periods only; a period ends without a farewell."""
         self._cut = cut
         for begin, end in self._load.presence().stays(self._me):
             if end <= self._now_s():
@@ -169,7 +167,7 @@ class PlannedBehaviour(Behaviour):
         return drops.get(self._me), delays.get(self._me)
 
     async def _disconnect(self) -> NoReturn:
-        """For good, as far as this attempt is concerned: it can't be resumed."""
+        """Cut the connection; this attempt can't be resumed."""
         assert self._cut is not None  # noqa: S101  # set before any session
         await self._cut()
         raise Disconnected
@@ -184,17 +182,6 @@ async def _first_half(packed: bytes | bytearray, under_way: asyncio.Event) -> As
         yield chunk
     under_way.set()
     await asyncio.Event().wait()
-
-
-async def stay_all(hosts: list[ParticipantHost]) -> None:
-    """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
-    tasks = [asyncio.create_task(host.stay()) for host in hosts]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class RosterCache:
@@ -225,24 +212,28 @@ class ParticipantGroup:
         self._keep_roster = RosterCache().keep if load.verify_once else None
 
     async def stay(self) -> None:
-        """As `stay_all`."""
+        """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
         positions = _positions(self._settings)
         identities = [load_identity(entry.key).public for entry in self._settings.participants]
         await self._open_proxies(frozenset(positions[one] for one in identities))
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
-        # What has come earlier is over: nobody is connected, and `main` ignores the signal.
+        # Earlier storms are over: no participant is connected yet, and `main` ignores the signal.
         self._brought = storms_come(self._study)
         hosts = [
             self._host(entry, positions[identity], identity)
             for entry, identity in zip(self._settings.participants, identities, strict=True)
         ]
+        tasks = [asyncio.create_task(host.stay()) for host in hosts]
         try:
-            await stay_all(hosts)
+            await asyncio.gather(*tasks)
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(proxy.close() for proxy in self._proxies.values()), return_exceptions=True)
 
     def _host(self, entry: HostedParticipant, me: int, identity: bytes) -> ParticipantHost:
-        """One participant with everything that is its own. Raises `Failure`: a key or the task can't be used."""
+        """One participant as a host. Raises `Failure`: a key or the task can't be used."""
         settings = replace(self._settings, participants=(entry,))
         if me in self._ports:
             address = f"localhost:{self._ports[me]}"
@@ -269,8 +260,8 @@ class ParticipantGroup:
         needed = mine & frozenset(linked).union(*(load.struck(storm) for storm in load.storms))
         host, _, port = self._settings.coordinator.address.rpartition(":")
         for who in sorted(needed):
-            conditions = linked[who].conditions if who in linked else UNIMPAIRED
-            proxy = self._proxies[who] = TcpProxy((host, int(port)), conditions, seed=load.seed * 100_003 + who)
+            link = linked.get(who, UNIMPAIRED)
+            proxy = self._proxies[who] = TcpProxy((host, int(port)), link, seed=load.seed * 100_003 + who)
             self._ports[who] = await proxy.start()
 
     def _strike(self) -> None:
@@ -308,8 +299,7 @@ def run(home: Path, load_options: LoadOptions) -> int:
     choose_keystream(time.perf_counter)
     settings = load(home).settings()
     if settings.study.task != TASK:
-        # These participants send vectors that anybody can compute, without noise: a study with data would rely on noise
-        # that isn't there.
+        # These participants send vectors without noise that anyone can compute; a study with data relies on noise.
         task = settings.study.task
         raise InputFailure(f"{home} is of a study with the task {task!r}: a load test makes its own study")
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
@@ -332,11 +322,11 @@ def run(home: Path, load_options: LoadOptions) -> int:
 def main(arguments: list[str]) -> int:
     """The process: see the module."""
     home, behaviour, _, parent = arguments
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a storm before anybody is connected
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a storm before any participant is connected
     end_with_parent(int(parent))
     configure_logs(lowest=logging.WARNING)  # a line a round from each participant is too much
     use_few_arenas()
-    step_aside()  # on one machine with the coordinator, whose loop would else be measured waiting for a processor
+    step_aside()  # the coordinator on the same machine would otherwise be measured waiting for a processor
     try:
         return run(Path(home), LoadOptions.model_validate_json(behaviour))
     except Failure as error:

@@ -14,7 +14,17 @@ from rich.text import Text
 from runtime.text import counted
 from secagg.messages import PHASES
 from server.events import Event, StudyStarted
-from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, Outcomes, percentile
+from sordino.lab.loadtest.summary import (
+    BETWEEN,
+    CAUSES,
+    UNPLANNED,
+    UNSEEN,
+    EndedRound,
+    Outcomes,
+    percentile,
+    round_name,
+    seconds_in,
+)
 from sordino.reporting.panel import Display, StudyPanel, size_text
 
 _DIM: Final = "bright_black"
@@ -126,14 +136,12 @@ def round_table(result: Mapping[str, Any]) -> Table:
     rounds = result["rounds"]
     for one in rounds[:_MOST_ROWS]:
         phases = one["phase_seconds"]
-        between = max(0.0, one["seconds"] - sum(phases.values()))
-        number = f"{one['round']}" + (f".{one['attempt']}" if one["attempt"] > 1 else "")
         verdict = "aborted" if not one["completed"] else "sum right" if one["sum_ok"] else "SUM WRONG"
         table.add_row(
-            number,
+            round_name(one),
             str(one["survivors"]) if one["completed"] else "",
             *(f"{phases[name]:.2f}" if name in phases else "" for name in PHASES),
-            f"{between:.2f}",
+            f"{seconds_in(one, BETWEEN):.2f}",
             f"{one['seconds']:.2f}",
             Text(verdict, style="cyan" if one["sum_ok"] else "yellow" if one["sum_ok"] is None else "red"),
         )

@@ -1,4 +1,4 @@
-"""What the load test's parent does to a study under way: storms, and the coordinator's crash; and how it recovers."""
+"""Storms and crashes that the load test's parent causes in a running study, and the recovery from them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _STORMS_FILE: Final = "storms"  # in the study's folder, a byte for each that ha
 
 @dataclass
 class Recovery:
-    """From a disturbance until everybody is back.
+    """From a disturbance until all participants are back.
 
     Attributes:
         what: ``storm`` or ``crash``.
         round: after or in which, counting those that abort.
         at: seconds since the epoch.
-        struck: whose connections it took, of those connected then.
-        cpu_before_s: what the coordinator had used.
-        seconds, cpu_s: until everybody was back, and the coordinator's in them; None where they aren't all back, or no
-            connection broke (``lost`` is empty), as over a black hole that is shorter than the keepalive's patience.
+        struck: participants that lost their connection, of those connected then.
+        cpu_before_s: CPU time of the coordinator before it.
+        seconds, cpu_s: time until all were back, and the coordinator's CPU time in it; None where some aren't back, or
+            no connection broke (``lost`` is empty), as in a silent cut that is shorter than the keepalive's timeout.
     """
 
     what: str
@@ -42,7 +42,7 @@ class Recovery:
     cpu_s: float | None = None
 
     def look(self, view: StudyView) -> bool:
-        """Look at the study after each event; whether everybody is back with the last one."""
+        """Look at the study after each event; returns whether the last one brought the last participant back."""
         if self.seconds is not None or view.last_at <= self.at:
             return False
         came = {who for who in self.struck if view.came_at.get(who, 0.0) > self.at}
@@ -71,7 +71,7 @@ def due(storm: Storm, event: Event, ended: int) -> bool:
 
     Args:
         event: the last one.
-        ended: rounds that have ended by now. One whose phase was never reached lets the storm come at its end.
+        ended: rounds that have ended by now. When the storm's phase was never reached, it comes at the round's end.
     """
     if ended >= storm.round:
         return True

@@ -1,4 +1,4 @@
-"""What goes wrong in a load test on purpose, and which participants it hits: tables, and pure functions of the seed.
+"""The faults of a load test and the participants they hit: tables, and pure functions of the seed.
 
 A fault is written as a table of a scenario file, or as ``name=value,name=value`` on the command line. Client processes
 and their parent compute the same schedule from the seed, without communication.
@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, model_validator
 
@@ -18,9 +18,6 @@ from runtime.settings_file import Table
 from runtime.settings_keys import key
 from runtime.text import did_you_mean
 from secagg.messages import PHASES
-
-if TYPE_CHECKING:
-    from sordino.lab.loadtest.proxy import LinkConditions
 
 PhaseName: TypeAlias = Literal["advertise-keys", "share-keys", "masked-input", "consistency-check", "unmasking"]
 PHASE_NAMES: Final[Mapping[str, str]] = dict(zip(get_args(PhaseName), PHASES, strict=True))
@@ -148,19 +145,6 @@ class Link(Fault):
     loss: float = key(0.0, help="probability that a segment is lost", ge=0, lt=1)
     resets_per_min: float = key(0.0, help="resets of each connection per minute, on average", ge=0)
 
-    @property
-    def conditions(self) -> LinkConditions:
-        """For the proxy."""
-        from sordino.lab.loadtest.proxy import LinkConditions
-
-        return LinkConditions(
-            latency_s=self.latency_ms / 1000,
-            jitter_s=self.jitter_ms / 1000,
-            bytes_per_s=self.mbit_s * 1e6 / 8 if self.mbit_s else None,
-            loss=self.loss,
-            reset_per_s=self.resets_per_min / 60,
-        )
-
 
 def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:
     """Participant -> its link; a participant that isn't named has this machine's."""
@@ -220,10 +204,10 @@ def digest(purpose: bytes, seed: int, round_: int, attempt: int, who: int | byte
     return hashlib.sha256(b"sordino/v1/load test/" + purpose + b"\0" + numbers + name).digest()
 
 
-def _ranked(purpose: bytes, seed: int, whom: Collection[int]) -> list[int]:
+def _ranked(purpose: bytes, seed: int, participants: Collection[int]) -> list[int]:
     """In an order that is a function of purpose and seed."""
 
     def rank(who: int) -> bytes:
         return hashlib.sha256(b"sordino/v1/load test fault/%s\0%d %d" % (purpose, seed, who)).digest()
 
-    return sorted(whom, key=rank)
+    return sorted(participants, key=rank)

@@ -1,4 +1,4 @@
-"""The load test's figures: round time by phase, what came of the rounds, who was online, memory and loop lag.
+"""The load test's figures: round time by phase, how rounds ended, participants online, memory and loop lag.
 
 matplotlib is loaded when they are drawn.
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from secagg.messages import PHASES
-from sordino.lab.loadtest.summary import BETWEEN
+from sordino.lab.loadtest.summary import BETWEEN, round_name, seconds_in
 
 FIGURE: Final = "round-time-by-phase"
-# Told apart in print and by most colour-blind readers: light to dark in the order of the phases.
+# Distinct in print and for most colour-blind readers: light to dark in the order of the phases.
 _COLOURS: Final = dict(zip(PHASES, ("#c7e3ef", "#8cc3dc", "#4a97c2", "#f2b56b", "#c8662c"), strict=True))
 _REST: Final = "#c9c9c9"
 _MUTED: Final = "#5c6570"
@@ -38,7 +38,7 @@ def write_figures(result: Mapping[str, Any], folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _drawn(name: str, folder: Path, paths: list[Path], rows: int = 1) -> Iterator[Any]:
-    """A figure with so many axes one above the other; written as SVG and PNG at the end."""
+    """A figure with ``rows`` axes, one above the other; written as SVG and PNG at the end."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -61,14 +61,14 @@ def _drawn(name: str, folder: Path, paths: list[Path], rows: int = 1) -> Iterato
 
 def _ticks(axes: Any, rounds: list[Mapping[str, Any]]) -> None:
     step = max(1, -(-len(rounds) // 20))
-    axes.set_xticks(range(0, len(rounds), step), [_label(one) for one in rounds[::step]])
+    axes.set_xticks(range(0, len(rounds), step), [round_name(one) for one in rounds[::step]])
     beside = 0.6 + max(0.0, 4 - len(rounds)) / 2
     axes.set_xlim(-beside, len(rounds) - 1 + beside)
     axes.set_xlabel("round")
 
 
 def _outcomes(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Inputs in each sum of those that were connected, and why the others aborted."""
+    """Inputs in each sum beside the connected participants, and why the other rounds aborted."""
     paths: list[Path] = []
     rounds = result["rounds"]
     reasons = {reason: _REASONS[place % len(_REASONS)] for place, reason in enumerate(result["reasons"])}
@@ -140,14 +140,14 @@ def _short(reason: str) -> str:
 
 
 def write_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Stacked bars, one a round: how long it took, and in which phase."""
+    """Stacked bars, one for each round: its seconds by phase."""
     paths: list[Path] = []
     rounds, options = result["rounds"], result["options"]
     with _drawn(FIGURE, folder, paths) as axes:
         places = list(range(len(rounds)))
         floor = [0.0] * len(rounds)
         for name in (*PHASES, BETWEEN):
-            heights = [_seconds(one, name) for one in rounds]
+            heights = [seconds_in(one, name) for one in rounds]
             colour = _COLOURS.get(name, _REST)
             axes.bar(places, heights, 0.66, floor, color=colour, edgecolor="white", linewidth=0.6, label=name)
             floor = [low + more for low, more in zip(floor, heights, strict=True)]
@@ -169,12 +169,3 @@ def write_figure(result: Mapping[str, Any], folder: Path) -> list[Path]:
         beside_it: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
         axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, **beside_it)
     return paths
-
-
-def _seconds(one: Mapping[str, Any], name: str) -> float:
-    phases = one["phase_seconds"]
-    return max(0.0, one["seconds"] - sum(phases.values())) if name == BETWEEN else float(phases.get(name, 0.0))
-
-
-def _label(one: Mapping[str, Any]) -> str:
-    return f"{one['round']}" if one["attempt"] == 1 else f"{one['round']}.{one['attempt']}"

@@ -1,8 +1,8 @@
-"""Noise achieved against planned: what a sum of zero updates with real noise says about that noise.
+"""Achieved noise beside planned noise, measured on sums of zero updates.
 
-With updates of zero a sum is nothing but the survivors' noise shares, and its coordinates are d draws from a law whose
-deviation the plan knows. The coordinator keeps the model after each round; the difference to the one before, times the
-number of survivors, is the sum as it was decoded.
+Such a sum is only the survivors' noise shares: its d coordinates are draws from a law whose deviation the plan states.
+The coordinator keeps the model after each round; the change of the model times the number of survivors is the decoded
+sum.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NoiseSeen:
 
     @property
     def fits(self) -> bool:
-        """Whether the sum can be one of these noise shares and nothing else; a mask left in it makes it uniform."""
+        """Whether the sum can consist of these noise shares only; a mask left in it would make it uniform."""
         return abs(self.ratio - 1) <= _STDERRS * self.ratio_stderr + _FLOAT32
 
     def to_json(self) -> dict[str, Any]:

@@ -18,8 +18,9 @@ import random
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+from sordino.lab.loadtest.faults import Link
 
 SEGMENT: Final = 1448
 """Bytes of a TCP segment on an Ethernet link, with timestamps."""
@@ -31,58 +32,30 @@ _LARGEST_PIECE: Final = 16 * 1024
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER with timeout 0: closing sends a RST and drops unsent bytes
 
 
-@dataclass(frozen=True)
-class LinkConditions:
-    """The conditions of a link.
-
-    Attributes:
-        latency_s: one way.
-        jitter_s: added to the latency, uniform from 0; the order of bytes is kept.
-        bytes_per_s: in each direction; None: no limit.
-        loss: probability that a segment is lost, in [0, 1); see the module.
-        reset_per_s: rate at which a connection is reset, in both directions, at independent random times.
-    """
-
-    latency_s: float = 0.0
-    jitter_s: float = 0.0
-    bytes_per_s: float | None = None
-    loss: float = 0.0
-    reset_per_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError: a value outside its range."""
-        if not 0 <= self.loss < 1:
-            raise ValueError("the loss of a link is a share from 0 to below 1")
-        if min(self.latency_s, self.jitter_s, self.reset_per_s) < 0:
-            raise ValueError("latency, jitter and resets of a link are 0 or more")
-        if self.bytes_per_s is not None and not self.bytes_per_s > 0:
-            raise ValueError("bytes per second of a link must be above 0, or left out for no limit")
-
-    @property
-    def delays_bytes(self) -> bool:
-        """Whether bytes take any time to pass."""
-        return self.latency_s > 0 or self.jitter_s > 0 or self.bytes_per_s is not None or self.loss > 0
-
-
-UNIMPAIRED: Final = LinkConditions()
+UNIMPAIRED: Final = Link(share=0)
 
 
 class TcpProxy:
     """Forwards connections to a target. Use it from one event loop, without threads."""
 
-    def __init__(self, target: tuple[str, int], conditions: LinkConditions = UNIMPAIRED, *, seed: int = 0) -> None:
+    def __init__(self, target: tuple[str, int], link: Link = UNIMPAIRED, *, seed: int = 0) -> None:
         """
         Args:
             target: host and port.
+            link: its conditions.
             seed: of jitter, losses and resets.
         """
-        self.target, self.conditions = target, conditions
-        self.accepted = 0
-        """Connections so far."""
+        self.target, self.loss = target, link.loss
+        self.latency_s, self.jitter_s = link.latency_ms / 1000, link.jitter_ms / 1000
+        self.bytes_per_s = link.mbit_s * 1e6 / 8
+        """In each direction; 0: no limit."""
+        self.reset_per_s = link.resets_per_min / 60
+        self.delays_bytes = any((self.latency_s, self.jitter_s, self.bytes_per_s, self.loss))
         self.resets = 0
-        """Connections reset so far, by their conditions or by `reset_all`."""
+        """Connections reset so far, by the link's rate or by `reset_all`."""
         self.random = random.Random(seed)  # not a secret
         self.links: set[_Link] = set()
+        """Open connections, including those that wait for the target."""
         self._server: asyncio.Server | None = None
         self.is_cut = False
         self.restored = asyncio.Event()
@@ -97,11 +70,6 @@ class TcpProxy:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Link(self).near, host, port)
         return int(self._server.sockets[0].getsockname()[1])
-
-    @property
-    def open_connections(self) -> int:
-        """Connections that pass through at the moment, including those that wait for the target."""
-        return len(self.links)
 
     def reset_all(self) -> int:
         """Send a RST to both ends of every open connection; returns their number."""
@@ -147,11 +115,10 @@ class _Link:
 
     def accepted(self) -> None:
         """The near end is connected."""
-        self.proxy.accepted += 1
         self.proxy.links.add(self)
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
-        if rate := self.proxy.conditions.reset_per_s:
-            wait_s = self.proxy.random.expovariate(rate)
+        if self.proxy.reset_per_s:
+            wait_s = self.proxy.random.expovariate(self.proxy.reset_per_s)
             self._reset_at = asyncio.get_running_loop().call_later(wait_s, self.interrupt)
 
     async def _connect(self) -> None:
@@ -241,7 +208,7 @@ class _End(asyncio.Protocol):
         to, proxy = self.other.transport, self.link.proxy
         if self.link.over:
             return
-        if to is None or self.in_transit or proxy.is_cut or proxy.conditions.delays_bytes:
+        if to is None or self.in_transit or proxy.is_cut or proxy.delays_bytes:
             self._send_later(data)
         else:
             to.write(data)
@@ -310,18 +277,18 @@ class _End(asyncio.Protocol):
 
     def _send_later(self, data: bytes) -> None:
         """Cut data into pieces, each with its arrival time."""
-        conditions, now = self.link.proxy.conditions, asyncio.get_running_loop().time()
+        proxy, now = self.link.proxy, asyncio.get_running_loop().time()
         size = _LARGEST_PIECE
-        if conditions.bytes_per_s is not None:
-            size = int(min(size, max(SEGMENT, conditions.bytes_per_s * _PIECE_S)))
+        if proxy.bytes_per_s:
+            size = int(min(size, max(SEGMENT, proxy.bytes_per_s * _PIECE_S)))
         view = memoryview(data)
         for start in range(0, len(view), size):
             piece = view[start : start + size]
-            self._free_at = max(self._free_at, now) + self._stall_s(len(piece), conditions)
-            if conditions.bytes_per_s is not None:
-                self._free_at += len(piece) / conditions.bytes_per_s
-            jitter_s = self.link.proxy.random.random() * conditions.jitter_s if conditions.jitter_s else 0.0
-            self._last_at = max(self._last_at, self._free_at + conditions.latency_s + jitter_s)
+            self._free_at = max(self._free_at, now) + self._stall_s(len(piece))
+            if proxy.bytes_per_s:
+                self._free_at += len(piece) / proxy.bytes_per_s
+            jitter_s = proxy.random.random() * proxy.jitter_s if proxy.jitter_s else 0.0
+            self._last_at = max(self._last_at, self._free_at + proxy.latency_s + jitter_s)
             self.in_transit.append((self._last_at, piece))
         before, self._held = self._held, self._held + len(data)
         if before <= _MOST_HELD < self._held:
@@ -329,23 +296,24 @@ class _End(asyncio.Protocol):
         if self.timer is None:
             self.watch()
 
-    def _stall_s(self, size: int, conditions: LinkConditions) -> float:
+    def _stall_s(self, size: int) -> float:
         """Seconds for which losses among the segments of a piece stall its direction."""
-        if conditions.loss <= 0:
+        proxy = self.link.proxy
+        if not proxy.loss:
             return 0.0
         stall_s, segments = 0.0, -(-size // SEGMENT)
         while True:
             if self._until_loss is None:  # geometric: segments that pass before the next loss
-                draw = 1.0 - self.link.proxy.random.random()
-                self._until_loss = int(math.log(draw) / math.log1p(-conditions.loss))
+                draw = 1.0 - proxy.random.random()
+                self._until_loss = int(math.log(draw) / math.log1p(-proxy.loss))
             if self._until_loss >= segments:
                 self._until_loss -= segments
                 return stall_s
             segments -= self._until_loss + 1
             self._until_loss = None
-            timeout_s = LEAST_TIMEOUT_S + 2 * conditions.latency_s
+            timeout_s = LEAST_TIMEOUT_S + 2 * proxy.latency_s
             stall_s += timeout_s
-            while self.link.proxy.random.random() < conditions.loss:
+            while proxy.random.random() < proxy.loss:
                 timeout_s *= 2
                 stall_s += timeout_s
 

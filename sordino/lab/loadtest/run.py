@@ -1,7 +1,7 @@
 """A load test from start to result: makes the study, starts coordinator and client processes, follows, checks sums.
 
-The parent starts and stops processes and reads what the coordinator records; it takes no part in a round. Children are
-in sessions of their own, so Ctrl-C reaches the parent alone, which then stops them.
+The parent starts and stops processes and reads the coordinator's journal; it takes no part in a round. Each child has
+a separate session, so Ctrl-C reaches only the parent, which then stops the children.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
         out: new or empty folder for result, figures, study and logs; None keeps nothing.
 
     Returns:
-        Figures under their stable JSON names; ``broken`` lists the bounds that are broken. Where a process ended that
-        shouldn't have, or Ctrl-C came, they are those of the rounds so far, ``incomplete`` is the sentence that says
-        why (else None), and ``exit_code`` its code.
+        Figures under their stable JSON names; ``broken`` lists the broken bounds. After Ctrl-C or the unplanned end of
+        a process they cover the rounds so far; ``incomplete`` is the reason (else None), ``exit_code`` its code.
 
     Raises:
         Failure: an option can't be used, or no plan holds.
@@ -74,7 +73,7 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
             (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
             from sordino.lab.loadtest.figure import write_figures
 
-            # Who asks twice for an end does without the figures, not without the result.
+            # A second request to end skips the figures, not the result.
             with contextlib.suppress(*[KeyboardInterrupt] if result["incomplete"] else []):
                 write_figures(result, out)
         return result
@@ -186,7 +185,7 @@ class LoadTest:
             child.measure()
 
     def _follow(self, outcomes: Outcomes) -> None:
-        """Show events until as many rounds have ended as were asked for, or the study or its coordinator has."""
+        """Show events until all rounds, the study or its coordinator have ended."""
         measure_at = 0.0
         while True:
             running = self.coordinator.running  # asked before reading, so that no last event is missed
@@ -271,18 +270,18 @@ class LoadTest:
         raise CutShort(known, f"the coordinator {ending(code)}", self._said(self.coordinator))
 
     def _watch_clients(self, outcomes: Outcomes) -> None:
-        """A client process that is gone makes every figure behind it meaningless: the test ends and says so."""
+        """End the test when a client process has ended: all later figures would be meaningless."""
         for child in self.clients:
             code = child.poll()
             if code is None:
                 continue
             if code == 0 and time.monotonic() < self.zero_until.setdefault(child.name, time.monotonic() + STOP_S):
-                continue  # told that the study is over, which the journal is about to say
+                continue  # it has learned that the study is over; the journal is about to record it
             why = f"the client process {child.name} {ending(code)}"
             raise CutShort(ExitCode.STUDY, why, self._said(child))
 
     def _said(self, child: Child) -> str:
-        """What the log of a process that is gone says about it, and where the log is."""
+        """The explanation in the log of a process that ended, and where the log is."""
         where = f"its log is {child.log}" if self.keeps_logs else "--out DIR keeps its log"
         text = ""
         with contextlib.suppress(OSError):
@@ -322,14 +321,14 @@ class LoadTest:
             return None, str(error)
 
     def _connections(self) -> dict[str, Any]:
-        """What client processes were told when they couldn't connect, and the resets of their proxies."""
+        """Why client processes could not connect, and the resets of their proxies."""
         troubles: Counter[str] = Counter()
         resets = 0
         for home in self.study.hosts:
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads((home / CONNECTIONS_FILE).read_text())
-                troubles.update(told["troubles"])
-                resets += told["resets"]
+                found = json.loads((home / CONNECTIONS_FILE).read_text())
+                troubles.update(found["troubles"])
+                resets += found["resets"]
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
@@ -383,10 +382,10 @@ def ending(code: int | None) -> str:
 
 
 def last_complaint(log: str) -> str:
-    """The last line of a process's log that explains an end: a warning, an error or what isn't a log line at all.
+    """The last line of a process's log, where it explains an end: a warning, an error, or not a log line at all.
 
     Returns:
-        At most 300 characters; empty where there is none, and for whatever was said before further lines of routine.
+        At most 300 characters; else empty, also when routine lines follow the explanation.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:

@@ -28,12 +28,12 @@ _MOST_ATTEMPTS: Final = 100  # the limit of study.toml
 def load_study(options: LoadOptions, port: int) -> NewStudy:
     """A study in which the planned dropouts leave enough survivors, if that is possible.
 
-    ``min_survivors`` and the quorum are the signatures that the whole roster needs, the least that the protocol allows
-    (more where that lets a large cohort share on a ring), and the share that is assumed to collude is the largest tried
-    that leaves room for the dropouts. If none does, rounds abort, as they should.
+    ``min_survivors`` and the quorum are the fewest that the protocol allows (more where that lets a large cohort share
+    on a ring). The share assumed to collude is the largest tried that leaves room for the dropouts. If none does,
+    rounds abort, as they should.
 
     Raises:
-        Failure: no plan holds so many participants, values and bits; names the nearest that does.
+        Failure: no plan holds this number of participants, values and bits; names the nearest that does.
     """
     reasons: list[str] = []
     found = _feasible(options, port, reasons)
@@ -43,7 +43,7 @@ def load_study(options: LoadOptions, port: int) -> NewStudy:
 
 
 def check_can_end(options: LoadOptions) -> None:
-    """Raises Failure: so many leave each attempt that none can end in a sum; names the largest share that can."""
+    """Raises Failure: too many leave for any attempt to end in a sum; names the largest share that works."""
     fewest, left = _fewest(options), _left(options)
     if left >= fewest:
         return
@@ -109,7 +109,7 @@ def _study(options: LoadOptions, port: int, stddevs: float) -> NewStudy:
             return clients
         return complete_graph_threshold(clients, colluders)
 
-    # If more cheat than are assumed to collude, not every cheat can be told from an honest participant.
+    # If more cheat than are assumed to collude, some cheats can't be distinguished from honest participants.
     cheats = 0.0 if options.cheats is None else options.cheats.share
     tried = tuple(dict.fromkeys(max(share, cheats) for share in _COLLUDING))
     adversarial = next((share for share in tried if threshold(share) <= left), tried[-1])

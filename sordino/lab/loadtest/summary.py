@@ -1,4 +1,4 @@
-"""What happened in a load test: events of the coordinator folded into rounds, and rounds into figures."""
+"""The result of a load test: the coordinator's events folded into rounds, and rounds into figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNSEEN: Final = {
     "other_phase": "noted in another phase of the same round",
     "unnoted": "never noted",
 }
-"""Why the coordinator didn't note a planned dropout in its phase: JSON name -> words."""
+"""Why the coordinator didn't record a planned dropout in its phase: JSON name -> words."""
 CAUSES: Final = {
     "straggler": ("answered later than a deadline",) * 2,
     "cheat": ("cheated",) * 2,
@@ -37,10 +37,10 @@ CAUSES: Final = {
     "storm": ("was struck by a storm", "were struck by a storm"),
     "link": ("has a bad link", "have a bad link"),
 }
-"""Why participants were dropped who weren't to leave: JSON name -> words for one, and for more."""
+"""Why participants were dropped that were not planned to leave: JSON name -> words for one, and for several."""
 UNPLANNED: Final = "unplanned"
-"""In the place of a cause where no planned fault explains a dropout."""
-_NOTICED_S: Final = 1.0  # within which the coordinator notes that somebody has gone
+"""The cause where no planned fault explains a dropout."""
+_NOTICED_S: Final = 1.0  # within which the coordinator notices a lost connection
 _MOST_POINTS: Final = 600  # that are kept of a curve
 _SIGNING: Final = "ConsistencyCheck"
 _NOT_WRITTEN: Final = ("besides", "upload_bytes", "download_bytes")  # of a round, to result.json
@@ -88,11 +88,11 @@ class EndedRound:
     @property
     def causes(self) -> dict[str, int]:
         """Name in ``CAUSES`` -> dropouts that this planned fault explains."""
-        return {name: sum(told.values()) for name, told in _by_cause(self.besides).items() if name in CAUSES}
+        return {name: sum(reasons.values()) for name, reasons in _by_cause(self.besides).items() if name in CAUSES}
 
     @property
     def unplanned(self) -> int:
-        """Dropouts that nobody planned."""
+        """Dropouts that no planned fault explains."""
         return sum(_by_cause(self.besides).get(UNPLANNED, {}).values())
 
     @property
@@ -125,7 +125,7 @@ class Outcomes:
     unseen: Counter[str] = field(default_factory=Counter)
     """Name in ``UNSEEN`` -> planned dropouts; together with those observed they are all that were expected."""
     storms: list[frozenset[int]] = field(default_factory=list)
-    """Whom the storms since the last round have struck; filled by whoever brings them."""
+    """Participants struck by the storms since the last round; filled by the parent."""
     online: list[tuple[float, int]] = field(default_factory=list)
     """Seconds since the first event, and how many were connected from then on."""
     _first_at: float | None = None
@@ -172,7 +172,7 @@ class Outcomes:
         return ended
 
     def restarted(self) -> None:
-        """The coordinator was killed and is started again: nobody is connected to it."""
+        """The coordinator was killed and is started again: no participant is connected to it."""
         self.view.nobody_is_connected()
         self._note_online()
 
@@ -240,7 +240,7 @@ class Outcomes:
         return ended
 
     def _cause(self, dropout: ParticipantDropped) -> str:
-        """The planned fault that explains a dropout nobody had planned as such; ``UNPLANNED`` where none does."""
+        """The planned fault that explains an unscheduled dropout; ``UNPLANNED`` where none does."""
         who = dropout.participant
         if who in self._cheaters:
             return "cheat"
@@ -279,7 +279,7 @@ class Outcomes:
             self._unseen_before[who] = name
 
     def _cheats(self) -> dict[str, Any]:
-        """Who cheated, by way, and what became of them."""
+        """The cheating participants by way, and how many were excluded or set aside."""
         ways: dict[str, Counter[str]] = {}
         excluded, set_aside = self.view.excluded, self.view.set_aside
         for who, way in self._cheaters.items():
@@ -368,6 +368,17 @@ class Outcomes:
             "drop_reasons": dict(Counter(map(_why, self.view.dropouts)).most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
+
+
+def round_name(one: Mapping[str, Any]) -> str:
+    """Of a round in result.json: its number, and the attempt after the first."""
+    return f"{one['round']}" if one["attempt"] == 1 else f"{one['round']}.{one['attempt']}"
+
+
+def seconds_in(one: Mapping[str, Any], phase: str) -> float:
+    """Of a round in result.json, in a phase or in `BETWEEN`."""
+    phases = one["phase_seconds"]
+    return max(0.0, one["seconds"] - sum(phases.values())) if phase == BETWEEN else float(phases.get(phase, 0.0))
 
 
 def _why(dropout: ParticipantDropped) -> str:

@@ -2,9 +2,9 @@
 
     python -m sordino.lab.loadtest.tables [OPTION ...]
 
-Each row is one run of ``sordino loadtest --json`` with these options, processes of its own, and its own --drop, --at
-and --drop-style. Rounds and broken bounds go to standard error. A run that is cut short ends the tables; what is there
-is printed. The exit code is that of the last run, or 1 where a bound of an earlier one is broken.
+Each row is a separate run of ``sordino loadtest --json`` with these options and its --drop, --at and --drop-style.
+Rounds and broken bounds go to standard error. An interrupted run ends the tables, and the rows so far are printed. The
+exit code is that of the last run, or 1 where an earlier run broke a bound.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class UnusedProxy(ClientProxy):
 
 
 class KeepTheSum(Strategy):
-    """Select everybody, send no model, keep the workflow's result unaveraged."""
+    """Select all participants, send no model, keep the workflow's result unaveraged."""
 
     def __init__(self) -> None:
         self.result: Parameters | None = None
@@ -260,7 +260,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--neighbours", type=int, help="an even number; default: the complete graph")
     parser.add_argument("--threshold", type=int, help="shares that rebuild a secret; default: half the holders and 2")
     parser.add_argument("--seed", type=int, default=1, help="of inputs and dropouts; Flower draws its keys itself")
-    parser.add_argument("--json", action="store_true", help="accepted and ignored: the output is always JSON")
     given = parser.parse_args(arguments)
     if not 3 <= given.clients <= MODULUS_RANGE // QUANTIZATION_RANGE:
         parser.error("--clients: 3 to 1024, or the sum overflows Flower's default modulus")

@@ -3,7 +3,7 @@
 Run by the python of ``.venv-peers``; needs nothing of this repository. OpenDP exposes its sampler as a measurement,
 ``make_gaussian`` on ``vector_domain(atom_domain(T="i32"))``, which for integers adds exact discrete Gaussian noise
 ([CKS20]'s sampler on big rationals, a cryptographic generator). A numpy array of zeros goes in, the quickest input it
-takes; out comes a list of Python integers, whose making is timed apart: the same call with scale 0 adds no noise.
+takes; the result is a list of Python integers. Making it is timed separately: the same call with scale 0 adds no noise.
 
 The cost of a sample doesn't depend on the vector's length, so a long vector is measured on a part of it.
 
@@ -51,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stddev", type=float, required=True, help="of the noise, in steps of the integer grid")
     parser.add_argument("--dim", type=int, required=True, help="length of the vector")
     parser.add_argument("--repeat", type=int, default=3, help="calls; the fastest counts")
-    parser.add_argument("--json", action="store_true", help="accepted and ignored: the output is always JSON")
     given = parser.parse_args(arguments)
     if not 1 <= given.stddev <= 1e8:
         parser.error("--stddev: 1 to 1e8 (32-bit integers must hold the noise)")

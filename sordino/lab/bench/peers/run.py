@@ -1,8 +1,8 @@
 """Sordino beside its peers: the same work, in turns, in one run.
 
-Both sides run as processes of their own with one BLAS thread: the peers by the python of `.venv-peers`, ours by the
-one that runs this. A ratio is the peer's figure over ours, so above 1 ours is quicker. It is taken pair by pair, and
-a run of each side before the first pair isn't counted.
+Both sides run as separate processes with one BLAS thread: the peers with the Python of `.venv-peers`, ours with the one
+that runs this. A ratio is the peer's figure over ours, so above 1 ours is quicker. It is taken pair by pair; one run of
+each side before the first pair isn't counted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SIDES: Final = {
     "secagg": (
         (
             "signs every key and verifies every signature on both sides",
-            "checks that all survivors were told the same sets, with signatures",
+            "checks that all survivors received the same sets, with signatures",
             "binds every upload to its participant with a signed digest",
             "masks with AES-128, all 128 bits of a key unknown to others, and packs B bits a value",
             "starts from integers: clipping, rounding and noise are not included",
         ),
         (
-            "signs nothing, and has no check that survivors were told the same sets",
+            "signs nothing, and has no check that survivors received the same sets",
             "masks with numpy's Mersenne twister; seeds have 32 bits for a participant's own mask and 28 for a pair's",
             "shares a P-384 key as its PEM text, 20 blocks of 16 bytes, in pure Python: most of its time",
             "uploads 64-bit words, modulus 2^32",
