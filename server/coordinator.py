@@ -11,7 +11,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -83,8 +82,12 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
     """
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
-    http = _http_port(configuration)
-    listeners = [one for one in (None if http is None else http.metrics.note, on_event) if one is not None]
+    listeners, http = [on_event] if on_event is not None else [], None
+    if configuration.coordinator.http_listen:
+        from server.http_port import HttpPort  # uvicorn and starlette only where they are asked for
+
+        http = HttpPort(configuration)
+        listeners.insert(0, http.metrics.note)
 
     def tell(event: Event) -> None:
         for listener in listeners:
@@ -166,20 +169,20 @@ def _is_fault(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-def _http_port(configuration: StudyConfiguration) -> HttpPort | None:
-    if not configuration.coordinator.http_listen:
-        return None
-    from server.http_port import HttpPort  # uvicorn and starlette only where they are asked for
-
-    return HttpPort(configuration)
-
-
 async def _serve(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
     """With the port for metrics open from before the study is restored until after the session port is closed."""
     living = asyncio.create_task(_live())
     try:
-        return await _serve_with(configuration, study, journal, http)
+        if http is not None:
+            try:
+                log.info("listening for metrics and health", address=await http.open())
+            except OSError as error:
+                wanted = configuration.coordinator.http_listen
+                raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
+        return await _serve_study(configuration, study, journal, http)
     finally:
+        if http is not None:
+            await http.close()
         living.cancel()
 
 
@@ -190,28 +193,14 @@ async def _live() -> None:
         await asyncio.sleep(EVERY_S)
 
 
-async def _serve_with(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
-    if http is None:
-        return await _serve_study(configuration, study, journal, None)
-    wanted = configuration.coordinator.http_listen
-    try:
-        log.info("listening for metrics and health", address=await http.open())
-    except OSError as error:
-        raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
-    try:
-        return await _serve_study(configuration, study, journal, http)
-    finally:
-        await http.close()
-
-
 async def _serve_study(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
     await study.restore()
     if http is not None:
         http.restored(study, journal)
     enrols = bool(configuration.coordinator.enrolment_listen)
     files = process_limits.raise_limit(study.most_participants()) - (0 if http is None else http.most_connections)
-    connections = process_limits.share_out(study.most_participants(), files, enrolment=enrols)
-    server = make_session_server(study, connections.sessions)
+    sessions, strangers = process_limits.share_out(study.most_participants(), files, enrolment=enrols)
+    server = make_session_server(study, sessions)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
@@ -221,7 +210,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
     log.info("listening", address=address)
-    enrolment, enrolment_server = await _open_enrolment(configuration, study, connections.enrolment)
+    enrolment, enrolment_server = await _open_enrolment(configuration, study, strangers)
     if http is not None:
         http.serving(enrolment)
 
@@ -296,18 +285,6 @@ async def _open_enrolment(
     return enrolment, server
 
 
-def _check_certificate(certificate: Path, key: Path) -> None:
-    """gRPC says of a certificate that it can't use that the port couldn't be bound."""
-    try:
-        # The password is empty rather than asked for on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (ssl.SSLError, ValueError) as error:
-        raise InputFailure(
-            f"{certificate} and {key} are not a certificate and its unencrypted private key in PEM: "
-            "correct coordinator.tls_certificate and coordinator.tls_key"
-        ) from error
-
-
 def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
     """The coordinator's certificate, and whose certificates it takes.
 
@@ -319,7 +296,15 @@ def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = Tru
     """
     key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
     ca = coordinator.client_ca.read_bytes()
-    _check_certificate(coordinator.tls_certificate, coordinator.tls_key)
+    try:
+        # gRPC would only say that it can't bind the port. With an empty password nothing is asked on the terminal.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(coordinator.tls_certificate, coordinator.tls_key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise InputFailure(
+            f"{coordinator.tls_certificate} and {coordinator.tls_key} are not a certificate and its unencrypted "
+            "private key in PEM: correct coordinator.tls_certificate and coordinator.tls_key"
+        ) from error
     if not with_client:
         return grpc.ssl_server_credentials([(key, certificate)])
     try:

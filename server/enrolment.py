@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -25,9 +25,10 @@ from runtime.durable import StorageError
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
-from server.open_calls import FIRST_MESSAGE_S, Caller, OpenCalls, PeerRates, address_of
+from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, PeerRates, address_of
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
+from server.study import Study
 from server.study_file import ConfigurationError, StudyConfiguration
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import (
@@ -45,7 +46,7 @@ from wire.authority_statements import (
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
-from wire.study import StudyDocument, check_roster_fits, read_draws
+from wire.study import check_roster_fits, read_draws
 from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
 
 log = structlog.get_logger()
@@ -79,28 +80,6 @@ OPTIONS: Final = [
 ]
 
 
-class Study(Protocol):
-    """What enrolment needs of the study behind it."""
-
-    @property
-    def terms(self) -> StudyDocument: ...
-
-    @property
-    def roster_version(self) -> int: ...
-
-    def has_identity(self, identity: bytes) -> bool: ...
-
-    def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None: ...
-
-
-class Refused(Exception):
-    """A call that isn't answered: the status and one sentence, which is safe to send."""
-
-    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class Challenges:
     """Nonces that the authority signs: short-lived, good once, and no memory for those that nobody signs."""
 
@@ -120,17 +99,19 @@ class Challenges:
         """Whether the authority signed this nonce just now, for the first time.
 
         Raises:
-            Refused: it didn't.
+            CallRefused: it didn't.
         """
         now, head = self._clock(), nonce[: _NONCE_TIME + _NONCE_RANDOM]
         age_s = now - int.from_bytes(head[:_NONCE_TIME], "big") / 1000
         if not hmac.compare_digest(nonce, head + self._mac(head)) or not -1 <= age_s <= NONCE_VALID_S:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "the challenge is too old, or was not made here: ask again")
+            raise CallRefused(
+                grpc.StatusCode.UNAUTHENTICATED, "the challenge is too old, or was not made here: ask again"
+            )
         if not verify_signature(authority_public, signature, pending_statement(study, nonce)):
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, "only the study's authority may do this")
+            raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, "only the study's authority may do this")
         self._used = {one: since for one, since in self._used.items() if now - since <= NONCE_VALID_S + 1}
         if nonce in self._used:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "the challenge was used before: ask again")
+            raise CallRefused(grpc.StatusCode.UNAUTHENTICATED, "the challenge was used before: ask again")
         self._used[nonce] = now
 
 
@@ -172,12 +153,12 @@ class Enrolment:
         """What a joiner looks at before she sends anything.
 
         Raises:
-            Refused: too many calls, or another protocol version.
+            CallRefused: too many calls, or another protocol version.
         """
         self._count(address)
         version = _parse(pb.DescribeRequest, raw).protocol_version
         if version != PROTOCOL_VERSION:
-            raise Refused(
+            raise CallRefused(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"this coordinator speaks protocol version {PROTOCOL_VERSION}, you speak {version}: install the same "
                 "version of sordino on both sides",
@@ -188,19 +169,19 @@ class Enrolment:
         """Take a request, or say what became of it.
 
         Raises:
-            Refused: too many calls or requests, none at all, or nothing can be written down.
+            CallRefused: too many calls or requests, none at all, or nothing can be written down.
         """
         self._count(address)
         if len(raw) > LARGEST_REQUEST + 16:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes")
+            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes")
         data = _parse(pb.EnrolRequest, raw).request
         try:
             signed = await asyncio.to_thread(read_request, data)
         except InvalidRequest as error:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         request = signed.request
         if request.study != self._study.terms.study:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
+            raise CallRefused(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
         try:
             if self._requests.waits(signed.id):
                 await self._requests.written(signed.id)
@@ -209,21 +190,25 @@ class Enrolment:
             if answer is not None:
                 return self._told(request.kind, request.identity, answer)
             if request.kind == "renew" and not self._study.has_identity(request.identity):
-                return _no("this identity was revoked or never enrolled")
+                return pb.EnrolAnswer(
+                    status=pb.ENROL_STATUS_REFUSED, reason="this identity was revoked or never enrolled"
+                )
             if request.at > time.time() + CLOCK_AHEAD_S:
-                raise Refused(
+                raise CallRefused(
                     grpc.StatusCode.FAILED_PRECONDITION,
                     f"the request is of {_shown(request.at)}, the coordinator's clock says {_shown(time.time())}: one "
                     "of the two clocks is wrong",
                 )
             if not self._new.allow(address):
-                raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests from your address: wait a while")
+                raise CallRefused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests from your address: wait a while"
+                )
             await self._requests.add(signed, address)
         except QueueFull as error:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+            raise CallRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         except StorageError as error:
             log.error("a request can't be written down", reason=str(error))
-            raise Refused(
+            raise CallRefused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "the coordinator can't write requests down now: try again later"
             ) from error
         log.info("a request waits for the authority", kind=request.kind, identity=request.identity.hex()[:12])
@@ -235,19 +220,20 @@ class Enrolment:
             return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason=answer.reason, answer=data)
         if not self._study.has_identity(identity):
             if self._study.roster_version >= answer.roster_version:
-                return _no("this identity was enrolled and has been revoked since")
+                reason = "this identity was enrolled and has been revoked since"
+                return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason=reason)
             if kind == "join":  # its roster is used from the next attempt on
                 return pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING)
         return pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=data)
 
     def _count(self, address: str) -> None:
         if not self._calls.allow(address):
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls from your address: wait a moment")
+            raise CallRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls from your address: wait a moment")
 
     # ------------------------------------------------------------ for the authority
 
     async def challenge(self, raw: bytes, address: str) -> pb.AuthorityChallenge:
-        """A nonce to sign. Raises `Refused`: too many calls."""
+        """A nonce to sign. Raises `CallRefused`: too many calls."""
         self._count(address)
         return pb.AuthorityChallenge(nonce=self._challenges.issue())
 
@@ -255,7 +241,7 @@ class Enrolment:
         """The oldest requests that wait, as many as fit one message; more when these are answered.
 
         Raises:
-            Refused: not the authority.
+            CallRefused: not the authority.
         """
         self._count(address)
         message = _parse(pb.PendingRequest, raw)
@@ -276,7 +262,7 @@ class Enrolment:
             nonce, signature: as for `pending`, so that nobody else can make this process hold a whole package.
 
         Raises:
-            Refused: not the authority, a package that can't be used, or one that can't be written.
+            CallRefused: not the authority, a package that can't be used, or one that can't be written.
         """
         self._count(address)
         self._check_authority(nonce, signature)
@@ -288,19 +274,19 @@ class Enrolment:
                     async for chunk in chunks:
                         data += unframe(chunk)
                         if len(data) > LARGEST_PACKAGE:
-                            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the package is larger than any may be")
+                            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, "the package is larger than any may be")
                 package, roster, answers = await asyncio.to_thread(self._check_package, bytes(data))
             except TimeoutError as error:
-                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "the package didn't come in time") from error
+                raise CallRefused(grpc.StatusCode.DEADLINE_EXCEEDED, "the package didn't come in time") from error
             except (InvalidChunk, InvalidPackage, InvalidRoster, InvalidAnswer) as error:
-                raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+                raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
             try:
                 if roster.version > self._files.newest.version:
                     await _to_the_end(self._files.publish, roster, package.roster_file, package.lottery_file)
                 await self._requests.answered(answers)
             except (OSError, StorageError) as error:
                 log.error("what the authority published can't be written", reason=str(error))
-                raise Refused(
+                raise CallRefused(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
                     "the coordinator can't write the package: make room on its disk, then publish it again",
                 ) from error
@@ -352,10 +338,6 @@ def _read_card(path: Path, study: str, authority_public: bytes) -> bytes:
     return data
 
 
-def _no(reason: str) -> pb.EnrolAnswer:
-    return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason=reason)
-
-
 def _shown(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if seconds < 2**36 else f"second {seconds:.0f}"
 
@@ -364,7 +346,7 @@ def _parse(kind: Any, raw: bytes) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol") from error
+        raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol") from error
 
 
 # ---------------------------------------------------------------- gRPC
@@ -377,7 +359,7 @@ def handlers(enrolment: Enrolment) -> grpc.GenericRpcHandler:
         async def call(raw: bytes, context: Any) -> bytes:
             try:
                 answer = await method(raw, address_of(context.peer()))
-            except Refused as error:
+            except CallRefused as error:
                 await context.abort(error.status, str(error))
             if method == enrolment.describe:
                 context.set_trailing_metadata(((TIME_METADATA, str(int(time.time()))),))
@@ -390,7 +372,7 @@ def handlers(enrolment: Enrolment) -> grpc.GenericRpcHandler:
         proof = given.get(NONCE_METADATA, b""), given.get(SIGNATURE_METADATA, b"")
         try:
             receipt = await enrolment.publish(chunks, *proof, address_of(context.peer()))
-        except Refused as error:
+        except CallRefused as error:
             await context.abort(error.status, str(error))
         return bytes(receipt.SerializeToString())
 

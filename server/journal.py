@@ -16,7 +16,7 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -298,23 +298,27 @@ def _collect(rows: list[Row]) -> Callable[[Row], None]:
     return visit
 
 
-def read_study(state: Path) -> bytes | None:
-    """The study document that a state file is bound to; None before the first study."""
+@contextlib.contextmanager
+def _reading(state: Path) -> Iterator[sqlite3.Connection]:
+    """A state file opened to be read; raises `StorageError` where it is damaged."""
     try:
         with contextlib.closing(open_to_read(state)) as connection:
-            rows = connection.execute("SELECT document FROM study").fetchall()
+            yield connection
     except DAMAGED as error:
         raise StorageError(f"{state} can't be used as a database: {error}") from error
+
+
+def read_study(state: Path) -> bytes | None:
+    """The study document that a state file is bound to; None before the first study."""
+    with _reading(state) as connection:
+        rows = connection.execute("SELECT document FROM study").fetchall()
     return bytes(rows[0][0]) if rows else None
 
 
 def read_members(state: Path) -> dict[int, bytes]:
     """Number -> identity, of everybody who was ever on a roster of the study of a state file."""
-    try:
-        with contextlib.closing(open_to_read(state)) as connection:
-            rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
-    except DAMAGED as error:
-        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    with _reading(state) as connection:
+        rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
     return {number: bytes(identity) for number, identity in rows}
 
 
@@ -393,17 +397,14 @@ def _noted(state: Path) -> _Noted | None:
     """None before the first study."""
     if not state.exists():
         return None
-    try:
-        with contextlib.closing(open_to_read(state)) as connection:
-            connection.execute("BEGIN")
-            if not check_kind(connection, state, APPLICATION_ID, FORMAT):
-                return None
-            study = connection.execute("SELECT name, document FROM study").fetchall()
-            attempts = connection.execute(
-                "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
-            ).fetchall()
-    except DAMAGED as error:
-        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    with _reading(state) as connection:
+        connection.execute("BEGIN")
+        if not check_kind(connection, state, APPLICATION_ID, FORMAT):
+            return None
+        study = connection.execute("SELECT name, document FROM study").fetchall()
+        attempts = connection.execute(
+            "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
+        ).fetchall()
     if not study:
         return None
     return _Noted(study[0][0], hashlib.sha256(study[0][1]).hexdigest(), attempts)

@@ -34,14 +34,6 @@ class SignedRoster:
         return hashlib.sha256(self.file).digest()
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a new version changed, by number."""
-
-    joined: list[int]
-    left: list[int]
-
-
 def as_few_as_explain(conflicts: Mapping[int, frozenset[int]], blamed: Collection[tuple[int, int]] = ()) -> set[int]:
     """Some of those in conflict, so few as can be found quickly, without whom there would be none.
 
@@ -186,14 +178,16 @@ class Membership:
             )
         self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
 
-    def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> Change:
-        """Put a version to use, once the journal knows it and has numbered everybody on it."""
+    def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
+        """Put a version to use, once the journal knows it and has numbered everybody on it.
+
+        Returns:
+            Numbers of the participants that it added and removed.
+        """
         before, after = self.roster.positions.keys(), signed.roster.positions.keys()
         self.signed = signed
         self.numbers = [numbers[entry.identity] for entry in signed.roster.entries]
         if self.offered is not None and self.offered.roster.version <= signed.roster.version:
             self.offered = None
-        return Change(
-            sorted(numbers[identity] for identity in after - before),
-            sorted(numbers[identity] for identity in before - after),
-        )
+        joined, left = (sorted(numbers[one] for one in some) for some in (after - before, before - after))
+        return joined, left

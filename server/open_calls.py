@@ -39,7 +39,7 @@ class Caller:
 
 
 class CallRefused(Exception):
-    """A call that isn't begun: the status and one sentence, which is safe to send."""
+    """A call that isn't begun or answered: the status and one sentence, which is safe to send."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)

@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import gc
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,27 +92,22 @@ ENROLMENT_CONNECTIONS: Final = 256
 _MOST_SESSION_CONNECTIONS: Final = 50_000
 
 
-@dataclass(frozen=True)
-class Connections:
-    """At the same time, on either port."""
-
-    sessions: int
-    enrolment: int
-
-
-def share_out(participants: int, files: int, *, enrolment: bool) -> Connections:
+def share_out(participants: int, files: int, *, enrolment: bool) -> tuple[int, int]:
     """How the files that a process may open are shared between its ports.
 
     Args:
         participants: on the largest roster that is planned for.
         files: the limit.
         enrolment: there is a port for enrolment.
+
+    Returns:
+        Connections at the same time on the session port, and on the port for enrolment.
     """
     room = max(2, files - OWN_FILES)
     # As many as if nobody shared one, and again: a connection that broke off stays until somebody notices.
     wanted = min(2 * participants + 64, _MOST_SESSION_CONNECTIONS)
     strangers = min(ENROLMENT_CONNECTIONS, max(1, room // 4)) if enrolment else 0
-    return Connections(max(1, min(wanted, room - strangers)), strangers)
+    return max(1, min(wanted, room - strangers)), strangers
 
 
 def raise_limit(participants: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import grpc
 import structlog
@@ -25,8 +25,8 @@ from secagg.errors import (
 )
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.peer_certificate import check_certificate
-from server.process_limits import RefusedCalls
-from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
+from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, TooManySessions
+from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.transport import frames
@@ -55,29 +55,6 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     TooManySessions: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ProtocolError: grpc.StatusCode.INTERNAL,
 }
-
-
-class Study(Protocol):
-    """What the service needs of the study behind it."""
-
-    sessions: Sessions
-    refused_calls: RefusedCalls
-
-    def welcome(self, session: Session) -> pb.Welcome: ...
-
-    def document(self, sha256: bytes) -> bytes | None: ...
-
-    def downloaded(self, session: Session, size: int) -> None: ...
-
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
-
-    def session_ready(self, session: Session, message: pb.Ready) -> None: ...
-
-    def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
-
-    def refusal(self, session: Session, message: pb.Refusal, size: int) -> None: ...
-
-    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes: ...
 
 
 def handlers(study: Study) -> grpc.GenericRpcHandler:

@@ -92,17 +92,28 @@ def open_transcripts(configuration: StudyConfiguration, study: bytes, plan: Plan
     if not (table.card.exists() or table.transcript_key.exists() or table.publish_transcripts):
         log.warning("no transcripts are kept: the study has no card and no transcript key", card=str(table.card))
         return None, public
-    return (
-        Transcripts.open(
-            table.state.with_name(FOLDER),
-            table.card,
-            table.transcript_key,
-            configuration.read_authority_public_key(),
-            study,
-            published=table.state.with_name(PUBLISHED) if table.publish_transcripts else None,
-        ),
-        public,
-    )
+    card, key = _card_and_key(table.card, table.transcript_key, configuration.read_authority_public_key())
+    published = table.state.with_name(PUBLISHED) if table.publish_transcripts else None
+    return Transcripts(table.state.with_name(FOLDER), card, key, study, published=published), public
+
+
+def _card_and_key(card_file: Path, key_file: Path, authority_public: bytes) -> tuple[bytes, Ed25519PrivateKey]:
+    """The card and the key whose public half it names; raises `TranscriptError`, which says what to change."""
+    try:
+        card = card_file.read_bytes()
+        on_card = verify_card(card, fingerprint(authority_public)).coordinator_public
+    except (OSError, InvalidCard) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TranscriptError(
+            f'{card_file}: {reason}; take the card that the authority signed, or set coordinator.transcripts = "off"'
+        ) from error
+    key = read_transcript_key(key_file)
+    if key.public_key().public_bytes_raw() != on_card:
+        raise TranscriptError(
+            f"{key_file} is not the key on {card_file}, and transcripts signed with it would hold nowhere: restore "
+            "the key, or have the authority sign a card for this one"
+        )
+    return card, key
 
 
 class Transcripts:
@@ -128,39 +139,6 @@ class Transcripts:
         self._card, self._key, self._study = card, key, study
         self._noted: Transcript | None = None
         self._previous: bytes | None = None
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
-        card_file: Path,
-        key_file: Path,
-        authority_public: bytes,
-        study: bytes,
-        *,
-        published: Path | None = None,
-    ) -> Transcripts:
-        """Read card and key, and hold them against each other.
-
-        Raises:
-            TranscriptError: one of them can't be used; says what to change.
-        """
-        try:
-            card = card_file.read_bytes()
-            on_card = verify_card(card, fingerprint(authority_public)).coordinator_public
-        except (OSError, InvalidCard) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise TranscriptError(
-                f"{card_file}: {reason}; take the card that the authority signed, or set coordinator.transcripts "
-                '= "off"'
-            ) from error
-        key = read_transcript_key(key_file)
-        if key.public_key().public_bytes_raw() != on_card:
-            raise TranscriptError(
-                f"{key_file} is not the key on {card_file}, and transcripts signed with it would hold nowhere: restore "
-                "the key, or have the authority sign a card for this one"
-            )
-        return cls(folder, card, key, study, published=published)
 
     # ------------------------------------------------------------ after a restart
 

@@ -111,7 +111,8 @@ class Attempt:
         self._vector_bytes: Counter[int] = Counter()  # of uploads
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
         self._slots = ReconnectionSlots(here, resume_s, self.lost)
-        self._outgoing = Outgoing(self._slots, self._alive, self._compute)
+        self._outgoing = Outgoing(self._slots.get, self._alive, self._compute)
+        self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._over = False
         self._phase_name = ADVERTISE_KEYS
         self._waiting: set[int] = set()  # of the phase under way: who may still answer
@@ -234,8 +235,7 @@ class Attempt:
 
         advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
         start = pb.RoundStart(
-            round=round_,
-            attempt=attempt,
+            **self._number,
             model_sha256=self.config.model_digest,
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
@@ -347,32 +347,26 @@ class Attempt:
     async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
         """As soon as there are enough shares; if some of them are inconsistent, once everybody has answered."""
 
+        inconsistent = False
+
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
-            return unmasking.enough
+            return unmasking.enough and not inconsistent
 
         try:
-            return await self._opened(unmasking, reveal, late)
+            while True:
+                await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
+                try:
+                    completed: Completed = await self._compute(unmasking.close, self._parallel)
+                except ReconstructionFailed:
+                    if inconsistent or not (unmasking.u3 & self._alive) - unmasking.received:
+                        raise
+                    inconsistent = True
+                else:
+                    self.cheats.update(completed.cheats)
+                    return completed
         finally:
             self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
-
-    async def _opened(
-        self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool], late: Late | None
-    ) -> Completed:
-        await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
-        try:
-            completed: Completed = await self._compute(unmasking.close, self._parallel)
-        except ReconstructionFailed:
-            if not (unmasking.u3 & self._alive) - unmasking.received:
-                raise
-
-            def reveal_all(who: int, message: pb.PhaseMessage) -> None:
-                unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
-
-            await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal_all, late=late))
-            completed = await self._compute(unmasking.close, self._parallel)
-        self.cheats.update(completed.cheats)
-        return completed
 
     # ------------------------------------------------------------ one phase
 
@@ -386,14 +380,8 @@ class Attempt:
             self._deadline = max(self._deadline, step.late.ends)
         self._answered = set(step.phase.received)  # nobody, unless the phase goes on
         self._waiting = set(step.expected & self._alive) - self._answered
-        expected = len(step.expected)
-        deadline_s = self._deadlines_s[name]
-        round_, attempt = self.config.round, self.config.attempt
-        self._emit(
-            PhaseStarted(
-                round=round_, attempt=attempt, phase=name, expected=expected, needed=needed, deadline_s=deadline_s
-            )
-        )
+        expected, deadline_s = len(step.expected), self._deadlines_s[name]
+        self._emit(PhaseStarted(**self._number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
         last_progress = 0.0
         too_few: TooFewClients | None = None
         ends: float | None = None
@@ -416,17 +404,9 @@ class Attempt:
                 break
             if now - last_progress >= PROGRESS_INTERVAL_S:
                 last_progress = now
-                self._emit(
-                    PhaseProgress(
-                        round=round_,
-                        attempt=attempt,
-                        phase=name,
-                        received=len(self._answered),
-                        expected=expected,
-                        needed=needed,
-                        left_s=round(left_s, 1),
-                    )
-                )
+                left, received = round(left_s, 1), len(self._answered)
+                counts = {"received": received, "expected": expected, "needed": needed}
+                self._emit(PhaseProgress(**self._number, phase=name, **counts, left_s=left))
             try:
                 # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
                 async with asyncio.timeout(min(left_s, PROGRESS_INTERVAL_S)):
@@ -437,7 +417,7 @@ class Attempt:
         assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
         seconds, received = round(time.monotonic() - began, 4), len(self._answered)
         self.figures.phase_seconds[name], self.figures.received[name] = seconds, received
-        self._emit(PhaseEnded(round=round_, attempt=attempt, phase=name, received=received, seconds=seconds))
+        self._emit(PhaseEnded(**self._number, phase=name, received=received, seconds=seconds))
         if too_few is not None:
             raise too_few
 
@@ -493,12 +473,8 @@ class Attempt:
             return
         told = self._outgoing.number[who]
         if back.received:
-            resumed = pb.Resumed(
-                round=self.config.round,
-                attempt=self.config.attempt,
-                received=self._inbox.messages[who],
-                uploaded=self._uploads.complete(who),
-            )
+            messages, uploaded = self._inbox.messages[who], self._uploads.complete(who)
+            resumed = pb.Resumed(**self._number, received=messages, uploaded=uploaded)
             self._outgoing.tell(who, codec.message(resumed=resumed))
         if back.received != told and not (back.received == told - 1 and await self._outgoing.again(who)):
             await self._leave(step, who, "can't have received what it says")
@@ -506,8 +482,7 @@ class Attempt:
         offset = self._uploads.again(who)
         if offset is not None:
             self._grant_credit(who, offset)
-        number = self.config.round, self.config.attempt
-        self._emit(ParticipantResumed(round=number[0], attempt=number[1], phase=step.name, participant=who))
+        self._emit(ParticipantResumed(**self._number, phase=step.name, participant=who))
 
     def _counts(self, who: int) -> None:
         self._outgoing.answered(who)
@@ -570,7 +545,7 @@ class Attempt:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def _grant_credit(self, participant: int, offset: int = 0) -> None:
-        credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt, offset=offset)
+        credit = pb.UploadCredit(**self._number, offset=offset)
         self._outgoing.tell(participant, codec.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
@@ -582,18 +557,10 @@ class Attempt:
         self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
-        number = self.config.round, self.config.attempt
-        self._emit(
-            ParticipantDropped(
-                round=number[0], attempt=number[1], phase=phase, participant=who, host=host, reason=reason
-            )
-        )
+        self._emit(ParticipantDropped(**self._number, phase=phase, participant=who, host=host, reason=reason))
         session = self._sessions.get(who)
         if session is not None:
             session.send(self._left_out(reason))
 
     def _left_out(self, reason: str) -> bytes:
-        end = pb.RoundEnd(
-            round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
-        )
-        return codec.message(round_end=end)
+        return codec.message(round_end=pb.RoundEnd(**self._number, completed=False, reason=f"left out: {reason}"))

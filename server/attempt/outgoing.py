@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from server.sessions import Session
 
@@ -13,12 +13,6 @@ Content = TypeVar("Content")
 
 # To hand a message to gRPC takes about 0.1 ms, and everything that is ready runs before the loop listens again.
 AT_ONCE: Final = 16
-
-
-class SessionOf(Protocol):
-    """On which session a participant is spoken to; None where it has none now."""
-
-    def get(self, participant: int) -> Session | None: ...
 
 
 class Outgoing:
@@ -32,21 +26,23 @@ class Outgoing:
         bytes: sent to each participant; what is sent again counts again.
     """
 
-    def __init__(self, sessions: SessionOf, alive: set[int], compute: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self, session_of: Callable[[int], Session | None], alive: set[int], compute: Callable[..., Awaitable[Any]]
+    ) -> None:
         """
         Args:
-            sessions: by participant.
+            session_of: on which a participant is spoken to; None where it has no session now.
             alive: who is in the attempt; the caller keeps it up to date.
             compute: runs a function in the worker thread.
         """
-        self._sessions, self._alive, self._compute = sessions, alive, compute
+        self._session_of, self._alive, self._compute = session_of, alive, compute
         self.bytes: Counter[int] = Counter()
         self.number: Counter[int] = Counter()
         self._owed: dict[int, Callable[[int], bytes]] = {}  # makes what one was told last, in the worker
 
     def tell(self, participant: int, message: bytes) -> None:
         """One serialised message to one participant, if it is still here."""
-        session = self._sessions.get(participant)
+        session = self._session_of(participant)
         if session is not None and participant in self._alive:
             session.send(message)
             self.bytes[participant] += len(message)
@@ -69,7 +65,7 @@ class Outgoing:
         """
         make = self._next(contents, lambda who: write(contents[who]))
         for who in contents:
-            if who in self._alive and self._sessions.get(who) is not None:  # else when it is back
+            if who in self._alive and self._session_of(who) is not None:  # else when it is back
                 self.tell(who, await self._compute(make, who))
 
     async def again(self, participant: int) -> bool:

@@ -91,7 +91,7 @@ def test_a_broadcast_lets_others_run() -> None:
     between: list[int] = []
 
     async def scenario() -> Outgoing:
-        outgoing = Outgoing(recorder, alive, at_once)  # type: ignore[arg-type]
+        outgoing = Outgoing(recorder.get, alive, at_once)
         sending = asyncio.create_task(outgoing.broadcast(range(200), b"hello"))
         while not sending.done():
             between.append(len(recorder.sent))
@@ -120,6 +120,6 @@ def test_own_messages_are_made_one_by_one() -> None:
         return content * 2
 
     contents = server_phases.Messages((0, 1, 2, 4), make)
-    asyncio.run(Outgoing(recorder, alive, at_once).each(contents, write))  # type: ignore[arg-type]
+    asyncio.run(Outgoing(recorder.get, alive, at_once).each(contents, write))
     assert recorder.sent == [(0, b"aa"), (1, b"bb")]
     assert made == [(0, 0), (1, 1)]

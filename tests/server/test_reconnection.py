@@ -405,10 +405,11 @@ async def test_nothing_that_was_sent_is_kept() -> None:
         return function(*arguments)
 
     heard: dict[int, list[bytes]] = {}
-    sessions: Any = SimpleNamespace(
-        get=lambda who: SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
-    )
-    outgoing = Outgoing(sessions, set(range(people)), at_once)
+
+    def session_of(who: int) -> Any:
+        return SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
+
+    outgoing = Outgoing(session_of, set(range(people)), at_once)
     contents = {who: who for who in range(people)}
     tracemalloc.start()
     await outgoing.each(contents, lambda who: who.to_bytes(4, "big") + bytes(size))
