@@ -9,7 +9,7 @@ import pytest
 
 from client.connection import open_session
 from server.study import ABORTED, ROUNDS_DONE
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder, refuses
 from wire import coordinator_pb2 as pb
 
 
@@ -111,11 +111,7 @@ async def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, t
 
         where.study._exclusions.after = held  # type: ignore[method-assign]
         for peer in peers[:3]:
-            peer.twists["share_keys"] = lambda peer, _: [
-                pb.ParticipantMessage(
-                    refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=pb.REFUSAL_CODE_LOCAL_FAILURE)
-                )
-            ]
+            peer.twists["share_keys"] = refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)
         await asyncio.gather(*(peer.connect() for peer in peers))
         playing = [asyncio.create_task(peer.play()) for peer in peers]
         where.start()

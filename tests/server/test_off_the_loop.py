@@ -14,9 +14,8 @@ import pytest
 import server.study
 from secagg import server_phases
 from server.attempt.outgoing import AT_ONCE, Outgoing
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
+from tests.support.study_in_process import PARTICIPANTS, coordinator, refuses
 from wire import codec
-from wire import coordinator_pb2 as pb
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 CALLS = ("receive", "drop", "close", "check_offer")
@@ -45,17 +44,9 @@ async def test_one_thread_for_the_core_and_none_of_it_the_loop(
     watch(monkeypatch, server.study, "check_proof", seen, "check_proof")
     watch(monkeypatch, codec, "neighbour_shares", seen, "neighbour_shares")
     watch(monkeypatch, codec.CohortKeysWriter, "write", seen, "cohort_keys")
-
-    def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-        return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
-
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        keys = identities(study_folder)
-        peers = [Peer(where, keys[0], {"advertise_keys": refuses}), Peer(where, keys[1], {"share_keys": refuses})]
-        peers += [Peer(where, key) for key in keys[2:]]
-        async with playing(peers):
-            where.start()
-            assert (await where.finish()).rounds_completed == 2
+        peers = where.peers({0: {"advertise_keys": refuses()}, 1: {"share_keys": refuses()}})
+        assert (await where.play(peers)).rounds_completed == 2
         assert [event["u3"] for event in where.of("round_completed")] == [PARTICIPANTS - 2, PARTICIPANTS]
     assert seen.pop("check_proof") == {"sessions"}
     assert {"AdvertiseKeys.drop", "ShareKeys.drop", "MaskedInputCollection.check_offer", "cohort_keys"} < set(seen)

@@ -158,9 +158,7 @@ async def rounds_with(where: Coordinator, folder: Path, acts: tuple[Any, ...]) -
         await honest(kind, content)
 
     first.say = say  # type: ignore[method-assign]
-    async with playing([first, *(Peer(where, key) for key in keys[1:])]):
-        where.start()
-        await where.finish()
+    await where.play([first, *(Peer(where, key) for key in keys[1:])])
     return first
 
 
@@ -240,9 +238,7 @@ async def test_a_proof_is_told_after_another_round_and_at_the_end(tmp_path: Path
     folder = make_folder(tmp_path / "study", name="places", rounds=rounds)
     async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
         keys = identities(folder)
-        async with playing([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])]):
-            where.start()
-            await where.finish()
+        await where.play([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])])
         assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS - 1] * rounds
         late = Peer(where, keys[0])
         await late.connect()
