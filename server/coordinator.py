@@ -165,7 +165,7 @@ def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """A call that ends with the process or with its connection is none, though gRPC reports it with a traceback."""
+    """False for a call that ended with the process or its connection, which gRPC reports with a traceback."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
@@ -187,7 +187,7 @@ async def _serve(configuration: StudyConfiguration, study: Study, journal: Journ
 
 
 async def _live() -> None:
-    """Show that the event loop turns, whoever holds the port that health is asked at."""
+    """Show that the event loop runs, even while another process holds the health port."""
     while True:
         show_life()
         await asyncio.sleep(EVERY_S)
@@ -233,7 +233,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
             run = asyncio.create_task(study.farewell.wait())  # which a signal ends as well
             with contextlib.suppress(asyncio.CancelledError):
                 await run
-        # Whoever still writes when the connection closes loses what it hasn't read, and with it that this is the end.
+        # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.
         await asyncio.sleep(LINGER_S)
         return _EXIT_CODES.get(outcome.reason, ExitCode.STUDY)
     except asyncio.CancelledError:
@@ -286,7 +286,7 @@ async def _open_enrolment(
 
 
 def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
-    """The coordinator's certificate, and whose certificates it takes.
+    """The coordinator's certificate, and the authority of the client certificates that it accepts.
 
     Args:
         with_client: demand a certificate of ``client_ca``.

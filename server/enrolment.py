@@ -1,9 +1,9 @@
-"""The enrolment service: shows the study to whoever asks, keeps requests for the authority, takes what it publishes.
+"""The enrolment service: describes the study, keeps requests for the authority, takes what the authority publishes.
 
-It listens on a port of its own, where nobody has a client certificate yet, so everything about it is bounded: the size
-of a message before it is read, the calls of one address, the requests that wait. Nothing here is believed or promised:
-requests and answers carry proofs that the coordinator can't make, and what the authority publishes is checked whole
-before anything is replaced.
+It listens on a separate port, where callers have no client certificate yet, so everything is bounded: the size of a
+message before it is read, the calls of one address, the requests that wait. The coordinator is not trusted here:
+requests and answers carry proofs that it can't make. What the authority publishes is checked completely before
+anything is replaced.
 """
 
 from __future__ import annotations
@@ -81,11 +81,13 @@ OPTIONS: Final = [
 
 
 class Challenges:
-    """Nonces that the authority signs: short-lived, good once, and no memory for those that nobody signs."""
+    """Nonces that the authority signs: short-lived, valid once, and stored only after they were used."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key, self._clock = os.urandom(32), clock
-        self._used: dict[bytes, float] = {}  # only of calls whose signature verified: nobody else can fill it
+        self._used: dict[
+            bytes, float
+        ] = {}  # only of calls whose signature verified, so that no other caller can fill it
 
     def issue(self) -> bytes:
         """A fresh nonce, 32 bytes: when, at random, and a MAC that tells it is one of ours."""
@@ -150,7 +152,7 @@ class Enrolment:
     # ------------------------------------------------------------ for joiners
 
     async def describe(self, raw: bytes, address: str) -> pb.Description:
-        """What a joiner looks at before she sends anything.
+        """What a joiner reads before it sends anything.
 
         Raises:
             CallRefused: too many calls, or another protocol version.
@@ -259,7 +261,7 @@ class Enrolment:
         """Take a package of the authority: all of it or nothing. The same one again is fine.
 
         Args:
-            nonce, signature: as for `pending`, so that nobody else can make this process hold a whole package.
+            nonce, signature: as for `pending`, so that only the authority can make this process hold a package.
 
         Raises:
             CallRefused: not the authority, a package that can't be used, or one that can't be written.

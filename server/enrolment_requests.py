@@ -1,7 +1,7 @@
 """Requests for a place or a certificate, kept on disk until the authority has seen them, and its answers.
 
-Anybody can hand in requests, so what waits is bounded: in all, for each address and for each identity. When it is full
-the oldest stay: whoever floods it keeps newcomers out for a while, but nobody's place in the queue is lost.
+Any caller can send requests, so the number that waits is bounded: in total, per address and per identity. A full queue
+keeps its oldest requests: a flood keeps new ones out for a while, but removes none.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class EnrolmentRequests:
                 self._waiting.pop(id_, None)
                 self._waiting.update(replaced)
 
-        # A caller who hangs up takes nothing back: what is said to wait must be what is on disk.
+        # A caller that hangs up cancels no write: what is reported as waiting must be on disk.
         write = asyncio.create_task(self._store.write(*statements))
         self._writes[id_] = write
         write.add_done_callback(settle)

@@ -1,6 +1,6 @@
-"""After an attempt: who isn't invited again, because it did what nobody honest does, or can't be told from one who did.
+"""After an attempt: which participants aren't invited again, because they cheated, or one of two did.
 
-Decision 0011 says who is excluded and who is set aside.
+Decision 0011 gives the rules for exclusion and for setting aside.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Exclusions:
         self._membership, self._journal, self._emit = membership, journal, emit
 
     def restore(self) -> None:
-        """After a start: exclusions and conflicts stay; who was set aside gets another chance."""
+        """After a start: exclusions and conflicts stay; participants that were set aside are invited again."""
         self._membership.excluded = self._journal.excluded()
         self._membership.note_conflicts(self._journal.conflicts())
         self._membership.blamed.update(self._journal.blamed())
 
     async def after(self, attempt: Attempt) -> None:
-        """Whoever sent what no honest participant sends, or dealt inconsistent shares, isn't invited again.
+        """Exclude participants that sent what no honest one sends, or dealt inconsistent shares.
 
-        Of a dealer and a holder that accuses it of rubbish one has cheated. Who is in more such conflicts than there
-        are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
+        If a holder accuses a dealer of rubbish, one of the two has cheated. A participant in more such conflicts than
+        there are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
         """
         membership = self._membership
         found = self._pairs(attempt.conflicts)

@@ -138,7 +138,7 @@ class HttpPort:
         return "" if self._stage == SERVING else f"the coordinator is {self._stage}"
 
     def readiness(self) -> dict[str, Any]:
-        """The body of /readyz: counts, and nobody's name."""
+        """The body of /readyz: counts, no names."""
         reason, view = self.unready(), self.metrics.view
         more = {"reason": reason} if reason else {}
         return {

@@ -1,8 +1,8 @@
 """The coordinator's memory: one SQLite file for events, attempts and results, and beside it the ledger of charges.
 
-Order is the point: an attempt is written before its first message is sent; u2, u3 and the masked sum before u3 is
-told to anyone; the charge, in the ledger, and then the unmasking request before the request is sent. After a restart an
-attempt that was under way is closed as aborted, and a charge that was written stays.
+The order matters: an attempt is written before its first message is sent; u2, u3 and the masked sum before u3 is sent
+to any participant; the charge, in the ledger, and then the unmasking request before the request is sent. After a
+restart an attempt that was under way is closed as aborted, and a charge that was written stays.
 
 The journal notes number and hash of each row of the ledger. So a ledger that was put back to an older copy, or written
 anew with all its hashes, is found when the study is served again, and by `sordino budget verify`.
@@ -127,13 +127,13 @@ class Journal:
             await self._store.write(("INSERT INTO study VALUES (1, ?, ?)", (name, document)))
 
     async def use_roster(self, roster: Roster) -> dict[bytes, int]:
-        """Before a version of the roster is used: it, and a number for everybody who is new on it.
+        """Record a version of the roster before it is used, and number its new participants.
 
         Positions change from version to version. Charges and events name a participant by this number, which is given
-        once, in the order of first appearance, and never to anybody else.
+        once, in the order of first appearance.
 
         Returns:
-            Identity -> number, of everybody who was ever on a roster of this study.
+            Identity -> number, of every participant that was ever on a roster of this study.
 
         Raises:
             StorageError: a later version was in use before, or this one with other content.
@@ -160,7 +160,7 @@ class Journal:
         return numbers
 
     def members(self) -> dict[bytes, int]:
-        """Identity -> number, of everybody who was ever on a roster of this study."""
+        """Identity -> number, of every participant that was ever on a roster of this study."""
         rows = self._store.read("SELECT number, identity FROM members")
         return {bytes(identity): number for number, identity in rows}
 
@@ -173,7 +173,7 @@ class Journal:
     async def freeze_survivors(
         self, round_: int, attempt: int, u2: frozenset[int], u3: frozenset[int], masked_sum: NDArray[Any]
     ) -> None:
-        """Before u3 is told to anyone. The sum is not copied: it must stay as it is until this returns."""
+        """Before u3 is sent to any participant. The sum is not copied: it must not change until this returns."""
         await self._store.write(
             (
                 "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?",
@@ -214,7 +214,7 @@ class Journal:
         await self._store.write(("INSERT OR IGNORE INTO excluded VALUES (?, ?)", (participant, reason)))
 
     async def note_conflicts(self, conflicts: list[tuple[int, int]]) -> None:
-        """Dealer and holder, of whom one has cheated: over several attempts they may show which."""
+        """Pairs (dealer, holder), one of which has cheated: over several attempts they may show which."""
         if conflicts:
             sql = "INSERT OR IGNORE INTO conflicts (dealer, holder) VALUES (?, ?)"
             await self._store.write(*((sql, pair) for pair in conflicts))
@@ -316,7 +316,7 @@ def read_study(state: Path) -> bytes | None:
 
 
 def read_members(state: Path) -> dict[int, bytes]:
-    """Number -> identity, of everybody who was ever on a roster of the study of a state file."""
+    """Number -> identity, of every participant that was ever on a roster of a state file's study."""
     with _reading(state) as connection:
         rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
     return {number: bytes(identity) for number, identity in rows}

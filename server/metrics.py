@@ -1,7 +1,7 @@
-"""What Prometheus is told of a study: counts, times, bytes and what was spent; docs/monitoring.md explains each.
+"""The metrics of a study for Prometheus: counts, times, bytes and what was spent; docs/monitoring.md explains each.
 
-Most of it is folded from the study's events, as they come; the rest is read when somebody asks. No label holds an
-identity, a number of a participant, a host, or text that a peer wrote, and every label's values are fixed beforehand.
+Most are folded from the study's events, as they come; the rest is read at each request. No label holds an identity, a
+number of a participant, a host, or text that a peer wrote, and the values of every label are fixed beforehand.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def _live(study: Study) -> dict[str, float]:
 
 
 def _expiry(certificate: Path) -> float:
-    """Seconds since 1970; 0 where the file can't be read, which whoever opens the port says."""
+    """Seconds since 1970; 0 where the file can't be read, which is reported when the port is opened."""
     try:
         return load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError):

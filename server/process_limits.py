@@ -6,8 +6,8 @@ because its ledger can't be opened.
 An attempt with n participants holds n^2 shares and commitments for a while, hundreds of thousands of small objects and
 messages of 100 KB. Python's collector would walk through all of them at some moment, with every thread stopped for
 0.1 s and more at n = 200, to find nothing: they go by their reference counts. So it walks between attempts, and in the
-midst of one only for the sake of refused calls: those leave cycles (gRPC's contexts, exceptions with their frames), and
-anybody who can reach the port can make them.
+midst of one only because of refused calls: those leave cycles (gRPC's contexts, exceptions with their frames), and
+anyone who reaches the port can make them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def settle() -> None:
 
 
 def tidy() -> None:
-    """Between attempts, when nobody waits: collect cycles, and return free memory to the system."""
+    """Between attempts: collect cycles, and return free memory to the system."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         _libc().malloc_trim(0)
@@ -104,7 +104,7 @@ def share_out(participants: int, files: int, *, enrolment: bool) -> tuple[int, i
         Connections at the same time on the session port, and on the port for enrolment.
     """
     room = max(2, files - OWN_FILES)
-    # As many as if nobody shared one, and again: a connection that broke off stays until somebody notices.
+    # Twice one for each participant: a broken connection stays open until that is noticed.
     wanted = min(2 * participants + 64, _MOST_SESSION_CONNECTIONS)
     strangers = min(ENROLMENT_CONNECTIONS, max(1, room // 4)) if enrolment else 0
     return max(1, min(wanted, room - strangers)), strangers
@@ -127,7 +127,7 @@ def raise_limit(participants: int) -> int:
 
 
 def connection_options(most: int) -> list[tuple[str, Any]]:
-    """gRPC options of a server that takes so many connections."""
+    """gRPC options of a server that takes at most this many connections."""
     return [
         ("grpc.max_allowed_incoming_connections", most),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),

@@ -39,7 +39,7 @@ HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
 HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())
 
-# One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
+# From an error to the status for the peer, which gets a bland sentence; the log has the detail.
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
     UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
@@ -181,7 +181,7 @@ async def _read(study: Study, session: Session, context: grpc.aio.ServicerContex
 
 def _receive(study: Study, session: Session, raw: bytes) -> None:
     study.sessions.traffic.control_received += len(raw)
-    if session.closed:  # its position may be somebody else's by now
+    if session.closed:  # its position may belong to another participant by now
         raise SessionRefused("the session is over")
     largest = study.sessions.most_message_bytes
     if largest is not None and len(raw) > largest:  # before it is parsed

@@ -99,11 +99,11 @@ class Study:
         """
         Args:
             signed: the roster to begin with.
-            roster_files: looked at between attempts: somebody may have put a later roster there by hand.
+            roster_files: read between attempts: an operator may have put a later roster there.
             on_event: is given every event, on the event loop: must not block.
             between_attempts: is called when no attempt is under way, for what would disturb one.
             transcripts: where finished rounds are put on record; None keeps no transcripts.
-            cohorts_are_public: transcripts are or were published, so that a lottery hides nobody's participation.
+            cohorts_are_public: transcripts are or were published, so that a lottery hides no participation.
         """
         self._transcripts, self._between_attempts = transcripts, between_attempts
         self._configuration, self._document = configuration, document
@@ -163,7 +163,7 @@ class Study:
     # ------------------------------------------------------------ for the service
 
     def welcome(self, session: Session) -> pb.Welcome:
-        """What a new session is told."""
+        """The first message of a new session."""
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
@@ -174,7 +174,7 @@ class Study:
         )
 
     def limits(self) -> list[tuple[str, int]]:
-        """gRPC options that bound what peers can make this process hold, before any of them has proved who it is.
+        """gRPC options that bound what peers can make this process hold, before any of them has proved its identity.
 
         The largest honest control message grows with the number of neighbours; chunks of vectors have one size.
         """
@@ -263,7 +263,7 @@ class Study:
 
     def _session_lost(self, session: Session, reason: str) -> None:
         if self._finished:
-            return  # they were told to go
+            return  # they have received StudyEnd
         number = self._membership.number(session.participant)
         self._emit(ParticipantLost(participant=number, host=session.host, reason=reason))
         if self._attempt is not None:
@@ -298,10 +298,10 @@ class Study:
         """All rounds that are left.
 
         Args:
-            address, http_address: HOST:PORT of the session port and of the port for metrics, for those who listen.
+            address, http_address: HOST:PORT of the session port and of the port for metrics, for the first event.
 
         Raises:
-            asyncio.CancelledError: the study was told to stop; the current attempt is closed first.
+            asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """
         began = time.monotonic()
         started = study_started(self._configuration, self._document, self._parameters, self._membership)
@@ -363,12 +363,12 @@ class Study:
     # ------------------------------------------------------------ the roster
 
     def has_identity(self, identity: bytes) -> bool:
-        """Whether somebody is on the roster in use."""
+        """Whether an identity is on the roster in use."""
         return identity in self._membership.roster.positions
 
     @property
     def terms(self) -> StudyDocument:
-        """What the study is, as everybody is told."""
+        """The study document, as participants get it."""
         return self._document
 
     @property
@@ -424,8 +424,8 @@ class Study:
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
-        del model_bytes  # a large one goes as soon as everybody has it
-        # Whoever left while the model was serialised would be waited for until the first deadline.
+        del model_bytes  # so that a large one is freed as soon as all have it
+        # Without those that left while the model was serialised: the first phase would wait for them.
         cohort &= self.sessions.ready()
         attempt = Attempt(
             replace(config, model_digest=self._model_sha256),
@@ -441,7 +441,7 @@ class Study:
             self._membership.signed.sha256,
             self._configuration.deadlines.resume_s,
         )
-        self._attempt = attempt  # from here on it is told of sessions that end
+        self._attempt = attempt  # from here on it hears of sessions that end
         aborted = ""
         try:
             await self._journal.begin_attempt(round_, attempt_number)
@@ -462,7 +462,7 @@ class Study:
             )
             aborted = f"aborted: {error.phase}"
         finally:
-            self._attempt = None  # whoever comes back from here on is told at once that it is over
+            self._attempt = None  # a participant that returns from here on hears at once that it is over
             self._returns.after(attempt, completed=False)
         if aborted:
             await self._exclusions.after(attempt)
@@ -476,7 +476,7 @@ class Study:
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen
-        self._documents.pop(self._model_sha256, None)  # whoever is in the sum has fetched it
+        self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
         await self._journal.freeze_survivors(config.round, config.attempt, u2, u3, masked_sum)
 
     async def _charge(self, config: RoundConfig, unmasking: Unmasking, request: bytes) -> None:
@@ -567,7 +567,7 @@ class Study:
         await outgoing.broadcast(cohort, codec.message(round_end=end))
 
     def _emit_numbered(self, event: Event) -> None:
-        """What an attempt tells, which knows participants by their position in its roster."""
+        """Emit an event of an attempt, which names participants by their position in its roster."""
         if isinstance(event, ParticipantDropped | ParticipantResumed):
             event = replace(event, participant=self._membership.number(event.participant))
         self._emit(event)

@@ -242,9 +242,10 @@ class PrivacyTable(Table):
     )
 
     def coding(self, layers: Sequence[int], clip: float) -> dict[str, Any]:
-        """Arguments of `wire.study.plan_study` for a model whose arrays hold so many values.
+        """Arguments of `wire.study.plan_study` for a model.
 
         Args:
+            layers: number of values of each array.
             clip: as `learning.make_task.clip_of` settles it.
         """
         from wire.study import coding

@@ -1,8 +1,8 @@
 """One attempt of a round: drives the protocol core through its phases against real sessions and clocks.
 
 Everything that arrives goes through one inbox and is handled in order; arithmetic runs in the worker thread, never on
-the event loop. A phase ends as soon as everybody it waits for has answered or left, at the latest at its
-deadline. Too few, and the attempt aborts with nothing revealed.
+the event loop. A phase ends as soon as all expected participants have answered or left, at the latest at its
+deadline. With too few the attempt aborts and nothing is revealed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROGRESS_INTERVAL_S = 0.5
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 Emit = Callable[[Event], None]
-Proof = tuple[frozenset[bytes], bytes]  # whom a survivor proof is for, by identity, and that message
+Proof = tuple[frozenset[bytes], bytes]  # identities that a survivor proof is for, and the message
 
 
 # Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
@@ -97,7 +97,7 @@ class Attempt:
             cohort: participants to invite, all with a session.
             deadlines_s: seconds for each phase by its name.
             parallel: threads for the masks of an unmasking.
-            freeze: awaited before u3 is told to anyone.
+            freeze: awaited before u3 is sent to any participant.
             charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
             resume_s: how long a participant whose connection broke keeps its place.
@@ -115,23 +115,23 @@ class Attempt:
         self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._over = False
         self._phase_name = ADVERTISE_KEYS
-        self._waiting: set[int] = set()  # of the phase under way: who may still answer
-        self._answered: set[int] = set()  # and whose answer counts
+        self._waiting: set[int] = set()  # of the phase under way: may still answer
+        self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
         parameters = config.parameters
         size = packed_size(parameters.dim, parameters.bits)
         credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
         self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()
-        self.proof: Proof | None = None  # once there is a sum that somebody who was charged isn't in
-        self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
+        self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
+        self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does
         self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated
         self.starved: frozenset[int] = frozenset()  # dealers who ended the attempt by that, if they did
 
     # ------------------------------------------------------------ from the service
 
     def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
-        """A phase message of this attempt arrived, in so many bytes."""
+        """A phase message of this attempt arrived; ``size`` in bytes."""
         if self._takes(session):
             said = Said(message.WhichOneof("message"), message.SerializeToString())
             self._inbox.put_message(session.participant, said, size)
@@ -201,7 +201,7 @@ class Attempt:
         if self._over:
             raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        vector = cast(bytes, packed)  # a bytearray of which nobody else has a reference: a copy would cost its size
+        vector = cast(bytes, packed)  # a bytearray without other references; not copied, to save memory
         self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
         if not await done:
             raise UploadRefused("the vector was not taken")
@@ -270,8 +270,8 @@ class Attempt:
         masked, shares = await self._compute(share.close)
 
         await self._outgoing.each(shares, lambda one: codec.neighbour_shares(round_, attempt, one))
-        # The ciphertexts hold both kinds of share: they go once everybody has answered, for until then somebody may
-        # come back who lacks hers (decision 0012), and so do the paths.
+        # The ciphertexts hold both kinds of share. They are freed, with the paths, once all have answered: until then a
+        # participant may return that lacks its own (decision 0012).
         del shares
         await self._collect(
             Step(
@@ -303,7 +303,7 @@ class Attempt:
     async def _signed(
         self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivors: SurvivorSets
     ) -> tuple[Unmasking, Late]:
-        """The sets signed by enough, charged, and shares asked for; and what becomes of those who sign later."""
+        """Collect enough signatures over the sets, charge, request shares; returns also how to handle late signers."""
         round_, attempt = self.config.round, self.config.attempt
         ends = time.monotonic() + self._deadlines_s[CONSISTENCY_CHECK]
 
@@ -334,7 +334,7 @@ class Attempt:
             await ask(await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency)))
 
         await ask(requests)
-        # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
+        # A charged participant that isn't in this sum may take its charge back: no other sum can be opened now.
         proof = codec.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
         outside = sorted(unmasking.u2 - unmasking.u3)
         self.proof = frozenset(map(self.config.roster.identity, outside)), proof
@@ -345,7 +345,7 @@ class Attempt:
         return unmasking, Late(CONSISTENCY_CHECK, admit, ends)
 
     async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
-        """As soon as there are enough shares; if some of them are inconsistent, once everybody has answered."""
+        """Open the sum with enough shares; if some are inconsistent, once all have answered."""
 
         inconsistent = False
 
@@ -371,14 +371,14 @@ class Attempt:
     # ------------------------------------------------------------ one phase
 
     async def _collect(self, step: Step) -> None:
-        """Wait until everybody has answered or left, enough have, too few can, or the deadline is over."""
+        """Wait until all have answered or left, enough have answered, too few still can, or the deadline has passed."""
         name, needed = step.name, step.needed
         self._phase_name = name
         began = time.monotonic()
         self._deadline = began + self._deadlines_s[name]
         if step.late is not None:
             self._deadline = max(self._deadline, step.late.ends)
-        self._answered = set(step.phase.received)  # nobody, unless the phase goes on
+        self._answered = set(step.phase.received)  # empty, unless the phase continues
         self._waiting = set(step.expected & self._alive) - self._answered
         expected, deadline_s = len(step.expected), self._deadlines_s[name]
         self._emit(PhaseStarted(**self._number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
@@ -394,7 +394,7 @@ class Attempt:
                     break
             possible = len(self._answered) + len(self._waiting)
             if possible < needed:
-                # Waiting longer helps nobody, and those who could still answer are not to blame.
+                # Waiting longer is useless, and participants that could still answer are not to blame.
                 too_few = TooFewClients(name, possible, needed)
                 break
             left_s = self._deadline - now
@@ -457,7 +457,7 @@ class Attempt:
             else:
                 self._counts(who)
         except (InvalidMessage, MalformedMessage) as error:
-            # No honest participant sends such a message, whatever it was told, and nobody else speaks in its name.
+            # No honest participant sends such a message, whatever it received, and no one else can send in its name.
             reason = getattr(error, "reason", None) or str(error)
             self.cheats[who] = f"{name or step.name}: {reason}"
             await self._leave(step, who, reason)
@@ -465,7 +465,7 @@ class Attempt:
             await self._leave(step, who, getattr(error, "reason", None) or str(error))
 
     async def _resume(self, step: Step, who: int, back: Back) -> None:
-        """Its turn has come: it is told how much of it has arrived, and what it lacks again."""
+        """Handle a return in its turn: say how much has arrived, and send again what the participant lacks."""
         if who not in self._alive:
             back.session.send(self._left_out("its place was given up"))
             return
