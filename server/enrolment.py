@@ -98,11 +98,7 @@ class Challenges:
         return hmac.digest(self._key, head, "sha256")[:_NONCE_MAC]
 
     def check(self, nonce: bytes, signature: bytes, study: str, authority_public: bytes) -> None:
-        """Whether the authority signed this nonce just now, for the first time.
-
-        Raises:
-            CallRefused: it didn't.
-        """
+        """Whether the authority signed this nonce just now, for the first time. Raises `CallRefused`: it didn't."""
         now, head = self._clock(), nonce[: _NONCE_TIME + _NONCE_RANDOM]
         age_s = now - int.from_bytes(head[:_NONCE_TIME], "big") / 1000
         if not hmac.compare_digest(nonce, head + self._mac(head)) or not -1 <= age_s <= NONCE_VALID_S:

@@ -62,11 +62,7 @@ class RosterFile:
 
     @classmethod
     def of(cls, configuration: StudyConfiguration) -> RosterFile:
-        """Those that study.toml names.
-
-        Raises:
-            ConfigurationError: the authority's public key can't be used.
-        """
+        """Those that study.toml names. Raises `ConfigurationError`: the authority's public key can't be used."""
         table = configuration.coordinator
         return cls(
             table.roster,

@@ -211,11 +211,7 @@ class Study:
             self._attempt.count_download(session.participant, size)
 
     async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        """A signature is to open this identity's session.
-
-        Raises:
-            SessionRefused: it doesn't verify.
-        """
+        """A signature is to open this identity's session. Raises `SessionRefused`: it doesn't verify."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 

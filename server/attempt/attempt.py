@@ -359,7 +359,9 @@ class Attempt:
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._parallel)
                 except ReconstructionFailed:
-                    if inconsistent or not (unmasking.u3 & self._alive) - unmasking.received:
+                    if inconsistent:
+                        raise
+                    if not (unmasking.u3 & self._alive) - unmasking.received:
                         raise
                     inconsistent = True
                 else:

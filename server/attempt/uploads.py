@@ -70,11 +70,7 @@ class Uploads:
     _in_use: int = 0
 
     def offer(self, participant: int, sha256: bytes, signature: bytes) -> None:
-        """Queue a checked offer for a credit.
-
-        Raises:
-            UploadRefused: this participant has offered before.
-        """
+        """Queue a checked offer for a credit. Raises `UploadRefused`: this participant has offered before."""
         if participant in self._offers:
             raise UploadRefused("a vector was offered before in this attempt")
         offer = Offer(participant, sha256, signature)
