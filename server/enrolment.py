@@ -20,11 +20,13 @@ from typing import Any, Final
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
+from grpc import StatusCode
 
 from runtime.durable import StorageError
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
+from server.membership import check_later_roster
 from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, PeerRates, address_of
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
@@ -46,7 +48,7 @@ from wire.authority_statements import (
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
-from wire.study import check_roster_fits, read_draws
+from wire.study import read_draws
 from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
 
 log = structlog.get_logger()
@@ -85,9 +87,7 @@ class Challenges:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key, self._clock = os.urandom(32), clock
-        self._used: dict[
-            bytes, float
-        ] = {}  # only of calls whose signature verified, so that no other caller can fill it
+        self._used: dict[bytes, float] = {}  # only nonces with a valid signature: other callers can't fill it
 
     def issue(self) -> bytes:
         """A fresh nonce, 32 bytes: when, at random, and a MAC that tells it is one of ours."""
@@ -102,14 +102,12 @@ class Challenges:
         now, head = self._clock(), nonce[: _NONCE_TIME + _NONCE_RANDOM]
         age_s = now - int.from_bytes(head[:_NONCE_TIME], "big") / 1000
         if not hmac.compare_digest(nonce, head + self._mac(head)) or not -1 <= age_s <= NONCE_VALID_S:
-            raise CallRefused(
-                grpc.StatusCode.UNAUTHENTICATED, "the challenge is too old, or was not made here: ask again"
-            )
+            raise CallRefused(StatusCode.UNAUTHENTICATED, "the challenge is too old, or was not made here: ask again")
         if not verify_signature(authority_public, signature, pending_statement(study, nonce)):
-            raise CallRefused(grpc.StatusCode.PERMISSION_DENIED, "only the study's authority may do this")
+            raise CallRefused(StatusCode.PERMISSION_DENIED, "only the study's authority may do this")
         self._used = {one: since for one, since in self._used.items() if now - since <= NONCE_VALID_S + 1}
         if nonce in self._used:
-            raise CallRefused(grpc.StatusCode.UNAUTHENTICATED, "the challenge was used before: ask again")
+            raise CallRefused(StatusCode.UNAUTHENTICATED, "the challenge was used before: ask again")
         self._used[nonce] = now
 
 
@@ -157,7 +155,7 @@ class Enrolment:
         version = _parse(pb.DescribeRequest, raw).protocol_version
         if version != PROTOCOL_VERSION:
             raise CallRefused(
-                grpc.StatusCode.FAILED_PRECONDITION,
+                StatusCode.FAILED_PRECONDITION,
                 f"this coordinator speaks protocol version {PROTOCOL_VERSION}, you speak {version}: install the same "
                 "version of sordino on both sides",
             )
@@ -171,15 +169,15 @@ class Enrolment:
         """
         self._count(address)
         if len(raw) > LARGEST_REQUEST + 16:
-            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes")
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes")
         data = _parse(pb.EnrolRequest, raw).request
         try:
             signed = await asyncio.to_thread(read_request, data)
         except InvalidRequest as error:
-            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
         request = signed.request
         if request.study != self._study.terms.study:
-            raise CallRefused(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
+            raise CallRefused(StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
         try:
             if self._requests.waits(signed.id):
                 await self._requests.written(signed.id)
@@ -193,21 +191,19 @@ class Enrolment:
                 )
             if request.at > time.time() + CLOCK_AHEAD_S:
                 raise CallRefused(
-                    grpc.StatusCode.FAILED_PRECONDITION,
+                    StatusCode.FAILED_PRECONDITION,
                     f"the request is of {_shown(request.at)}, the coordinator's clock says {_shown(time.time())}: one "
                     "of the two clocks is wrong",
                 )
             if not self._new.allow(address):
-                raise CallRefused(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests from your address: wait a while"
-                )
+                raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, "too many requests from your address: wait a while")
             await self._requests.add(signed, address)
         except QueueFull as error:
-            raise CallRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         except StorageError as error:
             log.error("a request can't be written down", reason=str(error))
             raise CallRefused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, "the coordinator can't write requests down now: try again later"
+                StatusCode.RESOURCE_EXHAUSTED, "the coordinator can't write requests down now: try again later"
             ) from error
         log.info("a request waits for the authority", kind=request.kind, identity=request.identity.hex()[:12])
         return pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING)
@@ -226,7 +222,7 @@ class Enrolment:
 
     def _count(self, address: str) -> None:
         if not self._calls.allow(address):
-            raise CallRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls from your address: wait a moment")
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, "too many calls from your address: wait a moment")
 
     # ------------------------------------------------------------ for the authority
 
@@ -272,12 +268,12 @@ class Enrolment:
                     async for chunk in chunks:
                         data += unframe(chunk)
                         if len(data) > LARGEST_PACKAGE:
-                            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, "the package is larger than any may be")
+                            raise CallRefused(StatusCode.INVALID_ARGUMENT, "the package is larger than any may be")
                 package, roster, answers = await asyncio.to_thread(self._check_package, bytes(data))
             except TimeoutError as error:
-                raise CallRefused(grpc.StatusCode.DEADLINE_EXCEEDED, "the package didn't come in time") from error
+                raise CallRefused(StatusCode.DEADLINE_EXCEEDED, "the package didn't come in time") from error
             except (InvalidChunk, InvalidPackage, InvalidRoster, InvalidAnswer) as error:
-                raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+                raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
             try:
                 if roster.version > self._files.newest.version:
                     await _to_the_end(self._files.publish, roster, package.roster_file, package.lottery_file)
@@ -285,7 +281,7 @@ class Enrolment:
             except (OSError, StorageError) as error:
                 log.error("what the authority published can't be written", reason=str(error))
                 raise CallRefused(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    StatusCode.RESOURCE_EXHAUSTED,
                     "the coordinator can't write the package: make room on its disk, then publish it again",
                 ) from error
             if roster.version > self._study.roster_version:
@@ -304,12 +300,7 @@ class Enrolment:
         if roster.version == newest.version and roster.digest() != newest.digest():
             raise InvalidRoster(f"another version {roster.version} of the roster is here already: sign a later one")
         plan = self._study.terms.plan
-        check_roster_fits(plan, roster)
-        largest = roster.largest_host()
-        if largest > plan.colluders and not self._one_machine:
-            raise InvalidRoster(
-                f"one host would run {largest} participants, but only A = {plan.colluders} are assumed to collude"
-            )
+        check_later_roster(plan, roster, one_machine=self._one_machine)
         if roster.version > newest.version:
             read_draws(roster, package.lottery_file, plan)
         answers = [(verify_answer(one, self._authority_public), one) for one in package.answers]
@@ -344,7 +335,7 @@ def _parse(kind: Any, raw: bytes) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol") from error
+        raise CallRefused(StatusCode.INVALID_ARGUMENT, "not a message of this protocol") from error
 
 
 # ---------------------------------------------------------------- gRPC

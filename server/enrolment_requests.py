@@ -33,6 +33,15 @@ CREATE TABLE requests (
 ) WITHOUT ROWID
 """
 
+_ANSWER: Final = """
+INSERT INTO requests VALUES (?, ?, x'', '', x'', ?)
+ON CONFLICT (id) DO UPDATE SET number = excluded.number, data = x'', answer = excluded.answer
+"""
+_FORGET: Final = """
+DELETE FROM requests WHERE answer IS NOT NULL
+AND number <= (SELECT number FROM requests WHERE answer IS NOT NULL ORDER BY number DESC LIMIT 1 OFFSET ?)
+"""
+
 
 class QueueFull(Exception):
     """No further request is taken for now; one sentence."""
@@ -120,12 +129,8 @@ class EnrolmentRequests:
         replaced = {other: self._waiting.pop(other) for other in older}
         self._waiting[id_] = _Waiting(identity, address, signed.data)
         statements: list[Statement] = [("DELETE FROM requests WHERE id = ?", (other,)) for other in older]
-        statements.append(
-            (
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, NULL) ON CONFLICT (id) DO NOTHING",
-                (id_, self._number, identity, address, signed.data),
-            )
-        )
+        insert = "INSERT INTO requests VALUES (?, ?, ?, ?, ?, NULL) ON CONFLICT (id) DO NOTHING"
+        statements.append((insert, (id_, self._number, identity, address, signed.data)))
 
         def settle(write: asyncio.Task[None]) -> None:
             if self._writes.get(id_) is write:
@@ -149,21 +154,8 @@ class EnrolmentRequests:
         statements: list[Statement] = []
         for answer, data in answers:
             self._number += 1
-            statements.append(
-                (
-                    "INSERT INTO requests VALUES (?, ?, x'', '', x'', ?) ON CONFLICT (id) DO UPDATE SET "
-                    "number = excluded.number, data = x'', answer = excluded.answer",
-                    (answer.request_id, self._number, data),
-                )
-            )
-        statements.append(
-            (
-                "DELETE FROM requests WHERE answer IS NOT NULL AND number <= (SELECT number FROM requests "
-                "WHERE answer IS NOT NULL ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                (MOST_ANSWERED,),
-            )
-        )
-        await self._store.write(*statements)
+            statements.append((_ANSWER, (answer.request_id, self._number, data)))
+        await self._store.write(*statements, (_FORGET, (MOST_ANSWERED,)))
         for answer, _ in answers:
             self._waiting.pop(answer.request_id, None)
 

@@ -174,12 +174,9 @@ class Journal:
         self, round_: int, attempt: int, u2: frozenset[int], u3: frozenset[int], masked_sum: NDArray[Any]
     ) -> None:
         """Before u3 is sent to any participant. The sum is not copied: it must not change until this returns."""
-        await self._store.write(
-            (
-                "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?",
-                (json.dumps(sorted(u2)), json.dumps(sorted(u3)), masked_sum.data, round_, attempt),
-            )
-        )
+        sql = "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?"
+        sets = json.dumps(sorted(u2)), json.dumps(sorted(u3))
+        await self._store.write((sql, (*sets, masked_sum.data, round_, attempt)))
 
     async def charge(self, entry: LedgerEntry, unmasking_request: bytes) -> Row:
         """Before the first unmasking request is sent: the cost, and then the signatures over the sets it is sent for.
@@ -187,14 +184,8 @@ class Journal:
         A crash between the two leaves a charge for a request that was never sent; it stays.
         """
         row = await asyncio.wrap_future(self.ledger.append(entry))
-        sql, values = _note(row)
-        await self._store.write(
-            (sql, values),
-            (
-                "UPDATE attempts SET unmasking_request = ? WHERE round = ? AND attempt = ?",
-                (unmasking_request, entry.round, entry.attempt),
-            ),
-        )
+        sql = "UPDATE attempts SET unmasking_request = ? WHERE round = ? AND attempt = ?"
+        await self._store.write(_note(row), (sql, (unmasking_request, entry.round, entry.attempt)))
         return row
 
     async def end_attempt(self, round_: int, attempt: int, outcome: str) -> None:

@@ -55,6 +55,16 @@ def as_few_as_explain(conflicts: Mapping[int, frozenset[int]], blamed: Collectio
     return found
 
 
+def check_later_roster(plan: Plan, roster: Roster, *, one_machine: bool) -> None:
+    """Raises `InvalidRoster`: it doesn't fit the plan, or one host would hold more participants than may collude."""
+    check_roster_fits(plan, roster)
+    largest = roster.largest_host()
+    if largest > plan.colluders and not one_machine:
+        raise InvalidRoster(
+            f"one host would run {largest} participants, but only A = {plan.colluders} are assumed to collude"
+        )
+
+
 class Membership:
     """The roster in use. It changes between attempts only."""
 
@@ -170,12 +180,7 @@ class Membership:
             raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
         if roster.version <= newest.version:
             raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
-        check_roster_fits(self._plan, roster)
-        largest = roster.largest_host()
-        if largest > self._plan.colluders and not self._one_machine:
-            raise InvalidRoster(
-                f"one host would run {largest} participants, but only A = {self._plan.colluders} are assumed to collude"
-            )
+        check_later_roster(self._plan, roster, one_machine=self._one_machine)
         self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
 
     def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
