@@ -40,7 +40,7 @@ CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
 
 
 def roster_of(*people: int, version: int = 1) -> SignedRoster:
-    """These, in this order; nobody looks at the signature here."""
+    """These participants, in this order; the signature isn't checked here."""
     entries = tuple(RosterEntry(one.to_bytes(32, "big"), f"host-{one}") for one in people)
     return SignedRoster(Roster("s", version, entries), b"")
 
@@ -51,7 +51,7 @@ def numbers(*people: int) -> dict[bytes, int]:
 
 
 def test_conflicts_follow_the_participant_and_not_its_position() -> None:
-    """Somebody joins in front of everybody. A naive count by position would name whoever stands there now."""
+    """A participant joins at the first position. A naive count by position would name the wrong participant."""
     membership = Membership(plan(7), roster_of(*range(1, 8)), bytes(32), one_machine=False)
     membership.use(membership.signed, numbers(*range(1, 8)))
     membership.note_conflicts([(103, 105)])
@@ -95,7 +95,7 @@ def rubbish_for(*receivers: int) -> dict[tuple[str, int], Any]:
 
 
 def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
-    """The last phase, after so many replies, and the sum if it opened."""
+    """The last phase, after this many replies, and the sum if it opened."""
     attempt = Attempt(CONFIG, Script(deadline={UNMASKING: replies}), server=server, tamper=rubbish_for(*spoilt))
     completed = None
     with contextlib.suppress(TooFewClients):
@@ -106,7 +106,7 @@ def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Compl
 @pytest.mark.parametrize(
     ("replies", "spoilt", "starved"),
     [
-        (5, (), set()),  # nobody says a thing: they are gone
+        (5, (), set()),  # no reports: the others are gone
         (1, (), set()),
         (5, (0,), set()),  # with the share that is missing there would be five
         (5, (0, 1), set()),

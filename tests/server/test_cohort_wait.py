@@ -18,7 +18,7 @@ ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{numbe
 
 
 def reason(sessions: Sessions) -> str:
-    """The one that an aborted attempt is told with."""
+    """The reason in the event of an aborted attempt."""
     events: list[Any] = []
     stub: Any = SimpleNamespace(
         sessions=sessions,
@@ -56,7 +56,7 @@ def test_absence_is_absence(sessions: Sessions) -> None:
 
 
 def test_who_came_and_left_at_once_is_counted(sessions: Sessions) -> None:
-    """Whoever refuses the terms says why where it runs, and nobody looks there while absence is blamed."""
+    """A participant that refuses the terms gives its reason in its own log; the message must point there."""
     for _ in range(3):  # one that comes back is one
         for entry in ROSTER.entries:
             sessions.lost(sessions.open(entry.identity), "connection closed")

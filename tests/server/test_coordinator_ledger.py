@@ -210,7 +210,7 @@ Damage = Callable[[Path], None]  # of a state file or of what lies beside it
 
 
 def rewritten(change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> Damage:
-    """As somebody who knows this code: all hashes anew, and the file beside the ledger too."""
+    """As an attacker that knows this code: all hashes are new, and the file beside the ledger too."""
     return lambda state: rewrite(state, change)
 
 
@@ -301,7 +301,7 @@ async def test_a_ledger_that_does_not_fit_its_journal(study_folder: Path, state:
 
 
 async def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_path: Path) -> None:
-    """After the first round somebody keeps ledger and head file, and puts both back after the second."""
+    """Ledger and head file are copied after the first round and put back after the second."""
     state, kept = tmp_path / "state.sqlite", tmp_path / "kept"
 
     def keep(event: Event) -> None:

@@ -159,7 +159,7 @@ async def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
 async def test_the_same_request_again_waits_for_the_first_ones_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is told that its request waits, and a full disk then takes that back."""
+    """Else the answer says that the request waits, although a full disk then loses it."""
     async with port(tmp_path) as where:
         store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))
         full = asyncio.Event()

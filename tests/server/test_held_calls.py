@@ -1,4 +1,4 @@
-"""Calls that are begun and never go on, and connections that never say anything, keep nobody out."""
+"""Calls that never continue, and connections that stay silent, keep no other caller out."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_call_to_enrol_without_its_message_ends(tmp_path: Path, method: 
 
 
 async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More calls than the port ever takes; without a bound for each address nobody else would be answered."""
+    """More calls than the port ever takes; without a bound for each address no other caller would be answered."""
     monkeypatch.setattr(enrolment, "MOST_CALLS", 100)
     seen: list[str] = []
 

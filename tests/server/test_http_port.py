@@ -98,7 +98,7 @@ async def test_what_it_answers_and_what_not(study_folder: Path) -> None:
 
 
 async def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence, headers that never end, and answers that nobody reads: each connection ends, and the port goes on."""
+    """Silence, headers without end, and unread answers: each connection ends, and the port continues."""
     monkeypatch.setattr(server.http_port, "CONNECTION_S", 0.6)
     async with bare_port(study_folder) as (port, connect):
         opened = [await connect() for _ in range(MOST_CONNECTIONS)]
@@ -142,7 +142,7 @@ async def test_one_request_a_connection_however_many_are_sent(study_folder: Path
 
 
 async def test_strangers_are_accepted_at_a_pace(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes back at once waits in the kernel: the coordinator's loop is spared what is beyond the pace."""
+    """Connections beyond the rate wait in the kernel, and cost the coordinator's loop nothing."""
     monkeypatch.setattr(server.http_port, "CONNECTIONS_A_SECOND", 20.0)
     monkeypatch.setattr(server.http_port, "BURST", 5)
     answered = [0]

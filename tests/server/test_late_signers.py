@@ -1,4 +1,4 @@
-"""Participants that are slow to sign the survivor sets, or never do: nobody who has signed waits for them."""
+"""Participants that are slow to sign the survivor sets, or never do: the others don't wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a study: the study's own figures, fixed labels, and nobody's identity."""
+"""The metrics of a study: its own figures, fixed labels, no identity."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, seen: dict[str
 async def test_one_thread_for_the_core_and_none_of_it_the_loop(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one that leaves in each of the first phases, so that the core is told of it."""
+    """With one that leaves in each of the first phases, so that the core hears of it."""
     seen: dict[str, set[str]] = {}
     for phase in PHASES:
         kind = getattr(server_phases, phase)
@@ -97,7 +97,7 @@ def test_a_broadcast_lets_others_run() -> None:
 
 
 def test_own_messages_are_made_one_by_one() -> None:
-    """Each only when it is its turn, and none for whoever has left: all at once could fill the memory."""
+    """Each in its turn, and none for a participant that has left: all at once could fill the memory."""
     recorder, alive = Recorder(), {0, 1, 2}
     made: list[tuple[int, int]] = []  # for whom, and how many were sent by then
 

@@ -44,7 +44,7 @@ def opening(key: IdentityKey, **changes: Any) -> pb.Open:
 
 
 def unknown_field(size: int) -> bytes:
-    """A field of so many bytes in all that no message has."""
+    """An unknown field of ``size`` bytes in all."""
     content = size - 4  # two bytes of tag, two of length
     return varint(1000 << 3 | 2) + varint(content) + bytes(content)
 
@@ -416,7 +416,7 @@ async def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_f
 
 
 async def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> None:
-    """Two credits, seven uploads: a third participant is told to send when one of the first two is done."""
+    """Two credits, seven uploads: a third participant gets a credit when one of the first two is done."""
     at_once: list[int] = []
     sending: set[int] = set()
 

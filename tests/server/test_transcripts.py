@@ -193,7 +193,7 @@ def test_publishing_copies_what_is_there_and_what_comes(tmp_path: Path) -> None:
 
 
 def test_publishing_and_an_amplified_target_exclude_each_other() -> None:
-    """The plan's epsilon would be that of readers who know nobody's rounds, and everybody could read them."""
+    """The plan's epsilon assumes readers that don't know the cohorts, and a transcript names them."""
     amplified = plan(7, sampling="lottery", population=20, adversarial=0.0, target="released", epsilon=1.0)
     assert amplified.epsilon_released < amplified.epsilon_coordinator
     with pytest.raises(InfeasiblePlan, match="publish"):
@@ -204,7 +204,7 @@ def test_publishing_and_an_amplified_target_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("public", [False, True])
 async def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Path, public: bool) -> None:
-    """Told by every event, the report and the panel: the smaller figure would be for readers that there aren't."""
+    """In events, report and panel: the smaller figure assumes readers that don't know the cohorts."""
     sampled = plan(7, sampling="lottery", population=20, adversarial=0.0, epsilon=1.0)
     async with coordinator(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": public}) as where:
         charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
@@ -243,7 +243,7 @@ async def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) ->
     for row, done in zip(rows, rounds, strict=True):
         path = tmp_path / "transcripts" / file_name(done["round"])
         verified = verify_transcript(path.read_bytes(), authority)
-        chain.add(verified)  # models too: what was told to be next is what the next round trained
+        chain.add(verified)  # models too: the next round trained the model that this one announced
         found = verified.contents
         assert (found.charge.number, found.charge.hash, verified.entry) == (row.number, row.hash, row.entry)
         assert sorted(found.numbers) == done["survivors"]
