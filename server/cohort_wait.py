@@ -36,10 +36,10 @@ class CohortWait:
     Attributes:
         connect_s: longest wait for the cohort to connect.
         pause_s: between the end of a round and the next one.
-        resume_s: for so long participants whose connections broke are waited for, all together.
-        enrolment_open: whether people can still enrol; then a roster that is too small is waited for without an end.
+        resume_s: longest wait for participants whose connections broke, all together.
+        enrolment_open: participants can still enrol; then the wait for a large enough roster has no end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
-        use_offered: async: puts a later roster to use if there is one; says whether it did.
+        use_offered: async: adopts a later roster if there is one; returns whether it did.
     """
 
     plan: Plan
@@ -56,13 +56,13 @@ class CohortWait:
     _first: bool = True
 
     async def pause(self, round_: int) -> None:
-        """After a round. Sessions stay, no deadline runs, and a study that is told to stop stops at once."""
+        """Pause after a round. Sessions stay, no deadline runs, and a request to stop takes effect at once."""
         if self.pause_s > 0:
             self.emit(Pausing(round=round_, left_s=self.pause_s))
             await asyncio.sleep(self.pause_s)
 
     async def enrolment(self, round_: int, attempt: int) -> None:
-        """While people can still enrol, a roster that is too small for a round is waited for as long as it takes."""
+        """While participants can still enrol, wait without a deadline until the roster is large enough for a round."""
         told_at, told, first = -UNCHANGED_S, (0, 0), True
         while self.enrolment_open and (missing := self.membership.missing()):
             self.sessions.changed.clear()  # what changes from here on ends the next wait
@@ -86,22 +86,22 @@ class CohortWait:
     async def gather(self, round_: int, attempt: int) -> tuple[RoundConfig, frozenset[int]] | None:
         """Wait for the whole cohort, at most `connect_s`, then go on with the quorum.
 
-        Winners of a lottery who are absent are dropouts: nobody else is invited in their place.
+        Absent winners of a lottery are dropouts: no other participants are invited in their place.
 
         Returns:
-            The configuration, and who is here by position; None when the quorum isn't.
+            The configuration, and the positions of the connected participants; None without a quorum.
         """
         deadline = time.monotonic() + self.connect_s
         if self.membership.missing():
             self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
             return None
         config, quorum = await self.configure(round_, attempt), self.plan.quorum
-        # Once the quorum is there: time for everybody to arrive, or to come back after this process was started again;
-        # a moment for those whom an aborted attempt cut off; and no waiting in later rounds for who has left.
+        # With a quorum, wait longer only before the first round, when participants arrive or reconnect after a restart
+        # of this process, and for a moment after an aborted attempt, which may have cut some off.
         patience_s = ARRIVAL_S if self._first else RETURN_S if attempt > 1 else 0.0
         self._first = False
         quorum_since: float | None = None
-        returning_until: float | None = None  # once for all: those who come and go in turn would never be here
+        returning_until: float | None = None  # set once: participants that come and go in turn would extend it for ever
         told_at = -PROGRESS_INTERVAL_S
         self.loop_lag.restart()
         while True:
@@ -122,7 +122,7 @@ class CohortWait:
             if now >= deadline:
                 self._too_few(round_, attempt, len(ready), quorum)
                 return None
-            # Whoever was accepted meanwhile may be the one who is missing; a drawn cohort stays that of its round.
+            # A newly accepted participant may complete the quorum; a drawn cohort stays the same for its round.
             if len(ready) < quorum and self.plan.sampling != LOTTERY and await self.use_offered():
                 config = await self.configure(round_, attempt)
                 continue
@@ -147,11 +147,11 @@ class CohortWait:
                 await self.sessions.changed.wait()
 
     def _too_few(self, round_: int, attempt: int, received: int, needed: int) -> None:
-        # Cheats could have honest ones set aside, and then stay away themselves.
+        # Else cheats could have honest participants set aside, and then stay away.
         if self.membership.readmit():
             log.warning("whoever was set aside is invited again: there are too few others", round=round_)
         reason, left = f"{received} participants are connected, {needed} needed", self.sessions.left_early
-        if left:  # by their policies, for instance: those who refuse say why in their own logs
+        if left:  # for example because of their policies; the reason is in their own logs
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"
             reason += f"; {left} came and left before {who}"
         self.emit(

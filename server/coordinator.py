@@ -11,7 +11,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -83,8 +82,12 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
     """
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
-    http = _http_port(configuration)
-    listeners = [one for one in (None if http is None else http.metrics.note, on_event) if one is not None]
+    listeners, http = [on_event] if on_event is not None else [], None
+    if configuration.coordinator.http_listen:
+        from server.http_port import HttpPort  # uvicorn and starlette only where they are asked for
+
+        http = HttpPort(configuration)
+        listeners.insert(0, http.metrics.note)
 
     def tell(event: Event) -> None:
         for listener in listeners:
@@ -162,46 +165,32 @@ def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """A call that ends with the process or with its connection is none, though gRPC reports it with a traceback."""
+    """False for a call that ended with the process or its connection, which gRPC reports with a traceback."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
-
-
-def _http_port(configuration: StudyConfiguration) -> HttpPort | None:
-    if not configuration.coordinator.http_listen:
-        return None
-    from server.http_port import HttpPort  # uvicorn and starlette only where they are asked for
-
-    return HttpPort(configuration)
 
 
 async def _serve(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
     """With the port for metrics open from before the study is restored until after the session port is closed."""
     living = asyncio.create_task(_live())
     try:
-        return await _serve_with(configuration, study, journal, http)
+        if http is not None:
+            try:
+                log.info("listening for metrics and health", address=await http.open())
+            except OSError as error:
+                wanted = configuration.coordinator.http_listen
+                raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
+        return await _serve_study(configuration, study, journal, http)
     finally:
+        if http is not None:
+            await http.close()
         living.cancel()
 
 
 async def _live() -> None:
-    """Show that the event loop turns, whoever holds the port that health is asked at."""
+    """Show that the event loop runs, even while another process holds the health port."""
     while True:
         show_life()
         await asyncio.sleep(EVERY_S)
-
-
-async def _serve_with(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
-    if http is None:
-        return await _serve_study(configuration, study, journal, None)
-    wanted = configuration.coordinator.http_listen
-    try:
-        log.info("listening for metrics and health", address=await http.open())
-    except OSError as error:
-        raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
-    try:
-        return await _serve_study(configuration, study, journal, http)
-    finally:
-        await http.close()
 
 
 async def _serve_study(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
@@ -210,8 +199,8 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
         http.restored(study, journal)
     enrols = bool(configuration.coordinator.enrolment_listen)
     files = process_limits.raise_limit(study.most_participants()) - (0 if http is None else http.most_connections)
-    connections = process_limits.share_out(study.most_participants(), files, enrolment=enrols)
-    server = make_session_server(study, connections.sessions)
+    sessions, strangers = process_limits.share_out(study.most_participants(), files, enrolment=enrols)
+    server = make_session_server(study, sessions)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
@@ -221,7 +210,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
     log.info("listening", address=address)
-    enrolment, enrolment_server = await _open_enrolment(configuration, study, connections.enrolment)
+    enrolment, enrolment_server = await _open_enrolment(configuration, study, strangers)
     if http is not None:
         http.serving(enrolment)
 
@@ -244,7 +233,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
             run = asyncio.create_task(study.farewell.wait())  # which a signal ends as well
             with contextlib.suppress(asyncio.CancelledError):
                 await run
-        # Whoever still writes when the connection closes loses what it hasn't read, and with it that this is the end.
+        # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.
         await asyncio.sleep(LINGER_S)
         return _EXIT_CODES.get(outcome.reason, ExitCode.STUDY)
     except asyncio.CancelledError:
@@ -296,20 +285,8 @@ async def _open_enrolment(
     return enrolment, server
 
 
-def _check_certificate(certificate: Path, key: Path) -> None:
-    """gRPC says of a certificate that it can't use that the port couldn't be bound."""
-    try:
-        # The password is empty rather than asked for on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (ssl.SSLError, ValueError) as error:
-        raise InputFailure(
-            f"{certificate} and {key} are not a certificate and its unencrypted private key in PEM: "
-            "correct coordinator.tls_certificate and coordinator.tls_key"
-        ) from error
-
-
 def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
-    """The coordinator's certificate, and whose certificates it takes.
+    """The coordinator's certificate, and the authority of the client certificates that it accepts.
 
     Args:
         with_client: demand a certificate of ``client_ca``.
@@ -319,7 +296,15 @@ def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = Tru
     """
     key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
     ca = coordinator.client_ca.read_bytes()
-    _check_certificate(coordinator.tls_certificate, coordinator.tls_key)
+    try:
+        # gRPC would only say that it can't bind the port. With an empty password nothing is asked on the terminal.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(coordinator.tls_certificate, coordinator.tls_key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise InputFailure(
+            f"{coordinator.tls_certificate} and {coordinator.tls_key} are not a certificate and its unencrypted "
+            "private key in PEM: correct coordinator.tls_certificate and coordinator.tls_key"
+        ) from error
     if not with_client:
         return grpc.ssl_server_credentials([(key, certificate)])
     try:

@@ -1,9 +1,9 @@
-"""The enrolment service: shows the study to whoever asks, keeps requests for the authority, takes what it publishes.
+"""The enrolment service: describes the study, keeps requests for the authority, takes what the authority publishes.
 
-It listens on a port of its own, where nobody has a client certificate yet, so everything about it is bounded: the size
-of a message before it is read, the calls of one address, the requests that wait. Nothing here is believed or promised:
-requests and answers carry proofs that the coordinator can't make, and what the authority publishes is checked whole
-before anything is replaced.
+It listens on a separate port, where callers have no client certificate yet, so everything is bounded: the size of a
+message before it is read, the calls of one address, the requests that wait. The coordinator is not trusted here:
+requests and answers carry proofs that it can't make. What the authority publishes is checked completely before
+anything is replaced.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
+from grpc import StatusCode
 
 from runtime.durable import StorageError
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
-from server.open_calls import FIRST_MESSAGE_S, Caller, OpenCalls, PeerRates, address_of
+from server.membership import check_later_roster
+from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, PeerRates, address_of
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
+from server.study import Study
 from server.study_file import ConfigurationError, StudyConfiguration
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import (
@@ -45,7 +48,7 @@ from wire.authority_statements import (
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
-from wire.study import StudyDocument, check_roster_fits, read_draws
+from wire.study import read_draws
 from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
 
 log = structlog.get_logger()
@@ -79,34 +82,12 @@ OPTIONS: Final = [
 ]
 
 
-class Study(Protocol):
-    """What enrolment needs of the study behind it."""
-
-    @property
-    def terms(self) -> StudyDocument: ...
-
-    @property
-    def roster_version(self) -> int: ...
-
-    def has_identity(self, identity: bytes) -> bool: ...
-
-    def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None: ...
-
-
-class Refused(Exception):
-    """A call that isn't answered: the status and one sentence, which is safe to send."""
-
-    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class Challenges:
-    """Nonces that the authority signs: short-lived, good once, and no memory for those that nobody signs."""
+    """Nonces that the authority signs: short-lived, valid once, and stored only after they were used."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key, self._clock = os.urandom(32), clock
-        self._used: dict[bytes, float] = {}  # only of calls whose signature verified: nobody else can fill it
+        self._used: dict[bytes, float] = {}  # only nonces with a valid signature: other callers can't fill it
 
     def issue(self) -> bytes:
         """A fresh nonce, 32 bytes: when, at random, and a MAC that tells it is one of ours."""
@@ -117,20 +98,16 @@ class Challenges:
         return hmac.digest(self._key, head, "sha256")[:_NONCE_MAC]
 
     def check(self, nonce: bytes, signature: bytes, study: str, authority_public: bytes) -> None:
-        """Whether the authority signed this nonce just now, for the first time.
-
-        Raises:
-            Refused: it didn't.
-        """
+        """Whether the authority signed this nonce just now, for the first time. Raises `CallRefused`: it didn't."""
         now, head = self._clock(), nonce[: _NONCE_TIME + _NONCE_RANDOM]
         age_s = now - int.from_bytes(head[:_NONCE_TIME], "big") / 1000
         if not hmac.compare_digest(nonce, head + self._mac(head)) or not -1 <= age_s <= NONCE_VALID_S:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "the challenge is too old, or was not made here: ask again")
+            raise CallRefused(StatusCode.UNAUTHENTICATED, "the challenge is too old, or was not made here: ask again")
         if not verify_signature(authority_public, signature, pending_statement(study, nonce)):
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, "only the study's authority may do this")
+            raise CallRefused(StatusCode.PERMISSION_DENIED, "only the study's authority may do this")
         self._used = {one: since for one, since in self._used.items() if now - since <= NONCE_VALID_S + 1}
         if nonce in self._used:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "the challenge was used before: ask again")
+            raise CallRefused(StatusCode.UNAUTHENTICATED, "the challenge was used before: ask again")
         self._used[nonce] = now
 
 
@@ -169,16 +146,16 @@ class Enrolment:
     # ------------------------------------------------------------ for joiners
 
     async def describe(self, raw: bytes, address: str) -> pb.Description:
-        """What a joiner looks at before she sends anything.
+        """What a joiner reads before it sends anything.
 
         Raises:
-            Refused: too many calls, or another protocol version.
+            CallRefused: too many calls, or another protocol version.
         """
         self._count(address)
         version = _parse(pb.DescribeRequest, raw).protocol_version
         if version != PROTOCOL_VERSION:
-            raise Refused(
-                grpc.StatusCode.FAILED_PRECONDITION,
+            raise CallRefused(
+                StatusCode.FAILED_PRECONDITION,
                 f"this coordinator speaks protocol version {PROTOCOL_VERSION}, you speak {version}: install the same "
                 "version of sordino on both sides",
             )
@@ -188,19 +165,19 @@ class Enrolment:
         """Take a request, or say what became of it.
 
         Raises:
-            Refused: too many calls or requests, none at all, or nothing can be written down.
+            CallRefused: too many calls or requests, none at all, or nothing can be written down.
         """
         self._count(address)
         if len(raw) > LARGEST_REQUEST + 16:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes")
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, f"a request has at most {LARGEST_REQUEST} bytes")
         data = _parse(pb.EnrolRequest, raw).request
         try:
             signed = await asyncio.to_thread(read_request, data)
         except InvalidRequest as error:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
         request = signed.request
         if request.study != self._study.terms.study:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
+            raise CallRefused(StatusCode.FAILED_PRECONDITION, "this coordinator runs another study")
         try:
             if self._requests.waits(signed.id):
                 await self._requests.written(signed.id)
@@ -209,22 +186,24 @@ class Enrolment:
             if answer is not None:
                 return self._told(request.kind, request.identity, answer)
             if request.kind == "renew" and not self._study.has_identity(request.identity):
-                return _no("this identity was revoked or never enrolled")
+                return pb.EnrolAnswer(
+                    status=pb.ENROL_STATUS_REFUSED, reason="this identity was revoked or never enrolled"
+                )
             if request.at > time.time() + CLOCK_AHEAD_S:
-                raise Refused(
-                    grpc.StatusCode.FAILED_PRECONDITION,
+                raise CallRefused(
+                    StatusCode.FAILED_PRECONDITION,
                     f"the request is of {_shown(request.at)}, the coordinator's clock says {_shown(time.time())}: one "
                     "of the two clocks is wrong",
                 )
             if not self._new.allow(address):
-                raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests from your address: wait a while")
+                raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, "too many requests from your address: wait a while")
             await self._requests.add(signed, address)
         except QueueFull as error:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         except StorageError as error:
             log.error("a request can't be written down", reason=str(error))
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, "the coordinator can't write requests down now: try again later"
+            raise CallRefused(
+                StatusCode.RESOURCE_EXHAUSTED, "the coordinator can't write requests down now: try again later"
             ) from error
         log.info("a request waits for the authority", kind=request.kind, identity=request.identity.hex()[:12])
         return pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING)
@@ -235,19 +214,20 @@ class Enrolment:
             return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason=answer.reason, answer=data)
         if not self._study.has_identity(identity):
             if self._study.roster_version >= answer.roster_version:
-                return _no("this identity was enrolled and has been revoked since")
+                reason = "this identity was enrolled and has been revoked since"
+                return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason=reason)
             if kind == "join":  # its roster is used from the next attempt on
                 return pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING)
         return pb.EnrolAnswer(status=pb.ENROL_STATUS_ACCEPTED, answer=data)
 
     def _count(self, address: str) -> None:
         if not self._calls.allow(address):
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls from your address: wait a moment")
+            raise CallRefused(StatusCode.RESOURCE_EXHAUSTED, "too many calls from your address: wait a moment")
 
     # ------------------------------------------------------------ for the authority
 
     async def challenge(self, raw: bytes, address: str) -> pb.AuthorityChallenge:
-        """A nonce to sign. Raises `Refused`: too many calls."""
+        """A nonce to sign. Raises `CallRefused`: too many calls."""
         self._count(address)
         return pb.AuthorityChallenge(nonce=self._challenges.issue())
 
@@ -255,7 +235,7 @@ class Enrolment:
         """The oldest requests that wait, as many as fit one message; more when these are answered.
 
         Raises:
-            Refused: not the authority.
+            CallRefused: not the authority.
         """
         self._count(address)
         message = _parse(pb.PendingRequest, raw)
@@ -273,10 +253,10 @@ class Enrolment:
         """Take a package of the authority: all of it or nothing. The same one again is fine.
 
         Args:
-            nonce, signature: as for `pending`, so that nobody else can make this process hold a whole package.
+            nonce, signature: as for `pending`, so that only the authority can make this process hold a package.
 
         Raises:
-            Refused: not the authority, a package that can't be used, or one that can't be written.
+            CallRefused: not the authority, a package that can't be used, or one that can't be written.
         """
         self._count(address)
         self._check_authority(nonce, signature)
@@ -288,20 +268,20 @@ class Enrolment:
                     async for chunk in chunks:
                         data += unframe(chunk)
                         if len(data) > LARGEST_PACKAGE:
-                            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the package is larger than any may be")
+                            raise CallRefused(StatusCode.INVALID_ARGUMENT, "the package is larger than any may be")
                 package, roster, answers = await asyncio.to_thread(self._check_package, bytes(data))
             except TimeoutError as error:
-                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "the package didn't come in time") from error
+                raise CallRefused(StatusCode.DEADLINE_EXCEEDED, "the package didn't come in time") from error
             except (InvalidChunk, InvalidPackage, InvalidRoster, InvalidAnswer) as error:
-                raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+                raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
             try:
                 if roster.version > self._files.newest.version:
                     await _to_the_end(self._files.publish, roster, package.roster_file, package.lottery_file)
                 await self._requests.answered(answers)
             except (OSError, StorageError) as error:
                 log.error("what the authority published can't be written", reason=str(error))
-                raise Refused(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                raise CallRefused(
+                    StatusCode.RESOURCE_EXHAUSTED,
                     "the coordinator can't write the package: make room on its disk, then publish it again",
                 ) from error
             if roster.version > self._study.roster_version:
@@ -320,12 +300,7 @@ class Enrolment:
         if roster.version == newest.version and roster.digest() != newest.digest():
             raise InvalidRoster(f"another version {roster.version} of the roster is here already: sign a later one")
         plan = self._study.terms.plan
-        check_roster_fits(plan, roster)
-        largest = roster.largest_host()
-        if largest > plan.colluders and not self._one_machine:
-            raise InvalidRoster(
-                f"one host would run {largest} participants, but only A = {plan.colluders} are assumed to collude"
-            )
+        check_later_roster(plan, roster, one_machine=self._one_machine)
         if roster.version > newest.version:
             read_draws(roster, package.lottery_file, plan)
         answers = [(verify_answer(one, self._authority_public), one) for one in package.answers]
@@ -352,10 +327,6 @@ def _read_card(path: Path, study: str, authority_public: bytes) -> bytes:
     return data
 
 
-def _no(reason: str) -> pb.EnrolAnswer:
-    return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason=reason)
-
-
 def _shown(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if seconds < 2**36 else f"second {seconds:.0f}"
 
@@ -364,7 +335,7 @@ def _parse(kind: Any, raw: bytes) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol") from error
+        raise CallRefused(StatusCode.INVALID_ARGUMENT, "not a message of this protocol") from error
 
 
 # ---------------------------------------------------------------- gRPC
@@ -377,7 +348,7 @@ def handlers(enrolment: Enrolment) -> grpc.GenericRpcHandler:
         async def call(raw: bytes, context: Any) -> bytes:
             try:
                 answer = await method(raw, address_of(context.peer()))
-            except Refused as error:
+            except CallRefused as error:
                 await context.abort(error.status, str(error))
             if method == enrolment.describe:
                 context.set_trailing_metadata(((TIME_METADATA, str(int(time.time()))),))
@@ -390,7 +361,7 @@ def handlers(enrolment: Enrolment) -> grpc.GenericRpcHandler:
         proof = given.get(NONCE_METADATA, b""), given.get(SIGNATURE_METADATA, b"")
         try:
             receipt = await enrolment.publish(chunks, *proof, address_of(context.peer()))
-        except Refused as error:
+        except CallRefused as error:
             await context.abort(error.status, str(error))
         return bytes(receipt.SerializeToString())
 

@@ -1,7 +1,7 @@
 """Requests for a place or a certificate, kept on disk until the authority has seen them, and its answers.
 
-Anybody can hand in requests, so what waits is bounded: in all, for each address and for each identity. When it is full
-the oldest stay: whoever floods it keeps newcomers out for a while, but nobody's place in the queue is lost.
+Any caller can send requests, so the number that waits is bounded: in total, per address and per identity. A full queue
+keeps its oldest requests: a flood keeps new ones out for a while, but removes none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ CREATE TABLE requests (
     data BLOB NOT NULL,        -- empty once it is answered
     answer BLOB                -- NULL while it waits
 ) WITHOUT ROWID
+"""
+
+_ANSWER: Final = """
+INSERT INTO requests VALUES (?, ?, x'', '', x'', ?)
+ON CONFLICT (id) DO UPDATE SET number = excluded.number, data = x'', answer = excluded.answer
+"""
+_FORGET: Final = """
+DELETE FROM requests WHERE answer IS NOT NULL
+AND number <= (SELECT number FROM requests WHERE answer IS NOT NULL ORDER BY number DESC LIMIT 1 OFFSET ?)
 """
 
 
@@ -120,12 +129,8 @@ class EnrolmentRequests:
         replaced = {other: self._waiting.pop(other) for other in older}
         self._waiting[id_] = _Waiting(identity, address, signed.data)
         statements: list[Statement] = [("DELETE FROM requests WHERE id = ?", (other,)) for other in older]
-        statements.append(
-            (
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, NULL) ON CONFLICT (id) DO NOTHING",
-                (id_, self._number, identity, address, signed.data),
-            )
-        )
+        insert = "INSERT INTO requests VALUES (?, ?, ?, ?, ?, NULL) ON CONFLICT (id) DO NOTHING"
+        statements.append((insert, (id_, self._number, identity, address, signed.data)))
 
         def settle(write: asyncio.Task[None]) -> None:
             if self._writes.get(id_) is write:
@@ -134,7 +139,7 @@ class EnrolmentRequests:
                 self._waiting.pop(id_, None)
                 self._waiting.update(replaced)
 
-        # A caller who hangs up takes nothing back: what is said to wait must be what is on disk.
+        # A caller that hangs up cancels no write: what is reported as waiting must be on disk.
         write = asyncio.create_task(self._store.write(*statements))
         self._writes[id_] = write
         write.add_done_callback(settle)
@@ -149,21 +154,8 @@ class EnrolmentRequests:
         statements: list[Statement] = []
         for answer, data in answers:
             self._number += 1
-            statements.append(
-                (
-                    "INSERT INTO requests VALUES (?, ?, x'', '', x'', ?) ON CONFLICT (id) DO UPDATE SET "
-                    "number = excluded.number, data = x'', answer = excluded.answer",
-                    (answer.request_id, self._number, data),
-                )
-            )
-        statements.append(
-            (
-                "DELETE FROM requests WHERE answer IS NOT NULL AND number <= (SELECT number FROM requests "
-                "WHERE answer IS NOT NULL ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                (MOST_ANSWERED,),
-            )
-        )
-        await self._store.write(*statements)
+            statements.append((_ANSWER, (answer.request_id, self._number, data)))
+        await self._store.write(*statements, (_FORGET, (MOST_ANSWERED,)))
         for answer, _ in answers:
             self._waiting.pop(answer.request_id, None)
 

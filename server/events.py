@@ -150,7 +150,7 @@ class AttemptStarted(AttemptEvent):
     """``cohort`` participants begin.
 
     Attributes:
-        absent: numbers of those who were invited and aren't connected; None where an older journal doesn't tell.
+        absent: numbers of invited participants that aren't connected; None in older journals.
     """
 
     kind: ClassVar[str] = "attempt_started"

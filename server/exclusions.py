@@ -1,6 +1,6 @@
-"""After an attempt: who isn't invited again, because it did what nobody honest does, or can't be told from one who did.
+"""After an attempt: which participants aren't invited again, because they cheated, or one of two did.
 
-Decision 0011 says who is excluded and who is set aside.
+Decision 0011 gives the rules for exclusion and for setting aside.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Exclusions:
         self._membership, self._journal, self._emit = membership, journal, emit
 
     def restore(self) -> None:
-        """After a start: exclusions and conflicts stay; who was set aside gets another chance."""
+        """After a start: exclusions and conflicts stay; participants that were set aside are invited again."""
         self._membership.excluded = self._journal.excluded()
         self._membership.note_conflicts(self._journal.conflicts())
         self._membership.blamed.update(self._journal.blamed())
 
     async def after(self, attempt: Attempt) -> None:
-        """Whoever sent what no honest participant sends, or dealt inconsistent shares, isn't invited again.
+        """Exclude participants that sent what no honest one sends, or dealt inconsistent shares.
 
-        Of a dealer and a holder that accuses it of rubbish one has cheated. Who is in more such conflicts than there
-        are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
+        If a holder accuses a dealer of rubbish, one of the two has cheated. A participant in more such conflicts than
+        there are colluders is excluded. Where conflicts ended the attempt, as few as explain them are set aside.
         """
         membership = self._membership
-        found = self._conflicts(attempt)
+        found = self._pairs(attempt.conflicts)
         named = membership.in_too_many_conflicts(found) | attempt.cheats
         if len(named) > membership.most_cheats:
             log.error(
@@ -54,7 +54,10 @@ class Exclusions:
         conflicts = {dealer: attempt.conflicts[dealer] - named.keys() for dealer in attempt.starved}
         starving = {dealer: conflicts[dealer] for dealer in conflicts.keys() - named.keys()}
         aside = as_few_as_explain(starving, membership.blamed_before(starving))
-        await self._blame(starving, aside)
+        # The next time that one of these conflicts ends an attempt it is the holder's turn.
+        blamed = self._pairs({dealer: starving[dealer] for dealer in starving if dealer in aside})
+        await self._journal.note_blamed(blamed)
+        membership.blamed.update(blamed)
         for participant in sorted(aside):
             number, host = membership.number(participant), membership.host(participant)
             membership.set_aside.add(number)
@@ -68,22 +71,11 @@ class Exclusions:
             self._emit(ParticipantExcluded(participant=number, host=host, reason=reason))
             log.warning("a participant is excluded from the study", participant=number, host=host, reason=reason)
 
-    def _conflicts(self, attempt: Attempt) -> list[tuple[int, int]]:
+    def _pairs(self, conflicts: Mapping[int, frozenset[int]]) -> list[tuple[int, int]]:
+        """Dealer and holder, by number; a dealer that accuses itself is left out."""
         number = self._membership.number
         return [
             (number(dealer), number(holder))
-            for dealer, holders in attempt.conflicts.items()
+            for dealer, holders in conflicts.items()
             for holder in sorted(holders - {dealer})
         ]
-
-    async def _blame(self, starving: Mapping[int, frozenset[int]], aside: set[int]) -> None:
-        """Note for which conflicts a dealer is set aside: the next time it is the holder's turn."""
-        number = self._membership.number
-        pairs = [
-            (number(dealer), number(holder))
-            for dealer, holders in starving.items()
-            for holder in sorted(holders - {dealer})
-            if dealer in aside
-        ]
-        await self._journal.note_blamed(pairs)
-        self._membership.blamed.update(pairs)

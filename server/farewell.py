@@ -1,4 +1,4 @@
-"""After a study: whoever was away when it ended hears of it on coming back, instead of trying again without an end."""
+"""After a study: a participant that was away at the end hears of it when it reconnects, and stops trying."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 class Farewell:
     """Says StudyEnd to each participant that can hear it. All methods are for the coordinator's event loop.
 
-    A connection that has died without a word is taken for one that hears: what was written to it can't be asked after.
+    A connection that died silently counts as one that received StudyEnd: delivery can't be checked.
     """
 
     def __init__(self, sessions: Sessions, membership: Membership, deadlines: DeadlineTable) -> None:
@@ -29,16 +29,16 @@ class Farewell:
         self._told: set[bytes] = set()  # identities
         self._one_more = asyncio.Event()  # was told
         self.rounds_were_left = False
-        """Whether this process has tried a round: then those who take part were connected not long ago."""
+        """Whether this process has tried a round: then the participants were connected recently."""
 
     def say(self, message: bytes) -> None:
-        """To all who are connected, and from now on to whoever comes. ``message``: a serialised StudyEnd."""
+        """To all connected participants, and to those that connect later. ``message``: a serialised StudyEnd."""
         self._message = message
         self._told |= {session.identity for session in self._sessions.all()}
         self._sessions.close_all(message)
 
     def answer(self, session: Session) -> bool:
-        """A session is ready. Returns whether the study is over: then it was told so, and ends."""
+        """A session is ready. Returns whether the study is over; then StudyEnd was sent and the session ends."""
         if self._message is None:
             return False
         session.send(self._message)
@@ -48,8 +48,10 @@ class Farewell:
         return True
 
     async def wait(self) -> None:
-        """For those who weren't told: who lost their connection just before the end, for as long as such a connection
-        keeps its place; where the study was over already, everybody, for as long as a round waits for them.
+        """Wait for participants that haven't received StudyEnd.
+
+        After rounds: those that lost their connection just before the end, for ``resume_s``. Where the study was over
+        already when it was served: all of them, for ``connect_s``.
         """
         began = time.monotonic()
         resume_s, connect_s = self._deadlines.resume_s, self._deadlines.connect_s
@@ -66,7 +68,7 @@ class Farewell:
             if remaining_s <= 0:
                 log.warning("not everybody heard that it ended: serve it again and they can", participants=untold)
                 return
-            if not announced:  # a warning, since a terminal shows nothing less: it would be a silence without a name
+            if not announced:  # a warning, since a terminal shows no lower level and the wait would look like a hang
                 announced = True
                 log.warning("waiting for who hasn't heard that it ended", participants=untold, at_most_s=longest_s)
             self._one_more.clear()

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import uvicorn
@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mechanisms.statement import LOTTERY
 from runtime.settings_file import split_address
+from server.enrolment import Enrolment
 from server.events import CONNECTING
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
@@ -49,13 +50,6 @@ STARTING, SERVING, STOPPING = "starting", "serving", "stopping"
 _Read = TypeVar("_Read")
 
 
-class Requests(Protocol):
-    """What the port needs of enrolment."""
-
-    @property
-    def waiting(self) -> int: ...
-
-
 class HttpPort:
     """The port of one coordinator. All public methods are for the coordinator's event loop."""
 
@@ -68,7 +62,7 @@ class HttpPort:
         self._configuration, self._fresh_s = configuration, fresh_s
         self._stage = STARTING
         self._journal: Journal | None = None
-        self._enrolment: Requests | None = None
+        self._enrolment: Enrolment | None = None
         self._rendered, self._rendered_at = b"", -1e9
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
@@ -120,7 +114,7 @@ class HttpPort:
         if study.terms.plan.sampling == LOTTERY:
             log.warning("metrics show when a participant is missing: against their readers epsilon_coordinator holds")
 
-    def serving(self, enrolment: Requests | None = None) -> None:
+    def serving(self, enrolment: Enrolment | None = None) -> None:
         """The session port is open."""
         self._stage, self._enrolment = SERVING, enrolment
 
@@ -144,7 +138,7 @@ class HttpPort:
         return "" if self._stage == SERVING else f"the coordinator is {self._stage}"
 
     def readiness(self) -> dict[str, Any]:
-        """The body of /readyz: counts, and nobody's name."""
+        """The body of /readyz: counts, no names."""
         reason, view = self.unready(), self.metrics.view
         more = {"reason": reason} if reason else {}
         return {

@@ -1,8 +1,8 @@
 """The coordinator's memory: one SQLite file for events, attempts and results, and beside it the ledger of charges.
 
-Order is the point: an attempt is written before its first message is sent; u2, u3 and the masked sum before u3 is
-told to anyone; the charge, in the ledger, and then the unmasking request before the request is sent. After a restart an
-attempt that was under way is closed as aborted, and a charge that was written stays.
+The order matters: an attempt is written before its first message is sent; u2, u3 and the masked sum before u3 is sent
+to any participant; the charge, in the ledger, and then the unmasking request before the request is sent. After a
+restart an attempt that was under way is closed as aborted, and a charge that was written stays.
 
 The journal notes number and hash of each row of the ledger. So a ledger that was put back to an older copy, or written
 anew with all its hashes, is found when the study is served again, and by `sordino budget verify`.
@@ -16,7 +16,7 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -127,13 +127,13 @@ class Journal:
             await self._store.write(("INSERT INTO study VALUES (1, ?, ?)", (name, document)))
 
     async def use_roster(self, roster: Roster) -> dict[bytes, int]:
-        """Before a version of the roster is used: it, and a number for everybody who is new on it.
+        """Record a version of the roster before it is used, and number its new participants.
 
         Positions change from version to version. Charges and events name a participant by this number, which is given
-        once, in the order of first appearance, and never to anybody else.
+        once, in the order of first appearance.
 
         Returns:
-            Identity -> number, of everybody who was ever on a roster of this study.
+            Identity -> number, of every participant that was ever on a roster of this study.
 
         Raises:
             StorageError: a later version was in use before, or this one with other content.
@@ -160,7 +160,7 @@ class Journal:
         return numbers
 
     def members(self) -> dict[bytes, int]:
-        """Identity -> number, of everybody who was ever on a roster of this study."""
+        """Identity -> number, of every participant that was ever on a roster of this study."""
         rows = self._store.read("SELECT number, identity FROM members")
         return {bytes(identity): number for number, identity in rows}
 
@@ -173,13 +173,10 @@ class Journal:
     async def freeze_survivors(
         self, round_: int, attempt: int, u2: frozenset[int], u3: frozenset[int], masked_sum: NDArray[Any]
     ) -> None:
-        """Before u3 is told to anyone. The sum is not copied: it must stay as it is until this returns."""
-        await self._store.write(
-            (
-                "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?",
-                (json.dumps(sorted(u2)), json.dumps(sorted(u3)), masked_sum.data, round_, attempt),
-            )
-        )
+        """Before u3 is sent to any participant. The sum is not copied: it must not change until this returns."""
+        sql = "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?"
+        sets = json.dumps(sorted(u2)), json.dumps(sorted(u3))
+        await self._store.write((sql, (*sets, masked_sum.data, round_, attempt)))
 
     async def charge(self, entry: LedgerEntry, unmasking_request: bytes) -> Row:
         """Before the first unmasking request is sent: the cost, and then the signatures over the sets it is sent for.
@@ -187,14 +184,8 @@ class Journal:
         A crash between the two leaves a charge for a request that was never sent; it stays.
         """
         row = await asyncio.wrap_future(self.ledger.append(entry))
-        sql, values = _note(row)
-        await self._store.write(
-            (sql, values),
-            (
-                "UPDATE attempts SET unmasking_request = ? WHERE round = ? AND attempt = ?",
-                (unmasking_request, entry.round, entry.attempt),
-            ),
-        )
+        sql = "UPDATE attempts SET unmasking_request = ? WHERE round = ? AND attempt = ?"
+        await self._store.write(_note(row), (sql, (unmasking_request, entry.round, entry.attempt)))
         return row
 
     async def end_attempt(self, round_: int, attempt: int, outcome: str) -> None:
@@ -214,7 +205,7 @@ class Journal:
         await self._store.write(("INSERT OR IGNORE INTO excluded VALUES (?, ?)", (participant, reason)))
 
     async def note_conflicts(self, conflicts: list[tuple[int, int]]) -> None:
-        """Dealer and holder, of whom one has cheated: over several attempts they may show which."""
+        """Pairs (dealer, holder), one of which has cheated: over several attempts they may show which."""
         if conflicts:
             sql = "INSERT OR IGNORE INTO conflicts (dealer, holder) VALUES (?, ?)"
             await self._store.write(*((sql, pair) for pair in conflicts))
@@ -298,23 +289,27 @@ def _collect(rows: list[Row]) -> Callable[[Row], None]:
     return visit
 
 
-def read_study(state: Path) -> bytes | None:
-    """The study document that a state file is bound to; None before the first study."""
+@contextlib.contextmanager
+def _reading(state: Path) -> Iterator[sqlite3.Connection]:
+    """A state file opened to be read; raises `StorageError` where it is damaged."""
     try:
         with contextlib.closing(open_to_read(state)) as connection:
-            rows = connection.execute("SELECT document FROM study").fetchall()
+            yield connection
     except DAMAGED as error:
         raise StorageError(f"{state} can't be used as a database: {error}") from error
+
+
+def read_study(state: Path) -> bytes | None:
+    """The study document that a state file is bound to; None before the first study."""
+    with _reading(state) as connection:
+        rows = connection.execute("SELECT document FROM study").fetchall()
     return bytes(rows[0][0]) if rows else None
 
 
 def read_members(state: Path) -> dict[int, bytes]:
-    """Number -> identity, of everybody who was ever on a roster of the study of a state file."""
-    try:
-        with contextlib.closing(open_to_read(state)) as connection:
-            rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
-    except DAMAGED as error:
-        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    """Number -> identity, of every participant that was ever on a roster of a state file's study."""
+    with _reading(state) as connection:
+        rows = connection.execute("SELECT number, identity FROM members ORDER BY number").fetchall()
     return {number: bytes(identity) for number, identity in rows}
 
 
@@ -393,17 +388,14 @@ def _noted(state: Path) -> _Noted | None:
     """None before the first study."""
     if not state.exists():
         return None
-    try:
-        with contextlib.closing(open_to_read(state)) as connection:
-            connection.execute("BEGIN")
-            if not check_kind(connection, state, APPLICATION_ID, FORMAT):
-                return None
-            study = connection.execute("SELECT name, document FROM study").fetchall()
-            attempts = connection.execute(
-                "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
-            ).fetchall()
-    except DAMAGED as error:
-        raise StorageError(f"{state} can't be used as a database: {error}") from error
+    with _reading(state) as connection:
+        connection.execute("BEGIN")
+        if not check_kind(connection, state, APPLICATION_ID, FORMAT):
+            return None
+        study = connection.execute("SELECT name, document FROM study").fetchall()
+        attempts = connection.execute(
+            "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
+        ).fetchall()
     if not study:
         return None
     return _Noted(study[0][0], hashlib.sha256(study[0][1]).hexdigest(), attempts)

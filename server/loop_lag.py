@@ -1,4 +1,4 @@
-"""How late the event loop is: what a message waits before anybody looks at it.
+"""How late the event loop is: the time that a message waits before it is handled.
 
 A sampler asks to be woken on a fixed grid of times and notes how late each wake-up came, in a histogram of fixed size.
 """
@@ -79,7 +79,7 @@ class LoopLag:
     """Measures the loop that `run` runs on.
 
     A loop that stops for a second misses two hundred due times, and each of them counts with its own lateness: the
-    quantiles are those of a message that arrives at any time, not only of those lucky enough to meet an idle loop.
+    quantiles are those of a message that arrives at any time, also while the loop is busy.
     """
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:

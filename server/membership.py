@@ -1,4 +1,4 @@
-"""Who belongs to a study: the roster in use, the one that will follow it, and who was excluded for cause.
+"""Who belongs to a study: the roster in use, the next one, and the excluded participants.
 
 The protocol names a participant by its position in the roster, and positions change from version to version. Charges
 and events name it by a number that the journal gave it for good.
@@ -34,19 +34,11 @@ class SignedRoster:
         return hashlib.sha256(self.file).digest()
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a new version changed, by number."""
-
-    joined: list[int]
-    left: list[int]
-
-
 def as_few_as_explain(conflicts: Mapping[int, frozenset[int]], blamed: Collection[tuple[int, int]] = ()) -> set[int]:
-    """Some of those in conflict, so few as can be found quickly, without whom there would be none.
+    """A small set of participants that explains all conflicts; greedy, so not always the smallest.
 
-    The cheats are such a set themselves. Whoever accuses many goes before those it accuses. Of a pair the dealer goes,
-    and if the same conflict ends another attempt, the holder.
+    The cheats are such a set. A participant that accuses many is chosen before those it accuses. Of a pair the dealer
+    is chosen, and if the same conflict ends another attempt, the holder.
 
     Args:
         conflicts: dealer -> holders that say it sealed rubbish for them.
@@ -63,6 +55,16 @@ def as_few_as_explain(conflicts: Mapping[int, frozenset[int]], blamed: Collectio
     return found
 
 
+def check_later_roster(plan: Plan, roster: Roster, *, one_machine: bool) -> None:
+    """Raises `InvalidRoster`: it doesn't fit the plan, or one host would hold more participants than may collude."""
+    check_roster_fits(plan, roster)
+    largest = roster.largest_host()
+    if largest > plan.colluders and not one_machine:
+        raise InvalidRoster(
+            f"one host would run {largest} participants, but only A = {plan.colluders} are assumed to collude"
+        )
+
+
 class Membership:
     """The roster in use. It changes between attempts only."""
 
@@ -77,7 +79,7 @@ class Membership:
         self.signed = signed
         self.offered: SignedRoster | None = None
         self.excluded: dict[int, str] = {}  # number -> reason
-        self.set_aside: set[int] = set()  # numbers of those who aren't invited for now
+        self.set_aside: set[int] = set()  # numbers of participants that aren't invited for now
         self.blamed: set[tuple[int, int]] = set()  # conflicts, (dealer, holder), for which the dealer was set aside
         self._conflicts: dict[int, set[int]] = {}  # number -> numbers, one of each two has cheated
         self.numbers: list[int] = []  # by position
@@ -96,14 +98,14 @@ class Membership:
         return self.roster.entries[participant].host
 
     def members(self) -> frozenset[int]:
-        """Positions of all who weren't excluded or set aside."""
+        """Positions of the participants that are neither excluded nor set aside."""
         out = self.excluded.keys() | self.set_aside
         return frozenset(who for who, number in enumerate(self.numbers) if number not in out)
 
     def missing(self) -> int:
         """How many more must enrol before a round can begin.
 
-        With a lottery the roster is what the planned rate is a rate of, and who is excluded is still drawn, and absent.
+        With a lottery the planned rate refers to the whole roster: an excluded participant is still drawn, and absent.
         """
         here = len(self.roster) if self._plan.sampling == LOTTERY else len(self.members())
         return max(0, smallest_roster(self._plan) - here)
@@ -130,25 +132,25 @@ class Membership:
         return {pair for pair in pairs if (self.number(pair[0]), self.number(pair[1])) in self.blamed}
 
     def readmit(self) -> bool:
-        """Invite again who was set aside, where a round can't begin without them; whether there was anybody."""
-        somebody = bool(self.set_aside)
+        """Invite participants that were set aside again, where a round can't begin without them; False if none were."""
+        had_any = bool(self.set_aside)
         self.set_aside.clear()
-        return somebody
+        return had_any
 
     @property
     def most_cheats(self) -> int:
         """How many of the roster may be cheats.
 
-        Where cohorts are drawn that is more than A, which counts those of one cohort: over many rounds somebody honest
-        may meet them all.
+        Where cohorts are drawn that is more than A, the bound for one cohort: over many rounds an honest participant
+        may meet all cheats of the roster.
         """
         everywhere = assumed_colluders(len(self.roster), self._plan.adversarial, self._plan.max_dropout)
         return max(self._plan.colluders, everywhere, FEWEST_COLLUDERS)
 
     def in_too_many_conflicts(self, further: Iterable[tuple[int, int]] = ()) -> dict[int, str]:
-        """Position -> reason. Who is honest has conflicts with cheats only, and the roster has no more of these.
+        """Position -> reason. An honest participant has conflicts with cheats only, of which there are `most_cheats`.
 
-        Who has left the roster isn't counted, since others may cheat in its place.
+        Participants that left the roster aren't counted, since others may cheat in their place.
 
         Args:
             further: conflicts that aren't noted yet, by number.
@@ -178,22 +180,19 @@ class Membership:
             raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
         if roster.version <= newest.version:
             raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
-        check_roster_fits(self._plan, roster)
-        largest = roster.largest_host()
-        if largest > self._plan.colluders and not self._one_machine:
-            raise InvalidRoster(
-                f"one host would run {largest} participants, but only A = {self._plan.colluders} are assumed to collude"
-            )
+        check_later_roster(self._plan, roster, one_machine=self._one_machine)
         self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
 
-    def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> Change:
-        """Put a version to use, once the journal knows it and has numbered everybody on it."""
+    def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
+        """Put a version to use, once the journal knows it and has numbered its participants.
+
+        Returns:
+            Numbers of the participants that it added and removed.
+        """
         before, after = self.roster.positions.keys(), signed.roster.positions.keys()
         self.signed = signed
         self.numbers = [numbers[entry.identity] for entry in signed.roster.entries]
         if self.offered is not None and self.offered.roster.version <= signed.roster.version:
             self.offered = None
-        return Change(
-            sorted(numbers[identity] for identity in after - before),
-            sorted(numbers[identity] for identity in before - after),
-        )
+        joined, left = (sorted(numbers[one] for one in some) for some in (after - before, before - after))
+        return joined, left

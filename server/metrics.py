@@ -1,7 +1,7 @@
-"""What Prometheus is told of a study: counts, times, bytes and what was spent; docs/monitoring.md explains each.
+"""The metrics of a study for Prometheus: counts, times, bytes and what was spent; docs/monitoring.md explains each.
 
-Most of it is folded from the study's events, as they come; the rest is read when somebody asks. No label holds an
-identity, a number of a participant, a host, or text that a peer wrote, and every label's values are fixed beforehand.
+Most are folded from the study's events, as they come; the rest is read at each request. No label holds an identity, a
+number of a participant, a host, or text that a peer wrote, and the values of every label are fixed beforehand.
 """
 
 from __future__ import annotations
@@ -55,6 +55,39 @@ class Reading:
     state: str = ""
 
 
+# By name without "sordino_": what is set or counted as events come, with its labels.
+_SET: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "study_info": ("1; what is computed, and how.", ("study", "task", "mechanism")),
+    "rounds_planned": ("Rounds of the whole study.", ()),
+    "last_round_completed_timestamp_seconds": ("When the last round was completed; 0 before the first.", ()),
+    "round_pause_seconds": ("Configured pause between rounds.", ()),
+    "attempt_longest_seconds": ("All deadlines of an attempt together, the wait for participants included.", ()),
+    "plan_participants": ("Participants of a round that the plan is for.", ()),
+    "plan_quorum": ("Fewest participants that may begin a round.", ()),
+    "plan_min_survivors": ("Fewest participants in a sum.", ()),
+    "tls_certificate_expiry_timestamp_seconds": ("When the coordinator's TLS certificate ends.", ()),
+    "attempt_event_loop_lag_seconds": (
+        "Lateness of the event loop in the last attempt, or while it waited in vain for participants.",
+        ("statistic",),
+    ),
+    "epsilon_spent": ("Privacy loss so far, by who is to learn little.", ("reader",)),
+    "epsilon_budget": ("At which the study ends.", ("reader",)),
+    "epsilon_left": ("Budget less what is spent.", ("reader",)),
+    "delta": ("Of differential privacy, for both epsilons.", ()),
+    "ledger_rows": ("Charges on the coordinator's ledger.", ()),
+    "round_upload_bytes": ("Mean upload of a participant in the last completed round.", ()),
+    "round_download_bytes": ("Mean download of a participant in the last completed round.", ()),
+}
+_COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "rounds_completed": ("Rounds completed since the study began.", ()),
+    "attempts_aborted": ("Attempts that ended without a sum, since this process began.", ("phase", "reason")),
+    "dropouts": ("Participants that left an attempt.", ("phase", "reason")),
+    "sessions_lost": ("Sessions that ended.", ("reason",)),
+    "sessions_opened": ("Sessions that were opened.", ()),
+    "participants_excluded": ("Participants that sent what no honest one sends, and aren't invited again.", ()),
+    "participants_set_aside": ("Participants set aside because they or others cheated.", ()),
+}
+# What is read when metrics are asked for.
 _COUNTERS: Final = {
     "sordino_received_control_bytes": "Control messages received on the session port.",
     "sordino_received_vector_bytes": "Uploaded vectors received, refused ones and broken ones too.",
@@ -94,33 +127,29 @@ class StudyMetrics:
         self._configuration = configuration
         self._reading = Reading()
         self._live: Callable[[], Mapping[str, float]] = dict
+        self._budgets = dict.fromkeys(READERS, 0.0)
+        self._last: RoundCompleted | None = None
         ProcessCollector(registry=self._always)
-        self._build(self._always)
-        self._always.register(_Scraped(self._stage))
-        self._rounds_of(self._of_study)
-        self._people_of(self._of_study)
-        self._costs_of(self._of_study)
-        self._of_study.register(_Scraped(self._scraped))
-
-    # ------------------------------------------------------------ what there is
-
-    def _build(self, registry: CollectorRegistry) -> None:
         try:
             release = version("sordino")
         except PackageNotFoundError:  # run from a source tree that isn't installed
             release = "unknown"
-        about = Gauge(
-            "sordino_build_info", "1; the release and the protocol.", ["version", "protocol"], registry=registry
-        )
-        about.labels(release, str(PROTOCOL_VERSION)).set(1)
-        self._study = Gauge(
-            "sordino_study_info",
-            "1; what is computed, and how.",
-            ["study", "task", "mechanism"],
-            registry=self._of_study,
-        )
+        about = "1; the release and the protocol."
+        build = Gauge("sordino_build_info", about, ["version", "protocol"], registry=self._always)
+        build.labels(release, str(PROTOCOL_VERSION)).set(1)
+        self._always.register(_Scraped(self._stage))
+        self._declare(self._of_study)
+        self._of_study.register(_Scraped(self._scraped))
 
-    def _rounds_of(self, registry: CollectorRegistry) -> None:
+    def _declare(self, registry: CollectorRegistry) -> None:
+        """What is folded from events. Each series of the counters is there from the beginning, at 0."""
+        self._gauges = {
+            name: Gauge(f"sordino_{name}", text, labels, registry=registry) for name, (text, labels) in _SET.items()
+        }
+        self._counters = {
+            name: Counter(f"sordino_{name}", text, labels, registry=registry)
+            for name, (text, labels) in _COUNTED.items()
+        }
         self._round_seconds = Histogram(
             "sordino_round_duration_seconds",
             "Of completed attempts, from the model's serialisation to the next model on disk.",
@@ -136,73 +165,13 @@ class StudyMetrics:
         )
         for phase in PHASES:
             self._phase_seconds.labels(phase)
-        self._completed = Counter(
-            "sordino_rounds_completed", "Rounds completed since the study began.", registry=registry
-        )
-        self._aborted = Counter(
-            "sordino_attempts_aborted",
-            "Attempts that ended without a sum, since this process began.",
-            ["phase", "reason"],
-            registry=registry,
-        )
+            for reason in DROPOUTS:
+                self._counters["dropouts"].labels(phase, reason)
         for phase in (CONNECTING, *PHASES):
             for reason in ABORTS:
-                self._aborted.labels(phase, reason)
-        gauges = {
-            "rounds_planned": "Rounds of the whole study.",
-            "last_round_completed_timestamp_seconds": "When the last round was completed; 0 before the first.",
-            "round_pause_seconds": "Configured pause between rounds.",
-            "attempt_longest_seconds": "All deadlines of an attempt together, the wait for participants included.",
-            "plan_participants": "Participants of a round that the plan is for.",
-            "plan_quorum": "Fewest participants that may begin a round.",
-            "plan_min_survivors": "Fewest participants in a sum.",
-            "tls_certificate_expiry_timestamp_seconds": "When the coordinator's TLS certificate ends.",
-        }
-        self._plain = {name: Gauge(f"sordino_{name}", text, registry=registry) for name, text in gauges.items()}
-        self._lag = Gauge(
-            "sordino_attempt_event_loop_lag_seconds",
-            "Lateness of the event loop in the last attempt, or while it waited in vain for participants.",
-            ["statistic"],
-            registry=registry,
-        )
-
-    def _people_of(self, registry: CollectorRegistry) -> None:
-        self._dropouts = Counter(
-            "sordino_dropouts", "Participants that left an attempt.", ["phase", "reason"], registry=registry
-        )
-        for phase in PHASES:
-            for reason in DROPOUTS:
-                self._dropouts.labels(phase, reason)
-        self._lost = Counter("sordino_sessions_lost", "Sessions that ended.", ["reason"], registry=registry)
+                self._counters["attempts_aborted"].labels(phase, reason)
         for reason in DROPOUTS:
-            self._lost.labels(reason)
-        self._opened = Counter("sordino_sessions_opened", "Sessions that were opened.", registry=registry)
-        self._excluded = Counter(
-            "sordino_participants_excluded",
-            "Participants that did what nobody honest does, and aren't invited again.",
-            registry=registry,
-        )
-        self._set_aside = Counter(
-            "sordino_participants_set_aside",
-            "Participants set aside because they or others cheated.",
-            registry=registry,
-        )
-
-    def _costs_of(self, registry: CollectorRegistry) -> None:
-        self._spent = Gauge(
-            "sordino_epsilon_spent", "Privacy loss so far, by who is to learn little.", ["reader"], registry=registry
-        )
-        self._budget = Gauge("sordino_epsilon_budget", "At which the study ends.", ["reader"], registry=registry)
-        self._left = Gauge("sordino_epsilon_left", "Budget less what is spent.", ["reader"], registry=registry)
-        gauges = {
-            "delta": "Of differential privacy, for both epsilons.",
-            "ledger_rows": "Charges on the coordinator's ledger.",
-            "round_upload_bytes": "Mean upload of a participant in the last completed round.",
-            "round_download_bytes": "Mean download of a participant in the last completed round.",
-        }
-        self._plain |= {name: Gauge(f"sordino_{name}", text, registry=registry) for name, text in gauges.items()}
-        self._budgets = dict.fromkeys(READERS, 0.0)
-        self._last: RoundCompleted | None = None
+            self._counters["sessions_lost"].labels(reason)
 
     # ------------------------------------------------------------ what happens
 
@@ -212,13 +181,11 @@ class StudyMetrics:
         To be called before anything runs in the study's own thread.
         """
         plan, deadlines = study.terms.plan, self._configuration.deadlines
-        self._study.labels(study.terms.study, study.terms.task, plan.mechanism).set(1)
+        self._gauges["study_info"].labels(study.terms.study, study.terms.task, plan.mechanism).set(1)
         for name, value in {
             "rounds_planned": plan.rounds,
             "round_pause_seconds": self._configuration.study.pause_s,
-            "attempt_longest_seconds": sum(
-                seconds for name, seconds in deadlines.model_dump().items() if name != "resume_s"
-            ),
+            "attempt_longest_seconds": sum(deadlines.model_dump(exclude={"resume_s"}).values()),
             "plan_participants": plan.clients,
             "plan_quorum": plan.quorum,
             "plan_min_survivors": plan.min_survivors,
@@ -226,15 +193,15 @@ class StudyMetrics:
             "delta": plan.delta,
             "ledger_rows": journal.ledger.head.rows,
         }.items():
-            self._plain[name].set(value)
+            self._gauges[name].set(value)
         self._budgets = dict(zip(READERS, (plan.budget_coordinator, plan.budget_released), strict=True))
         for reader, budget in self._budgets.items():
-            self._budget.labels(reader).set(budget)
+            self._gauges["epsilon_budget"].labels(reader).set(budget)
         self._spend(*study.charges.epsilons())
         last = journal.last_round()
         if last is not None:
             self.view.round = last[0].round
-            self._completed.inc(last[0].round)
+            self._counters["rounds_completed"].inc(last[0].round)
             self._learnt(last[0])
         self._live = lambda: _live(study)
         self.knows_study = True
@@ -244,43 +211,43 @@ class StudyMetrics:
         self.view.apply(event)
         match event:
             case ParticipantConnected():
-                self._opened.inc()
+                self._counters["sessions_opened"].inc()
             case ParticipantLost():
-                self._lost.labels(class_of_dropout(event.reason)).inc()
+                self._counters["sessions_lost"].labels(class_of_dropout(event.reason)).inc()
             case ParticipantExcluded():
-                self._excluded.inc()
+                self._counters["participants_excluded"].inc()
             case ParticipantSetAside():
-                self._set_aside.inc()
+                self._counters["participants_set_aside"].inc()
             case ParticipantDropped() if event.phase in PHASES:
-                self._dropouts.labels(event.phase, class_of_dropout(event.reason)).inc()
+                self._counters["dropouts"].labels(event.phase, class_of_dropout(event.reason)).inc()
             case PhaseEnded() if event.phase in PHASES:
                 self._phase_seconds.labels(event.phase).observe(event.seconds)
             case AttemptAborted() if event.phase in (CONNECTING, *PHASES):
-                self._aborted.labels(event.phase, class_of_abort(event.reason)).inc()
+                self._counters["attempts_aborted"].labels(event.phase, _first(_ABORTS, event.reason)).inc()
                 self._late(event.loop_lag_ms)
             case SurvivorsFrozen():
                 self._spend(event.epsilon_coordinator, event.epsilon_released)
-                self._plain["ledger_rows"].set(event.ledger_rows)
+                self._gauges["ledger_rows"].set(event.ledger_rows)
             case RoundCompleted():
-                self._completed.inc()
+                self._counters["rounds_completed"].inc()
                 self._round_seconds.observe(event.seconds)
                 self._learnt(event)
 
     def _spend(self, *epsilons: float) -> None:
         for reader, spent in zip(READERS, epsilons, strict=True):
-            self._spent.labels(reader).set(spent)
-            self._left.labels(reader).set(max(0.0, self._budgets[reader] - spent))
+            self._gauges["epsilon_spent"].labels(reader).set(spent)
+            self._gauges["epsilon_left"].labels(reader).set(max(0.0, self._budgets[reader] - spent))
 
     def _learnt(self, last: RoundCompleted) -> None:
         self._last = last
-        self._plain["last_round_completed_timestamp_seconds"].set(last.at)
-        self._plain["round_upload_bytes"].set(last.upload_bytes)
-        self._plain["round_download_bytes"].set(last.download_bytes)
+        self._gauges["last_round_completed_timestamp_seconds"].set(last.at)
+        self._gauges["round_upload_bytes"].set(last.upload_bytes)
+        self._gauges["round_download_bytes"].set(last.download_bytes)
         self._late(last.loop_lag_ms)
 
     def _late(self, lag_ms: Mapping[str, float]) -> None:
         for name, late_ms in lag_ms.items():
-            self._lag.labels(name).set(late_ms / 1000)
+            self._gauges["attempt_event_loop_lag_seconds"].labels(name).set(late_ms / 1000)
 
     # ------------------------------------------------------------ what is shown
 
@@ -380,7 +347,7 @@ def _live(study: Study) -> dict[str, float]:
 
 
 def _expiry(certificate: Path) -> float:
-    """Seconds since 1970; 0 where the file can't be read, which whoever opens the port says."""
+    """Seconds since 1970; 0 where the file can't be read, which is reported when the port is opened."""
     try:
         return load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError):
@@ -428,11 +395,6 @@ ABORTS: Final = (*(name for name, _ in _ABORTS), OTHER)
 def class_of_dropout(reason: str) -> str:
     """One of `DROPOUTS`, for what an event says of a participant that was dropped or whose session ended."""
     return _first(_DROPOUTS, reason)
-
-
-def class_of_abort(reason: str) -> str:
-    """One of `ABORTS`, for what an event says of an attempt."""
-    return _first(_ABORTS, reason)
 
 
 def _first(classes: tuple[tuple[str, tuple[str, ...]], ...], reason: str) -> str:

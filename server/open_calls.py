@@ -1,9 +1,9 @@
-"""Bounds on calls that are open at the same time, before anything of them is believed.
+"""Bounds on calls that are open at the same time, before any of their content is trusted.
 
 gRPC counts a call against `maximum_concurrent_rpcs` from its headers on, and hands a unary call to its handler once
-its message is there: whoever sends headers and no message would hold a place for as long as she likes. So every unary
-method is served as a stream of one message, which is the same on the wire: the handler begins at once, knows who
-calls, and waits for the message for a few seconds only.
+its message is there: a caller that sends headers and no message would hold a place without limit. So every unary method
+is served as a stream of one message, which is the same on the wire: the handler begins at once, knows the caller, and
+waits for the message for a few seconds only.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from google.protobuf.message import DecodeError
 log = structlog.get_logger()
 
 FIRST_MESSAGE_S: Final = 5.0  # for the one message of a unary call
-MOST_PEERS: Final = 10_000  # whose rates are remembered
+MOST_PEERS: Final = 10_000  # with a remembered rate
 WRITE_S: Final = 60.0  # for one message of an answer to be taken
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Whom a call is counted for, and how many at the same time."""
+    """The name that a call is counted under, and the most calls at the same time."""
 
     name: Hashable
     most: int
 
 
 class CallRefused(Exception):
-    """A call that isn't begun: the status and one sentence, which is safe to send."""
+    """A call that isn't begun or answered: the status and one sentence, which is safe to send."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class CallRefused(Exception):
 
 
 Admit = Callable[[Any, str], Caller]
-"""Given a call's context and method, says whose it is; raises `CallRefused`."""
+"""From a call's context and method to its caller; raises `CallRefused`."""
 
 
 class OpenCalls(grpc.aio.ServerInterceptor):
@@ -63,7 +63,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):
     ) -> None:
         """
         Args:
-            on_refused: is told of every call that wasn't begun.
+            on_refused: called for every call that wasn't begun.
             first_message_s: longest wait for the message of a unary call.
             write_s: longest wait until the caller takes one message of a streamed answer.
         """
@@ -155,9 +155,9 @@ class OpenCalls(grpc.aio.ServerInterceptor):
 
 
 def address_of(peer: str) -> str:
-    """Whom a rate is counted for: the address of a gRPC peer such as ``ipv4:192.0.2.7:50312``.
+    """The address that a rate is counted for, of a gRPC peer such as ``ipv4:192.0.2.7:50312``.
 
-    An IPv6 network of /64 counts as one: who has one of its addresses has all of them.
+    An IPv6 network of /64 counts as one: the holder of one address has all of them.
     """
     kind, _, rest = peer.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]")

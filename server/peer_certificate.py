@@ -1,8 +1,8 @@
-"""Whose certificate a connection was made with, held against the identity that a session is opened for.
+"""Compares a connection's certificate with the identity that a session is opened for.
 
-TLS has checked by then that the certificate is one of the study's TLS authority and valid. It names one identity
-(participants that were enrolled by code) or one host (those made with the study): no other may use the connection,
-whatever it can prove about itself.
+TLS has checked by then that the certificate is valid and from the study's TLS authority. It names one identity
+(participants enrolled by code) or one host (those made with the study): no other identity may use the connection,
+even with a valid proof.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CertificateHolders:
         self._hosts: Counter[str] = Counter()
 
     def __call__(self, context: Any, method: str) -> Caller:
-        """Of `server.open_calls.Admit`; raises `CallRefused` where the certificate names nobody on the roster."""
+        """Of `server.open_calls.Admit`; raises `CallRefused` where the certificate names no one on the roster."""
         roster = self._roster()
         if roster is not self._counted:
             self._counted, self._hosts = roster, Counter(entry.host for entry in roster.entries)

@@ -6,8 +6,8 @@ because its ledger can't be opened.
 An attempt with n participants holds n^2 shares and commitments for a while, hundreds of thousands of small objects and
 messages of 100 KB. Python's collector would walk through all of them at some moment, with every thread stopped for
 0.1 s and more at n = 200, to find nothing: they go by their reference counts. So it walks between attempts, and in the
-midst of one only for the sake of refused calls: those leave cycles (gRPC's contexts, exceptions with their frames), and
-anybody who can reach the port can make them.
+midst of one only because of refused calls: those leave cycles (gRPC's contexts, exceptions with their frames), and
+anyone who reaches the port can make them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import gc
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +60,7 @@ def settle() -> None:
 
 
 def tidy() -> None:
-    """Between attempts, when nobody waits: collect cycles, and return free memory to the system."""
+    """Between attempts: collect cycles, and return free memory to the system."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         _libc().malloc_trim(0)
@@ -93,27 +92,22 @@ ENROLMENT_CONNECTIONS: Final = 256
 _MOST_SESSION_CONNECTIONS: Final = 50_000
 
 
-@dataclass(frozen=True)
-class Connections:
-    """At the same time, on either port."""
-
-    sessions: int
-    enrolment: int
-
-
-def share_out(participants: int, files: int, *, enrolment: bool) -> Connections:
+def share_out(participants: int, files: int, *, enrolment: bool) -> tuple[int, int]:
     """How the files that a process may open are shared between its ports.
 
     Args:
         participants: on the largest roster that is planned for.
         files: the limit.
         enrolment: there is a port for enrolment.
+
+    Returns:
+        Connections at the same time on the session port, and on the port for enrolment.
     """
     room = max(2, files - OWN_FILES)
-    # As many as if nobody shared one, and again: a connection that broke off stays until somebody notices.
+    # Twice one for each participant: a broken connection stays open until that is noticed.
     wanted = min(2 * participants + 64, _MOST_SESSION_CONNECTIONS)
     strangers = min(ENROLMENT_CONNECTIONS, max(1, room // 4)) if enrolment else 0
-    return Connections(max(1, min(wanted, room - strangers)), strangers)
+    return max(1, min(wanted, room - strangers)), strangers
 
 
 def raise_limit(participants: int) -> int:
@@ -133,7 +127,7 @@ def raise_limit(participants: int) -> int:
 
 
 def connection_options(most: int) -> list[tuple[str, Any]]:
-    """gRPC options of a server that takes so many connections."""
+    """gRPC options of a server that takes at most this many connections."""
     return [
         ("grpc.max_allowed_incoming_connections", most),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),

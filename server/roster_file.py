@@ -58,15 +58,11 @@ class RosterFile:
         self._seen: tuple[object, ...] = ()
         self._refused: tuple[object, ...] = ()
         self._newest: Roster | None = None
-        self._writing = threading.Lock()  # what is half written is nobody's to read
+        self._writing = threading.Lock()  # no one reads half-written files
 
     @classmethod
     def of(cls, configuration: StudyConfiguration) -> RosterFile:
-        """Those that study.toml names.
-
-        Raises:
-            ConfigurationError: the authority's public key can't be used.
-        """
+        """Those that study.toml names. Raises `ConfigurationError`: the authority's public key can't be used."""
         table = configuration.coordinator
         return cls(
             table.roster,

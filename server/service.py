@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import grpc
 import structlog
@@ -25,8 +25,8 @@ from secagg.errors import (
 )
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.peer_certificate import check_certificate
-from server.process_limits import RefusedCalls
-from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
+from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, TooManySessions
+from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.transport import frames
@@ -39,7 +39,7 @@ HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
 HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())
 
-# One table from what went wrong to what a peer is told; the peer gets a bland sentence, the log the detail.
+# From an error to the status for the peer, which gets a bland sentence; the log has the detail.
 STATUS: dict[type[Exception], grpc.StatusCode] = {
     InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
     UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
@@ -55,29 +55,6 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
     TooManySessions: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ProtocolError: grpc.StatusCode.INTERNAL,
 }
-
-
-class Study(Protocol):
-    """What the service needs of the study behind it."""
-
-    sessions: Sessions
-    refused_calls: RefusedCalls
-
-    def welcome(self, session: Session) -> pb.Welcome: ...
-
-    def document(self, sha256: bytes) -> bytes | None: ...
-
-    def downloaded(self, session: Session, size: int) -> None: ...
-
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
-
-    def session_ready(self, session: Session, message: pb.Ready) -> None: ...
-
-    def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
-
-    def refusal(self, session: Session, message: pb.Refusal, size: int) -> None: ...
-
-    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes: ...
 
 
 def handlers(study: Study) -> grpc.GenericRpcHandler:
@@ -204,7 +181,7 @@ async def _read(study: Study, session: Session, context: grpc.aio.ServicerContex
 
 def _receive(study: Study, session: Session, raw: bytes) -> None:
     study.sessions.traffic.control_received += len(raw)
-    if session.closed:  # its position may be somebody else's by now
+    if session.closed:  # its position may belong to another participant by now
         raise SessionRefused("the session is over")
     largest = study.sessions.most_message_bytes
     if largest is not None and len(raw) > largest:  # before it is parsed

@@ -66,7 +66,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether it is over: what its peer still says counts for nothing, whoever has its position by then."""
+        """Whether it is over: later messages of its peer are ignored, since its position may have a new owner."""
         return self.over.is_set()
 
     def send(self, message: bytes) -> None:
@@ -77,7 +77,7 @@ class Session:
             self.outbox.put_nowait(message)
 
     def cut_off(self) -> None:
-        """End the stream before what is queued: nobody will read that here, and it is said again on the next one."""
+        """End the stream before what is queued, which is sent again on the next one."""
         while not self.outbox.empty():
             self.outbox.get_nowait()
         self.cut = True
@@ -85,7 +85,7 @@ class Session:
         self.outbox.put_nowait(None)
 
     def stray(self) -> None:
-        """Note a message that nobody waits for; a few are of an attempt that has just ended.
+        """Note an unexpected message; a few are of an attempt that has just ended.
 
         Raises:
             SessionRefused: there were too many since the last one that counted.
@@ -121,7 +121,7 @@ class Sessions:
     """All open sessions, by participant and by token."""
 
     def __init__(self, study: str, roster: Roster, on_lost: Callable[[Session, str], None]) -> None:
-        """Args: on_lost is told of a session that ended, with the reason, `REPLACED` if a newer one took its place."""
+        """Args: on_lost: called with a session that ended and the reason, `REPLACED` if a newer one took its place."""
         self._study, self._roster, self._on_lost = study, roster, on_lost
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
@@ -153,16 +153,16 @@ class Sessions:
 
     @property
     def left_early(self) -> int:
-        """How many on the roster were here, but whose last session ended before they were ready, and are not back."""
+        """How many on the roster had a session that ended before it was ready, and are not back."""
         return len(self._left_early)
 
     def broken_since(self, moment: float) -> frozenset[int]:
-        """Participants whose connection broke after a moment of the monotonic clock, and who aren't ready again."""
+        """Participants whose connection broke after a moment of the monotonic clock, and that aren't ready again."""
         places = self._roster.positions
         return frozenset(places[who] for who, at in self._broke_at.items() if at >= moment)
 
     def adopt(self, roster: Roster) -> list[Session]:
-        """Use a later roster. Sessions of those who are not on it any more end.
+        """Use a later roster. Sessions of participants that are not on it any more end.
 
         Returns:
             The sessions that ended.
@@ -249,7 +249,7 @@ class Sessions:
             self.changed.set()
 
     def lost(self, session: Session, reason: str) -> None:
-        """A stream ended, whoever ended it."""
+        """A stream ended, by either side."""
         session.close()
         if self._by_token.pop(session.token, None) is None:
             return
@@ -263,7 +263,7 @@ class Sessions:
         self._on_lost(session, reason)
 
     def close_all(self, message: bytes | None = None) -> None:
-        """Say goodbye to everybody."""
+        """End all sessions, after ``message`` if there is one."""
         for session in self.all():
             if message is not None:
                 session.send(message)

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import structlog
@@ -98,11 +99,11 @@ class Study:
         """
         Args:
             signed: the roster to begin with.
-            roster_files: looked at between attempts: somebody may have put a later roster there by hand.
+            roster_files: read between attempts: an operator may have put a later roster there.
             on_event: is given every event, on the event loop: must not block.
             between_attempts: is called when no attempt is under way, for what would disturb one.
             transcripts: where finished rounds are put on record; None keeps no transcripts.
-            cohorts_are_public: transcripts are or were published, so that a lottery hides nobody's participation.
+            cohorts_are_public: transcripts are or were published, so that a lottery hides no participation.
         """
         self._transcripts, self._between_attempts = transcripts, between_attempts
         self._configuration, self._document = configuration, document
@@ -147,7 +148,7 @@ class Study:
             resume_s=configuration.deadlines.resume_s,
             enrolment_open=bool(configuration.coordinator.enrolment_listen),
             emit=self._emit,
-            configure=self._configure,
+            configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
             use_offered=self._use_offered,
         )
         deadlines = configuration.deadlines
@@ -162,7 +163,7 @@ class Study:
     # ------------------------------------------------------------ for the service
 
     def welcome(self, session: Session) -> pb.Welcome:
-        """What a new session is told."""
+        """The first message of a new session."""
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
@@ -173,7 +174,7 @@ class Study:
         )
 
     def limits(self) -> list[tuple[str, int]]:
-        """gRPC options that bound what peers can make this process hold, before any of them has proved who it is.
+        """gRPC options that bound what peers can make this process hold, before any of them has proved its identity.
 
         The largest honest control message grows with the number of neighbours; chunks of vectors have one size.
         """
@@ -210,11 +211,7 @@ class Study:
             self._attempt.count_download(session.participant, size)
 
     async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        """A signature is to open this identity's session.
-
-        Raises:
-            SessionRefused: it doesn't verify.
-        """
+        """A signature is to open this identity's session. Raises `SessionRefused`: it doesn't verify."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 
@@ -262,7 +259,7 @@ class Study:
 
     def _session_lost(self, session: Session, reason: str) -> None:
         if self._finished:
-            return  # they were told to go
+            return  # they have received StudyEnd
         number = self._membership.number(session.participant)
         self._emit(ParticipantLost(participant=number, host=session.host, reason=reason))
         if self._attempt is not None:
@@ -297,10 +294,10 @@ class Study:
         """All rounds that are left.
 
         Args:
-            address, http_address: HOST:PORT of the session port and of the port for metrics, for those who listen.
+            address, http_address: HOST:PORT of the session port and of the port for metrics, for the first event.
 
         Raises:
-            asyncio.CancelledError: the study was told to stop; the current attempt is closed first.
+            asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """
         began = time.monotonic()
         started = study_started(self._configuration, self._document, self._parameters, self._membership)
@@ -362,12 +359,12 @@ class Study:
     # ------------------------------------------------------------ the roster
 
     def has_identity(self, identity: bytes) -> bool:
-        """Whether somebody is on the roster in use."""
+        """Whether an identity is on the roster in use."""
         return identity in self._membership.roster.positions
 
     @property
     def terms(self) -> StudyDocument:
-        """What the study is, as everybody is told."""
+        """The study document, as participants get it."""
         return self._document
 
     @property
@@ -398,7 +395,7 @@ class Study:
         numbers = await self._journal.use_roster(offered.roster)
         self._documents.pop(membership.signed.sha256, None)
         self._documents[offered.sha256] = offered.file
-        change = membership.use(offered, numbers)
+        joined, left = membership.use(offered, numbers)
         for session in self.sessions.adopt(offered.roster):
             number = numbers[session.identity]
             self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
@@ -407,28 +404,24 @@ class Study:
                 version=offered.roster.version,
                 participants=len(offered.roster),
                 hosts=len({entry.host for entry in offered.roster.entries}),
-                joined=tuple(change.joined),
-                left=tuple(change.left),
+                joined=tuple(joined),
+                left=tuple(left),
             )
         )
-        log.info(
-            "a later roster is in use",
-            version=offered.roster.version,
-            joined=len(change.joined),
-            left=len(change.left),
-        )
+        log.info("a later roster is in use", version=offered.roster.version, joined=len(joined), left=len(left))
         return True
 
     async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
-        round_, number = config.round, config.attempt
+        round_, attempt_number = config.round, config.attempt
+        numbers = {"round": round_, "attempt": attempt_number}
         began = time.monotonic()
         self.loop_lag.restart()
         model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)
         self._model_sha256 = digest
         self._documents[self._model_sha256] = model_bytes
-        del model_bytes  # a large one goes as soon as everybody has it
-        # Whoever left while the model was serialised would be waited for until the first deadline.
+        del model_bytes  # so that a large one is freed as soon as all have it
+        # Without those that left while the model was serialised: the first phase would wait for them.
         cohort &= self.sessions.ready()
         attempt = Attempt(
             replace(config, model_digest=self._model_sha256),
@@ -439,24 +432,23 @@ class Study:
             self._worker,
             self._parallel,
             self._emit_numbered,
-            lambda check: self._freeze(round_, number, check),
-            lambda unmasking, request: self._charge(round_, number, unmasking, request),
+            partial(self._freeze, config),
+            partial(self._charge, config),
             self._membership.signed.sha256,
             self._configuration.deadlines.resume_s,
         )
-        self._attempt = attempt  # from here on it is told of sessions that end
+        self._attempt = attempt  # from here on it hears of sessions that end
         aborted = ""
         try:
-            await self._journal.begin_attempt(round_, number)
+            await self._journal.begin_attempt(round_, attempt_number)
             absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
-            self._emit(AttemptStarted(round=round_, attempt=number, cohort=len(cohort), absent=absent))
+            self._emit(AttemptStarted(**numbers, cohort=len(cohort), absent=absent))
             completed = await attempt.run()
         except AttemptFailed as error:
-            await self._journal.end_attempt(round_, number, f"aborted: {error}")
+            await self._journal.end_attempt(round_, attempt_number, f"aborted: {error}")
             self._emit(
                 AttemptAborted(
-                    round=round_,
-                    attempt=number,
+                    **numbers,
                     phase=error.phase,
                     reason=error.reason,
                     received=error.received,
@@ -466,26 +458,27 @@ class Study:
             )
             aborted = f"aborted: {error.phase}"
         finally:
-            self._attempt = None  # whoever comes back from here on is told at once that it is over
+            self._attempt = None  # a participant that returns from here on hears at once that it is over
             self._returns.after(attempt, completed=False)
         if aborted:
             await self._exclusions.after(attempt)
-            await self._round_end(cohort, round_, number, False, aborted)
+            await self._round_end(config, cohort, aborted)
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
-        await self._finish(round_, number, attempt, completed, began)
-        await self._round_end(cohort, round_, number, True, "")
+        await self._finish(attempt, completed, began)
+        await self._round_end(config, cohort)
         return True
 
-    async def _freeze(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
+    async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
         u2, u3, masked_sum = check.frozen
-        self._documents.pop(self._model_sha256, None)  # whoever is in the sum has fetched it
-        await self._journal.freeze_survivors(round_, attempt, u2, u3, masked_sum)
+        self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
+        await self._journal.freeze_survivors(config.round, config.attempt, u2, u3, masked_sum)
 
-    async def _charge(self, round_: int, attempt: int, unmasking: Unmasking, request: bytes) -> None:
+    async def _charge(self, config: RoundConfig, unmasking: Unmasking, request: bytes) -> None:
         charged = [self._membership.number(who) for who in unmasking.u3]
-        row = await self._journal.charge(await self._compute(self.charges.entry, round_, attempt, charged), request)
+        entry = await self._compute(self.charges.entry, config.round, config.attempt, charged)
+        row = await self._journal.charge(entry, request)
         await self._compute(self.charges.count, row)
         if self._transcripts is not None:
             await self._compute(
@@ -500,8 +493,8 @@ class Study:
         coordinator, released = await self._compute(self.charges.epsilons)
         self._emit(
             SurvivorsFrozen(
-                round=round_,
-                attempt=attempt,
+                round=config.round,
+                attempt=config.attempt,
                 u1=len(unmasking.cohort.u1),
                 u2=len(unmasking.u2),
                 u3=len(unmasking.u3),
@@ -513,7 +506,8 @@ class Study:
             )
         )
 
-    async def _finish(self, round_: int, number: int, attempt: Attempt, completed: Completed, began: float) -> None:
+    async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
+        round_, number = _number(attempt)
         learned: Learned = await self._compute(self._model.learn, completed)
         wrapped = learned.decoded.wrapping.share if self._plan.padded_dim >= FEWEST_VALUES else None
         if wrapped is not None and wrapped > _MUCH_WRAPPING:
@@ -545,9 +539,6 @@ class Study:
 
     # ------------------------------------------------------------ helpers
 
-    async def _configure(self, round_: int, attempt: int) -> RoundConfig:
-        return await self._compute(self._round_config, round_, attempt)
-
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""
         config = RoundConfig(
@@ -566,13 +557,13 @@ class Study:
         """Off the loop, in the same thread as the protocol."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
-    async def _round_end(self, cohort: frozenset[int], round_: int, attempt: int, completed: bool, reason: str) -> None:
-        end = codec.message(round_end=pb.RoundEnd(round=round_, attempt=attempt, completed=completed, reason=reason))
-        outgoing = Outgoing(self.sessions, set(cohort), self._compute)
-        await outgoing.broadcast(cohort, end)
+    async def _round_end(self, config: RoundConfig, cohort: frozenset[int], aborted: str = "") -> None:
+        end = pb.RoundEnd(round=config.round, attempt=config.attempt, completed=not aborted, reason=aborted)
+        outgoing = Outgoing(self.sessions.get, set(cohort), self._compute)
+        await outgoing.broadcast(cohort, codec.message(round_end=end))
 
     def _emit_numbered(self, event: Event) -> None:
-        """What an attempt tells, which knows participants by their position in its roster."""
+        """Emit an event of an attempt, which names participants by their position in its roster."""
         if isinstance(event, ParticipantDropped | ParticipantResumed):
             event = replace(event, participant=self._membership.number(event.participant))
         self._emit(event)

@@ -82,11 +82,7 @@ class StudyConfiguration(Settings):
         return self.privacy.largest_roster or self.privacy.population or self.study.participants or 0
 
     def make_task(self) -> Task:
-        """The study's task.
-
-        Raises:
-            learning.options.OptionError, learning.own_task.TaskUnavailable: it can't be made.
-        """
+        """The study's task. Raises `OptionError`, `TaskUnavailable`: it can't be made."""
         from learning.make_task import make_task
 
         return make_task(self.study.task, dict(self.task))

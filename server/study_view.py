@@ -42,7 +42,7 @@ STARTING, ENROLMENT, LEARNING = "Starting", "Enrolment", "Learning"
 BETWEEN, PAUSING, FINISHED = "Between", "Pausing", "Finished"
 STATES: Final = (STARTING, ENROLMENT, CONNECTING, *PHASES, LEARNING, BETWEEN, PAUSING, FINISHED)
 """What a study does: the phases of the protocol, and what lies between them."""
-_OVER: Final = ("rounds done", "budget reached")  # after these nobody is expected any more
+_OVER: Final = ("rounds done", "budget reached")  # after these no participant is expected
 
 
 @dataclass
@@ -78,10 +78,10 @@ class AttemptView:
     Attributes:
         began_at: in seconds since 1970; for one that too few connected to, when it began to wait.
         cohort: participants that began it. Where too few connected: how many did.
-        connected: numbers of those who were connected when it began.
+        connected: numbers of participants that were connected when it began.
         reached: phases that were started.
         phase_seconds: of the phases that have ended.
-        dropped: who left it, oldest first.
+        dropped: participants that left it, oldest first.
         resumed: connections that broke and were taken up again.
     """
 
@@ -98,7 +98,7 @@ class AttemptView:
 
     @property
     def remaining(self) -> int:
-        """Of the cohort, those who haven't left."""
+        """How many of the cohort haven't left."""
         return max(0, self.cohort - len(self.dropped))
 
 
@@ -114,12 +114,12 @@ class StudyView:
         participants: on the roster in use.
         roster: their numbers.
         state: one of `STATES`.
-        wait: of the state; zeros where nobody is waited for.
+        wait: of the state; zeros where it waits for no participant.
         round, attempt: under way, waited for, or the last ones.
-        hosts: number -> the host that the roster lists it under, of all who were seen.
-        connected, lost: numbers of those who have a session, and of those who had one.
+        hosts: number -> the host that the roster lists it under, of all participants seen.
+        connected, lost: numbers of participants that have a session, and of those that had one.
         came_at, left_at: number -> when its last session began or was resumed, and when its last one ended.
-        dropped_now: who left the attempt under way.
+        dropped_now: participants that left the attempt under way.
         rounds, dropouts, aborted: what happened, oldest first.
         absent: round -> participants not connected when its last attempt began.
         excluded: number -> reason.
@@ -278,7 +278,7 @@ class StudyView:
         return [dropout for dropout in self.dropouts if dropout.round == round_]
 
     def left_by_round(self) -> list[tuple[int, int]]:
-        """(round, participant), each once: who leaves three attempts of a round is one participant that left it."""
+        """(round, participant), each once, even if a participant leaves several attempts of a round."""
         return sorted({(dropout.round, dropout.participant) for dropout in self.dropouts})
 
     # ------------------------------------------------------------ events
@@ -291,7 +291,7 @@ class StudyView:
         self.roster = set(event.members or range(event.participants))
         if self.started_at is None:
             self.started_at = self.last_at
-        # A coordinator that starts again finds nobody connected. After the end nobody is expected, so nobody is lost.
+        # After a restart no participant is connected; after the end none is expected, so none is lost.
         if self.finished is not None and self.finished.reason in _OVER:
             self.connected.clear()
         self.nobody_is_connected()
@@ -317,7 +317,7 @@ class StudyView:
     def _participant_lost(self, event: ParticipantLost) -> None:
         self.connected.discard(event.participant)
         self.left_at[event.participant] = self.last_at
-        if self.finished is None:  # after the end everybody is sent home, and nobody lost
+        if self.finished is None:  # after the end sessions are closed, not lost
             self.hosts.setdefault(event.participant, event.host)
             self.lost.add(event.participant)
 
@@ -347,7 +347,7 @@ class StudyView:
         if not self.current.under_way:  # too few connected, and it never began
             since = self.last_at if self._waiting_since is None else self._waiting_since
             self.current = AttemptView(event.round, event.attempt, since, event.received, frozenset(self.connected))
-        self.dropped_now = set()  # who is still connected takes part in the next attempt
+        self.dropped_now = set()  # those still connected take part in the next attempt
         self._attempt_ended()
         self.aborted.append(event)
 

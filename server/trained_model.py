@@ -22,9 +22,9 @@ from wire.round_model import model_sha256, write_model
 
 @dataclass(frozen=True)
 class Learned:
-    """What a sum taught."""
+    """The result of one sum."""
 
-    sum_sha256: bytes | None  # None where the sum holds no noise: nobody is told of it, not even by a digest
+    sum_sha256: bytes | None  # None where the sum holds no noise: then not even its digest is revealed
     decoded: Decoded
     evaluation: dict[str, float]
     released: dict[str, Any]  # the statistic so far, where the study seeks one
@@ -57,8 +57,8 @@ class TrainedModel:
 
     def learn(self, completed: Completed) -> Learned:
         """Decode a sum, apply it, and evaluate the outcome on the coordinator's own data."""
-        # Little-endian words of secagg.masking.word_dtype, as the core makes them. A sum without its noise is told to
-        # nobody, not even as a digest, by which it could be guessed.
+        # Little-endian words of secagg.masking.word_dtype, as the core makes them. Not even the digest
+        # of a sum without noise is revealed, since the sum could be guessed from it.
         bare = self._plan.mechanism == GAUSSIAN
         sum_sha256 = None if bare else hashlib.sha256(completed.total.data).digest()
         # The operating system's randomness is drawn on only where the coordinator adds the noise.

@@ -52,7 +52,7 @@ def file_name(round_: int) -> str:
 
 
 def are_published(state: Path) -> bool:
-    """Whether there are published transcripts beside a state file; what was told once stays told."""
+    """Whether there are published transcripts beside a state file; publishing can't be undone."""
     return any((state.with_name(PUBLISHED)).glob("*.transcript"))
 
 
@@ -60,7 +60,7 @@ def check_publishing(plan: Plan) -> None:
     """Whether transcripts of a study under this plan may be published.
 
     Raises:
-        InfeasiblePlan: its epsilon counts on nobody knowing who was drawn, which a transcript tells.
+        InfeasiblePlan: its epsilon assumes that the drawn cohorts are secret, and a transcript names them.
     """
     if plan.sampling != NO_SAMPLING and plan.target == RELEASED:
         raise InfeasiblePlan(
@@ -76,7 +76,7 @@ def open_transcripts(configuration: StudyConfiguration, study: bytes, plan: Plan
         Where they are kept, None where they aren't; and whether cohorts are public, by these settings or earlier ones.
 
     Raises:
-        InfeasiblePlan: they are public, and the plan counts on nobody knowing.
+        InfeasiblePlan: they are public, and the plan assumes that they are secret.
         TranscriptError, ConfigurationError: key, card or the authority's key can't be used.
     """
     table = configuration.coordinator
@@ -92,17 +92,28 @@ def open_transcripts(configuration: StudyConfiguration, study: bytes, plan: Plan
     if not (table.card.exists() or table.transcript_key.exists() or table.publish_transcripts):
         log.warning("no transcripts are kept: the study has no card and no transcript key", card=str(table.card))
         return None, public
-    return (
-        Transcripts.open(
-            table.state.with_name(FOLDER),
-            table.card,
-            table.transcript_key,
-            configuration.read_authority_public_key(),
-            study,
-            published=table.state.with_name(PUBLISHED) if table.publish_transcripts else None,
-        ),
-        public,
-    )
+    card, key = _card_and_key(table.card, table.transcript_key, configuration.read_authority_public_key())
+    published = table.state.with_name(PUBLISHED) if table.publish_transcripts else None
+    return Transcripts(table.state.with_name(FOLDER), card, key, study, published=published), public
+
+
+def _card_and_key(card_file: Path, key_file: Path, authority_public: bytes) -> tuple[bytes, Ed25519PrivateKey]:
+    """The card and the key whose public half it names; raises `TranscriptError`, which says what to change."""
+    try:
+        card = card_file.read_bytes()
+        on_card = verify_card(card, fingerprint(authority_public)).coordinator_public
+    except (OSError, InvalidCard) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TranscriptError(
+            f'{card_file}: {reason}; take the card that the authority signed, or set coordinator.transcripts = "off"'
+        ) from error
+    key = read_transcript_key(key_file)
+    if key.public_key().public_bytes_raw() != on_card:
+        raise TranscriptError(
+            f"{key_file} is not the key on {card_file}, and transcripts signed with it would hold nowhere: restore "
+            "the key, or have the authority sign a card for this one"
+        )
+    return card, key
 
 
 class Transcripts:
@@ -122,45 +133,12 @@ class Transcripts:
             folder: of the files; made if need be.
             card: the study's card, which holds the public half of ``key``.
             study: the study document.
-            published: folder for the copies that anybody may read; None publishes nothing.
+            published: folder for the world-readable copies; None publishes nothing.
         """
         self.folder, self.published = folder, published
         self._card, self._key, self._study = card, key, study
         self._noted: Transcript | None = None
         self._previous: bytes | None = None
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
-        card_file: Path,
-        key_file: Path,
-        authority_public: bytes,
-        study: bytes,
-        *,
-        published: Path | None = None,
-    ) -> Transcripts:
-        """Read card and key, and hold them against each other.
-
-        Raises:
-            TranscriptError: one of them can't be used; says what to change.
-        """
-        try:
-            card = card_file.read_bytes()
-            on_card = verify_card(card, fingerprint(authority_public)).coordinator_public
-        except (OSError, InvalidCard) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise TranscriptError(
-                f"{card_file}: {reason}; take the card that the authority signed, or set coordinator.transcripts "
-                '= "off"'
-            ) from error
-        key = read_transcript_key(key_file)
-        if key.public_key().public_bytes_raw() != on_card:
-            raise TranscriptError(
-                f"{key_file} is not the key on {card_file}, and transcripts signed with it would hold nowhere: restore "
-                "the key, or have the authority sign a card for this one"
-            )
-        return cls(folder, card, key, study, published=published)
 
     # ------------------------------------------------------------ after a restart
 
@@ -168,7 +146,7 @@ class Transcripts:
         """Continue the chain behind the last round that counts, and publish what isn't published yet.
 
         Raises:
-            TranscriptError: the last file is none, or signed with another key.
+            TranscriptError: the last file isn't a transcript of this round and study.
             OSError: the folder takes no writes.
         """
         self._noted = None
@@ -190,7 +168,7 @@ class Transcripts:
             self.publish(round_)
 
     def _put_aside(self, path: Path) -> None:
-        """A sum was opened, and the round is played again: both happened, and the ledger charges both."""
+        """Its sum was opened and the round is repeated; the ledger charges both, so the file is kept."""
         for attempt in range(1, 1 << 20):
             aside = path.with_name(f"{path.stem}.unfinished-{attempt}")
             if not aside.exists():
@@ -227,7 +205,7 @@ class Transcripts:
             row: the ledger's.
             roster_file: the roster that the attempt runs under, as the authority signed it.
             numbers: position in the roster -> number in the ledger; default: the same.
-            excluded: identity -> reason, of all who aren't invited any more.
+            excluded: identity -> reason, of all excluded participants.
 
         Raises:
             TranscriptError: the roster's file isn't UTF-8 text.
@@ -264,7 +242,7 @@ class Transcripts:
         Args:
             sum_sha256: None where the sum holds no noise yet (see `wire.records.transcript.write_transcript`).
             next_model_sha256: of the model that the next round begins with.
-            caught: identity -> reason, of those who cheated in this attempt.
+            caught: identity -> reason, of the cheats of this attempt.
 
         Raises:
             ValueError: another attempt was noted, or none.
@@ -287,7 +265,7 @@ class Transcripts:
         return path
 
     def publish(self, round_: int) -> None:
-        """Copy a round's file where anybody may read it, if that is wanted; once the journal counts the round.
+        """Copy a round's file to the published folder, if there is one; once the journal counts the round.
 
         Raises:
             OSError: the folder takes no writes.

@@ -1,8 +1,8 @@
 """One attempt of a round: drives the protocol core through its phases against real sessions and clocks.
 
 Everything that arrives goes through one inbox and is handled in order; arithmetic runs in the worker thread, never on
-the event loop. A phase ends as soon as everybody it waits for has answered or left, at the latest at its
-deadline. Too few, and the attempt aborts with nothing revealed.
+the event loop. A phase ends as soon as all expected participants have answered or left, at the latest at its
+deadline. With too few the attempt aborts and nothing is revealed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROGRESS_INTERVAL_S = 0.5
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 Emit = Callable[[Event], None]
-Proof = tuple[frozenset[bytes], bytes]  # whom a survivor proof is for, by identity, and that message
+Proof = tuple[frozenset[bytes], bytes]  # identities that a survivor proof is for, and the message
 
 
 # Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
@@ -97,7 +97,7 @@ class Attempt:
             cohort: participants to invite, all with a session.
             deadlines_s: seconds for each phase by its name.
             parallel: threads for the masks of an unmasking.
-            freeze: awaited before u3 is told to anyone.
+            freeze: awaited before u3 is sent to any participant.
             charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
             resume_s: how long a participant whose connection broke keeps its place.
@@ -111,26 +111,27 @@ class Attempt:
         self._vector_bytes: Counter[int] = Counter()  # of uploads
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
         self._slots = ReconnectionSlots(here, resume_s, self.lost)
-        self._outgoing = Outgoing(self._slots, self._alive, self._compute)
+        self._outgoing = Outgoing(self._slots.get, self._alive, self._compute)
+        self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._over = False
         self._phase_name = ADVERTISE_KEYS
-        self._waiting: set[int] = set()  # of the phase under way: who may still answer
-        self._answered: set[int] = set()  # and whose answer counts
+        self._waiting: set[int] = set()  # of the phase under way: may still answer
+        self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
         parameters = config.parameters
         size = packed_size(parameters.dim, parameters.bits)
         credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
         self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()
-        self.proof: Proof | None = None  # once there is a sum that somebody who was charged isn't in
-        self.cheats: dict[int, str] = {}  # who did what an honest participant never does, and what
+        self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
+        self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does
         self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated
         self.starved: frozenset[int] = frozenset()  # dealers who ended the attempt by that, if they did
 
     # ------------------------------------------------------------ from the service
 
     def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
-        """A phase message of this attempt arrived, in so many bytes."""
+        """A phase message of this attempt arrived; ``size`` in bytes."""
         if self._takes(session):
             said = Said(message.WhichOneof("message"), message.SerializeToString())
             self._inbox.put_message(session.participant, said, size)
@@ -200,7 +201,7 @@ class Attempt:
         if self._over:
             raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        vector = cast(bytes, packed)  # a bytearray of which nobody else has a reference: a copy would cost its size
+        vector = cast(bytes, packed)  # a bytearray without other references; not copied, to save memory
         self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
         if not await done:
             raise UploadRefused("the vector was not taken")
@@ -234,8 +235,7 @@ class Attempt:
 
         advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
         start = pb.RoundStart(
-            round=round_,
-            attempt=attempt,
+            **self._number,
             model_sha256=self.config.model_digest,
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
@@ -270,8 +270,8 @@ class Attempt:
         masked, shares = await self._compute(share.close)
 
         await self._outgoing.each(shares, lambda one: codec.neighbour_shares(round_, attempt, one))
-        # The ciphertexts hold both kinds of share: they go once everybody has answered, for until then somebody may
-        # come back who lacks hers (decision 0012), and so do the paths.
+        # The ciphertexts hold both kinds of share. They are freed, with the paths, once all have answered: until then a
+        # participant may return that lacks its own (decision 0012).
         del shares
         await self._collect(
             Step(
@@ -303,7 +303,7 @@ class Attempt:
     async def _signed(
         self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivors: SurvivorSets
     ) -> tuple[Unmasking, Late]:
-        """The sets signed by enough, charged, and shares asked for; and what becomes of those who sign later."""
+        """Collect enough signatures over the sets, charge, request shares; returns also how to handle late signers."""
         round_, attempt = self.config.round, self.config.attempt
         ends = time.monotonic() + self._deadlines_s[CONSISTENCY_CHECK]
 
@@ -334,7 +334,7 @@ class Attempt:
             await ask(await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency)))
 
         await ask(requests)
-        # Whoever was charged and isn't in this sum may take that back; from here on no other sum can be opened.
+        # A charged participant that isn't in this sum may take its charge back: no other sum can be opened now.
         proof = codec.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
         outside = sorted(unmasking.u2 - unmasking.u3)
         self.proof = frozenset(map(self.config.roster.identity, outside)), proof
@@ -345,55 +345,45 @@ class Attempt:
         return unmasking, Late(CONSISTENCY_CHECK, admit, ends)
 
     async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
-        """As soon as there are enough shares; if some of them are inconsistent, once everybody has answered."""
+        """Open the sum with enough shares; if some are inconsistent, once all have answered."""
+
+        inconsistent = False
 
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
-            return unmasking.enough
+            return unmasking.enough and not inconsistent
 
         try:
-            return await self._opened(unmasking, reveal, late)
+            while True:
+                await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
+                try:
+                    completed: Completed = await self._compute(unmasking.close, self._parallel)
+                except ReconstructionFailed:
+                    if inconsistent:
+                        raise
+                    if not (unmasking.u3 & self._alive) - unmasking.received:
+                        raise
+                    inconsistent = True
+                else:
+                    self.cheats.update(completed.cheats)
+                    return completed
         finally:
             self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
-
-    async def _opened(
-        self, unmasking: Unmasking, reveal: Callable[[int, pb.PhaseMessage], bool], late: Late | None
-    ) -> Completed:
-        await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
-        try:
-            completed: Completed = await self._compute(unmasking.close, self._parallel)
-        except ReconstructionFailed:
-            if not (unmasking.u3 & self._alive) - unmasking.received:
-                raise
-
-            def reveal_all(who: int, message: pb.PhaseMessage) -> None:
-                unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
-
-            await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal_all, late=late))
-            completed = await self._compute(unmasking.close, self._parallel)
-        self.cheats.update(completed.cheats)
-        return completed
 
     # ------------------------------------------------------------ one phase
 
     async def _collect(self, step: Step) -> None:
-        """Wait until everybody has answered or left, enough have, too few can, or the deadline is over."""
+        """Wait until all have answered or left, enough have answered, too few still can, or the deadline has passed."""
         name, needed = step.name, step.needed
         self._phase_name = name
         began = time.monotonic()
         self._deadline = began + self._deadlines_s[name]
         if step.late is not None:
             self._deadline = max(self._deadline, step.late.ends)
-        self._answered = set(step.phase.received)  # nobody, unless the phase goes on
+        self._answered = set(step.phase.received)  # empty, unless the phase continues
         self._waiting = set(step.expected & self._alive) - self._answered
-        expected = len(step.expected)
-        deadline_s = self._deadlines_s[name]
-        round_, attempt = self.config.round, self.config.attempt
-        self._emit(
-            PhaseStarted(
-                round=round_, attempt=attempt, phase=name, expected=expected, needed=needed, deadline_s=deadline_s
-            )
-        )
+        expected, deadline_s = len(step.expected), self._deadlines_s[name]
+        self._emit(PhaseStarted(**self._number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
         last_progress = 0.0
         too_few: TooFewClients | None = None
         ends: float | None = None
@@ -406,7 +396,7 @@ class Attempt:
                     break
             possible = len(self._answered) + len(self._waiting)
             if possible < needed:
-                # Waiting longer helps nobody, and those who could still answer are not to blame.
+                # Waiting longer is useless, and participants that could still answer are not to blame.
                 too_few = TooFewClients(name, possible, needed)
                 break
             left_s = self._deadline - now
@@ -416,17 +406,9 @@ class Attempt:
                 break
             if now - last_progress >= PROGRESS_INTERVAL_S:
                 last_progress = now
-                self._emit(
-                    PhaseProgress(
-                        round=round_,
-                        attempt=attempt,
-                        phase=name,
-                        received=len(self._answered),
-                        expected=expected,
-                        needed=needed,
-                        left_s=round(left_s, 1),
-                    )
-                )
+                left, received = round(left_s, 1), len(self._answered)
+                counts = {"received": received, "expected": expected, "needed": needed}
+                self._emit(PhaseProgress(**self._number, phase=name, **counts, left_s=left))
             try:
                 # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
                 async with asyncio.timeout(min(left_s, PROGRESS_INTERVAL_S)):
@@ -437,7 +419,7 @@ class Attempt:
         assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
         seconds, received = round(time.monotonic() - began, 4), len(self._answered)
         self.figures.phase_seconds[name], self.figures.received[name] = seconds, received
-        self._emit(PhaseEnded(round=round_, attempt=attempt, phase=name, received=received, seconds=seconds))
+        self._emit(PhaseEnded(**self._number, phase=name, received=received, seconds=seconds))
         if too_few is not None:
             raise too_few
 
@@ -477,7 +459,7 @@ class Attempt:
             else:
                 self._counts(who)
         except (InvalidMessage, MalformedMessage) as error:
-            # No honest participant sends such a message, whatever it was told, and nobody else speaks in its name.
+            # No honest participant sends such a message, whatever it received, and no one else can send in its name.
             reason = getattr(error, "reason", None) or str(error)
             self.cheats[who] = f"{name or step.name}: {reason}"
             await self._leave(step, who, reason)
@@ -485,7 +467,7 @@ class Attempt:
             await self._leave(step, who, getattr(error, "reason", None) or str(error))
 
     async def _resume(self, step: Step, who: int, back: Back) -> None:
-        """Its turn has come: it is told how much of it has arrived, and what it lacks again."""
+        """Handle a return in its turn: say how much has arrived, and send again what the participant lacks."""
         if who not in self._alive:
             back.session.send(self._left_out("its place was given up"))
             return
@@ -493,12 +475,8 @@ class Attempt:
             return
         told = self._outgoing.number[who]
         if back.received:
-            resumed = pb.Resumed(
-                round=self.config.round,
-                attempt=self.config.attempt,
-                received=self._inbox.messages[who],
-                uploaded=self._uploads.complete(who),
-            )
+            messages, uploaded = self._inbox.messages[who], self._uploads.complete(who)
+            resumed = pb.Resumed(**self._number, received=messages, uploaded=uploaded)
             self._outgoing.tell(who, codec.message(resumed=resumed))
         if back.received != told and not (back.received == told - 1 and await self._outgoing.again(who)):
             await self._leave(step, who, "can't have received what it says")
@@ -506,8 +484,7 @@ class Attempt:
         offset = self._uploads.again(who)
         if offset is not None:
             self._grant_credit(who, offset)
-        number = self.config.round, self.config.attempt
-        self._emit(ParticipantResumed(round=number[0], attempt=number[1], phase=step.name, participant=who))
+        self._emit(ParticipantResumed(**self._number, phase=step.name, participant=who))
 
     def _counts(self, who: int) -> None:
         self._outgoing.answered(who)
@@ -570,7 +547,7 @@ class Attempt:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def _grant_credit(self, participant: int, offset: int = 0) -> None:
-        credit = pb.UploadCredit(round=self.config.round, attempt=self.config.attempt, offset=offset)
+        credit = pb.UploadCredit(**self._number, offset=offset)
         self._outgoing.tell(participant, codec.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
@@ -582,18 +559,10 @@ class Attempt:
         self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
-        number = self.config.round, self.config.attempt
-        self._emit(
-            ParticipantDropped(
-                round=number[0], attempt=number[1], phase=phase, participant=who, host=host, reason=reason
-            )
-        )
+        self._emit(ParticipantDropped(**self._number, phase=phase, participant=who, host=host, reason=reason))
         session = self._sessions.get(who)
         if session is not None:
             session.send(self._left_out(reason))
 
     def _left_out(self, reason: str) -> bytes:
-        end = pb.RoundEnd(
-            round=self.config.round, attempt=self.config.attempt, completed=False, reason=f"left out: {reason}"
-        )
-        return codec.message(round_end=end)
+        return codec.message(round_end=pb.RoundEnd(**self._number, completed=False, reason=f"left out: {reason}"))

@@ -78,7 +78,7 @@ class Inbox:
         self._queue.put_nowait((participant, arrival))
 
     def put_message(self, participant: int, arrival: Arrival, size: int) -> None:
-        """Queue a message of so many bytes; one beyond the limits puts its participant out."""
+        """Queue a message of ``size`` bytes; one beyond the limits removes its participant."""
         self.messages[participant] += 1
         self.bytes[participant] += size
         if self.messages[participant] > MOST_MESSAGES:

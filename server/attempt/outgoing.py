@@ -1,11 +1,11 @@
-"""What an attempt sends: serialised in the worker thread, and so few at a time that the event loop stays free."""
+"""What an attempt sends: serialised in the worker thread, few at a time so that the event loop stays free."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from server.sessions import Session
 
@@ -15,38 +15,34 @@ Content = TypeVar("Content")
 AT_ONCE: Final = 16
 
 
-class SessionOf(Protocol):
-    """On which session a participant is spoken to; None where it has none now."""
-
-    def get(self, participant: int) -> Session | None: ...
-
-
 class Outgoing:
-    """Sends to those who are still in the attempt, and counts the bytes.
+    """Sends to participants that are still in the attempt, and counts the bytes.
 
-    Nothing that was sent is kept. A participant is told one thing after the other, each once it has answered the one
-    before: so what it can lack is the last, and until it has answered that is made again from what it was made of.
+    Sent messages are not kept. A participant gets each message after it has answered the one before, so it can lack
+    only the last one; until it answers, that message can be made again from its content.
 
     Attributes:
-        number: how many things each participant has been told so far.
+        number: of messages that each participant was sent.
         bytes: sent to each participant; what is sent again counts again.
     """
 
-    def __init__(self, sessions: SessionOf, alive: set[int], compute: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self, session_of: Callable[[int], Session | None], alive: set[int], compute: Callable[..., Awaitable[Any]]
+    ) -> None:
         """
         Args:
-            sessions: by participant.
-            alive: who is in the attempt; the caller keeps it up to date.
+            session_of: on which a participant is spoken to; None where it has no session now.
+            alive: participants in the attempt; the caller keeps it up to date.
             compute: runs a function in the worker thread.
         """
-        self._sessions, self._alive, self._compute = sessions, alive, compute
+        self._session_of, self._alive, self._compute = session_of, alive, compute
         self.bytes: Counter[int] = Counter()
         self.number: Counter[int] = Counter()
-        self._owed: dict[int, Callable[[int], bytes]] = {}  # makes what one was told last, in the worker
+        self._owed: dict[int, Callable[[int], bytes]] = {}  # makes the last message of each again, in the worker
 
     def tell(self, participant: int, message: bytes) -> None:
         """One serialised message to one participant, if it is still here."""
-        session = self._sessions.get(participant)
+        session = self._session_of(participant)
         if session is not None and participant in self._alive:
             session.send(message)
             self.bytes[participant] += len(message)
@@ -64,16 +60,16 @@ class Outgoing:
         """To each participant its own, made and serialised in the worker thread.
 
         Args:
-            contents: makes what a participant is to be told when it is asked for, so that nothing is held twice.
+            contents: makes the content for a participant when it is read, so that nothing is held twice.
             write: serialises a whole message.
         """
         make = self._next(contents, lambda who: write(contents[who]))
         for who in contents:
-            if who in self._alive and self._sessions.get(who) is not None:  # else when it is back
+            if who in self._alive and self._session_of(who) is not None:  # else when it is back
                 self.tell(who, await self._compute(make, who))
 
     async def again(self, participant: int) -> bool:
-        """What was told last, to one that lacks it: the same bytes. False to one that has shown that it has it."""
+        """Send the last message again, the same bytes; False if the participant has shown that it has it."""
         make = self._owed.get(participant)
         if make is None:
             return False
@@ -81,7 +77,7 @@ class Outgoing:
         return True
 
     def answered(self, participant: int) -> None:
-        """It has what was told last, or is out of the attempt."""
+        """It has the last message, or is out of the attempt."""
         self._owed.pop(participant, None)
 
     def _next(self, participants: Iterable[int], make: Callable[[int], bytes]) -> Callable[[int], bytes]:

@@ -1,4 +1,4 @@
-"""Who of an attempt has no connection just now, and how long its place is kept.
+"""Which participants of an attempt have no connection now, and how long their places are kept.
 
 A participant speaks and is spoken to on one session at a time. When that breaks it is away: nothing is sent to it, and
 unless it comes back in time, on a new session that it opened with its identity, it is a dropout.
@@ -27,14 +27,14 @@ class ReconnectionSlots:
         Args:
             sessions: on which the participants of the attempt are spoken to, at its beginning.
             resume_s: how long a place is kept; 0 keeps none.
-            lost: is told of a participant whose time is over, with the reason why it was away.
+            lost: called with a participant whose time is over and the reason why it was away.
         """
         self._spoken_on = dict(sessions)
         self._coming: dict[int, Session] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._reasons: dict[int, str] = {}  # why it is away, or was
         self._returns: Counter[int] = Counter()
-        self._ended: dict[int, list[Session]] = {}  # whose peers may not have taken what was sent last
+        self._ended: dict[int, list[Session]] = {}  # their peers may not have read the last message
         self._resume_s, self._lost = resume_s, lost
         self._over = False
 
@@ -64,9 +64,9 @@ class ReconnectionSlots:
                     self._lost(who, reason)
 
     def expect(self, participant: int, reason: str) -> None:
-        """It must come back in time: from now, or from when it was expected first. Not if it is back already.
+        """Start its reconnection deadline, unless one runs already or it is back already.
 
-        Its turn may be yet to come when the end of what it did on its old connection is noticed at last.
+        The end of an old connection may be noticed only after the participant has returned.
         """
         if self._over or participant in self._timers or participant in self._coming:
             return
@@ -78,14 +78,14 @@ class ReconnectionSlots:
         self._timers[participant] = loop.call_later(self._resume_s, self._lost, participant, reason)
 
     def give_up(self, participant: int) -> None:
-        """It is here, but has nothing to go on with: out, for the reason that it was away."""
+        """It is back but can't continue: out, for the reason that it was away."""
         self._lost(participant, self._reasons.get(participant, CLOSED))
 
     def coming(self, session: Session) -> bool:
-        """It is back, and has its place again as soon as its turn comes.
+        """It is back, and gets its place again in its turn.
 
         Returns:
-            False when it has come back too often, or leaves too much of what it was sent unread.
+            False when it has returned too often, or leaves too many messages unread.
         """
         who = session.participant
         self._returns[who] += 1
@@ -104,7 +104,7 @@ class ReconnectionSlots:
         return True
 
     def forget(self, participant: int) -> None:
-        """Out of the attempt: nobody waits for it."""
+        """Out of the attempt: its deadline ends."""
         self._stop(participant)
         self._spoken_on.pop(participant, None)
         self._coming.pop(participant, None)

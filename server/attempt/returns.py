@@ -1,4 +1,4 @@
-"""What a participant hears that has opened a new session: its place in the attempt, or how that ended without it."""
+"""What a returning participant receives: its place in the attempt, or how the attempt ended without it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_PROOFS: Final = 32
 
 
 class Returns:
-    """Remembers what somebody who was away may have missed of the attempts that are over."""
+    """Remembers what an absent participant may have missed of past attempts."""
 
     def __init__(self) -> None:
         self._completed: Number = (0, 0)
         self._proofs: deque[Proof] = deque(maxlen=MOST_PROOFS)  # newest last
 
     def after(self, attempt: Attempt, *, completed: bool) -> None:
-        """An attempt is over. May be told twice, at first as one that wasn't completed."""
+        """An attempt is over. May be called twice, first as one that wasn't completed."""
         proof = attempt.proof
         if proof is not None and proof[0] and proof not in self._proofs:
             self._proofs.append(proof)
@@ -31,7 +31,7 @@ class Returns:
             self._completed = attempt.config.round, attempt.config.attempt
 
     def prove(self, session: Session, attempt: Attempt | None) -> None:
-        """Whoever was charged and isn't in a sum hears so, the last one that concerns her: only that can be taken back.
+        """Send the last survivor proof that concerns this identity: only that charge can be taken back.
 
         Args:
             attempt: the one under way.
@@ -39,7 +39,7 @@ class Returns:
         latest = None if attempt is None else attempt.proof
         for proof in (latest, *reversed(self._proofs)):
             if proof is not None and session.identity in proof[0]:
-                session.send(proof[1])  # who has it already ignores it
+                session.send(proof[1])  # ignored by a participant that has it already
                 return
 
     def answer(self, session: Session, resume: pb.Resume | None, attempt: Attempt | None) -> None:

@@ -56,7 +56,7 @@ class Late:
 
     name: str  # of the phase before
     handle: Callable[[int, pb.PhaseMessage], Awaitable[None]]  # on the loop
-    ends: float  # the deadline of the phase before, monotonic: whoever meets it has this phase's time from then on
+    ends: float  # the deadline of the phase before, monotonic: an answer before it starts this phase's time anew
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Step:
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
     then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
     late: Late | None = None
-    linger: float = 0.0  # once there are enough: for so many times as long as that took, others are waited for
+    linger: float = 0.0  # once there are enough, wait for others: this many times as long as that took
     enough: bool = False
 
 

@@ -1,6 +1,6 @@
 """Uploads: staged whole before they count, and only as many at a time as there are credits.
 
-A participant offers the digest of its vector; when a credit is free it is told to send. Memory for staged vectors is
+A participant offers the digest of its vector, and uploads when it gets a free credit. Memory for staged vectors is
 therefore bounded by credits x vector size, however many participants upload and however slowly.
 """
 
@@ -61,8 +61,8 @@ class Uploads:
 
     size: int  # bytes of a complete vector
     credits: int
-    grant: Callable[[int], None]  # tells a participant to send
-    expired: Callable[[int, str], None]  # is told of a participant that holds a credit and doesn't begin
+    grant: Callable[[int], None]  # sends a credit to a participant
+    expired: Callable[[int, str], None]  # called with a participant that holds a credit and doesn't begin
     stall_s: float = 30.0  # longest wait for the next chunk, and for the first after a grant
     slowest_bytes_s: float = 16_384.0  # an upload that is slower on the whole gives its credit back, see `_latest`
     _offers: dict[int, Offer] = field(default_factory=dict)
@@ -70,11 +70,7 @@ class Uploads:
     _in_use: int = 0
 
     def offer(self, participant: int, sha256: bytes, signature: bytes) -> None:
-        """Queue a checked offer for a credit.
-
-        Raises:
-            UploadRefused: this participant has offered before.
-        """
+        """Queue a checked offer for a credit. Raises `UploadRefused`: this participant has offered before."""
         if participant in self._offers:
             raise UploadRefused("a vector was offered before in this attempt")
         offer = Offer(participant, sha256, signature)
@@ -117,9 +113,9 @@ class Uploads:
     def _latest(self, offer: Offer) -> float:
         """Until when the credit is held, with what is here now: one clock for each grant, whatever breaks meanwhile.
 
-        Credits are few, and whoever sends a byte now and then, or comes back again and again, would hold one for as
+        Credits are few: a participant that sends a byte now and then, or returns again and again, would hold one for as
         long as a whole vector may take. Beside the time for its bytes it has `stall_s` to begin, and once more for all
-        that stalls and breaks.
+        stalls and breaks.
         """
         return offer.granted_at + 2 * self.stall_s + min(len(offer.staged), self.size) / self.slowest_bytes_s
 
@@ -193,7 +189,7 @@ class Uploads:
         if not offer.granted:
             raise UploadRefused(_LEFT)
         offer.complete, offer.staged = True, bytearray()
-        return offer, staged  # not copied: nobody else holds it
+        return offer, staged  # not copied: there is no other reference
 
     async def _read(self, offer: Offer, me: object, staged: bytearray, chunks: AsyncIterator[bytes]) -> None:
         loop = asyncio.get_running_loop()
@@ -227,7 +223,7 @@ class Uploads:
 
 
 def _hurry(offer: Offer) -> None:
-    """Whoever reads its stream stops waiting for more."""
+    """Its reader stops waiting for more."""
     patience, offer.patience = offer.patience, None
     if patience is not None and not patience.expired():
         patience.reschedule(asyncio.get_running_loop().time())

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from runtime.failure import ExitCode, listing
+from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.options import chosen, in_options, options, with_options
 from sordino.cli.verbs import Json, verb_group
 from sordino.lab.bench.secagg import Setting, run_attempt

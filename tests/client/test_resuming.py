@@ -85,9 +85,9 @@ class Breaks:
             if kind in TOLD:
                 self.reach(getattr(message, kind).round, kind)
 
-        async def on_finish(round_: int, number: int, attempt: Any, completed: Any, began: float) -> None:
-            self.totals[round_] = completed
-            await finish(round_, number, attempt, completed, began)
+        async def on_finish(attempt: Any, completed: Any, began: float) -> None:
+            self.totals[attempt.config.round] = completed
+            await finish(attempt, completed, began)
 
         async def on_upload(session: Any, chunks: Any) -> bytes:
             round_, uploads = study._attempt.config.round, study._attempt._uploads

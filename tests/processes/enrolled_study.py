@@ -6,38 +6,36 @@ The authority's verbs, the coordinator and participants run as their own process
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from authority.new_study import new_study
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from runtime.settings_keys import settings_toml
-from server.events import to_json
-from server.journal import read_events
+from tests.support.running_study import StudyProcesses
 
 PATIENCE_S = 60.0  # generous: the machine may be busy with something else
-POLL_S = 0.02
 PLACES = 6
 
 
 @dataclass
-class EnrolledStudy:
+class EnrolledStudy(StudyProcesses):
     """Folders, addresses and processes of one study."""
 
     work: Path
     enrolment: str
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    starts: int = 0
+    patience_s: ClassVar[float] = PATIENCE_S
+
+    @property
+    def folder(self) -> Path:
+        return self.work
 
     @property
     def authority(self) -> Path:
@@ -52,19 +50,8 @@ class EnrolledStudy:
         return self.coordinator / "state" / "state.sqlite"
 
     def start(self, *arguments: str, name: str, **environment: str) -> subprocess.Popen[bytes]:
-        """``sordino`` with these arguments, without a terminal, in a log of its own."""
-        self.starts += 1
-        with (self.work / f"{self.starts:02d}-{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "sordino", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=child_environment() | environment,
-                cwd=self.work,
-            )
-        self.processes.append(process)
-        return process
+        """``sordino`` with these arguments."""
+        return self._start([sys.executable, "-m", "sordino", *arguments], name, environment, cwd=self.work)
 
     def serve(self) -> subprocess.Popen[bytes]:
         return self.start("serve", str(self.coordinator), "--quiet", name="serve")
@@ -95,39 +82,6 @@ class EnrolledStudy:
     def invite(self, count: int = 1) -> list[str]:
         """Fresh join codes."""
         return [one["code"] for one in self.ask_authority("invite", "--count", str(count))["invitations"]]
-
-    def log(self, name: str) -> str:
-        """What processes of that name have said."""
-        return "".join(path.read_text(errors="replace") for path in sorted(self.work.glob(f"*-{name}.log")))
-
-    def events(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
-        if not self.state.exists():
-            return []
-        return [
-            event
-            for event in map(to_json, read_events(self.state))
-            if event["kind"] == kind and all(event.get(key) == value for key, value in wanted.items())
-        ]
-
-    def until(self, condition: Callable[[], Any], what: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
-            time.sleep(POLL_S)
-
-    def code_of(self, process: subprocess.Popen[bytes]) -> int:
-        self.until(lambda: process.poll() is not None, f"the end of {process.args}")
-        return process.wait()
-
-    def story(self) -> str:
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in self.work.glob("*.log"))
-
-    def end(self) -> None:
-        """No process of ours outlives the test."""
-        for process in self.processes:
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @contextmanager

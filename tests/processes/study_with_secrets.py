@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -90,9 +91,18 @@ def boundary(name: str, error: BaseException) -> None:
 # ---------------------------------------------------------------- what is secret
 
 
-def watch(owner: Any, name: str, kind: str) -> None:
+def instead(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """The decorated function takes the place of ``owner.name``; it gets the original first."""
     original = getattr(owner, name)
-    setattr(owner, name, lambda *a, **k: SECRETS.note(kind, original(*a, **k)))
+
+    def put(function: Callable[..., Any]) -> None:
+        setattr(owner, name, lambda *given, **named: function(original, *given, **named))
+
+    return put
+
+
+def watch(owner: Any, name: str, kind: str) -> None:
+    instead(owner, name)(lambda original, *given, **named: SECRETS.note(kind, original(*given, **named)))
 
 
 def watch_made(owner: Any, note: Callable[..., None]) -> None:
@@ -125,9 +135,9 @@ def collect() -> None:
             SECRETS.note("salt", one.salt)
 
     watch_made(phases.HeldShare, lambda self, *_: note_salts(self))
-    split = secagg.shamir.split
 
-    def watched_split(*arguments: Any) -> Any:
+    @instead(phases.shamir, "split")
+    def watched_split(split: Any, *arguments: Any) -> Any:
         shares = split(*arguments)
         for row in arguments[0]:
             SECRETS.note("shared secret", row)
@@ -135,16 +145,13 @@ def collect() -> None:
             SECRETS.note("share", row)
         return shares
 
-    phases.shamir.split = watched_split
-
-    rounding, noised = mechanisms.encoder.conditional_round, mechanisms.encoder.Encoder._noised
-    clipped = mechanisms.encoder.Encoder._clipped
-
-    def watched_round(values: Any, *others: Any) -> Any:
+    @instead(mechanisms.encoder, "conditional_round")
+    def watched_round(rounding: Any, values: Any, *others: Any) -> Any:
         SECRETS.note_vector("rotated update", values)
         return SECRETS.note_vector("rounded update", rounding(values, *others)).copy()
 
-    def watched_noise(self: Any, values: Any, random_bytes: Any) -> Any:
+    @instead(mechanisms.encoder.Encoder, "_noised")
+    def watched_noise(noised: Any, self: Any, values: Any, random_bytes: Any) -> Any:
         before = values.copy()
         words = noised(self, values, random_bytes)
         unused = 64 - self.plan.bits
@@ -152,29 +159,23 @@ def collect() -> None:
         SECRETS.note_vector("noise", noise)
         return SECRETS.note_vector("encoded update", words)
 
-    mechanisms.encoder.conditional_round = watched_round
-    mechanisms.encoder.Encoder._noised = watched_noise
-    mechanisms.encoder.Encoder._clipped = lambda self, update: SECRETS.note_vector(
-        "clipped update", clipped(self, update)
-    )
-    mask = secagg.client_phases.Masking.mask
+    @instead(mechanisms.encoder.Encoder, "_clipped")
+    def watched_clip(clipped: Any, self: Any, update: Any) -> Any:
+        return SECRETS.note_vector("clipped update", clipped(self, update))
 
-    def watched_mask(self: Any, vector: Any) -> Any:
+    @instead(secagg.client_phases.Masking, "mask")
+    def watched_mask(mask: Any, self: Any, vector: Any) -> Any:
         following, masked = mask(self, vector)
         SECRETS.note("masked update", masked.packed)
         parameters = self.cohort.config.parameters
         SECRETS.note_vector("masked words", unpack(masked.packed, parameters.dim, parameters.bits))
         return following, masked
 
-    secagg.client_phases.Masking.mask = watched_mask
-    opened = server.sessions.Sessions.open
-
-    def watched_open(self: Any, *arguments: Any, **named: Any) -> Any:
+    @instead(server.sessions.Sessions, "open")
+    def watched_open(opened: Any, self: Any, *arguments: Any, **named: Any) -> Any:
         session = opened(self, *arguments, **named)
         SECRETS.note("session token", session.token)
         return session
-
-    server.sessions.Sessions.open = watched_open
 
 
 def note_key_files(folder: Path) -> None:
@@ -212,43 +213,33 @@ def once(what: str) -> bool:
 
 
 def plant_updates_and_failures(careless: str | None) -> None:
-    training = LocalTraining.update
-
-    def local_update(self: Any, parameters: Any, l2_clip: float) -> Any:
+    @instead(LocalTraining, "update")
+    def local_update(training: Any, self: Any, parameters: Any, l2_clip: float) -> Any:
         number = next(_updates)
         if number == 2 and once("training"):
-            task, self._task = self._task, Failing(self._task.dim)
-            try:
+            with patch.object(self, "_task", Failing(self._task.dim)):
                 return training(self, parameters, l2_clip)
-            finally:
-                self._task = task
         trained = training(self, parameters, l2_clip)
         SECRETS.note_vector("trained update", trained)
         update = planted(trained.shape, -17 if number % 2 else 17, number)
         SECRETS.note_vector("update", update)
         return update
 
-    LocalTraining.update = local_update  # type: ignore[method-assign]
-    encode = mechanisms.encoder.Encoder.encode
-
-    def sometimes(self: Any, update: Any, random_bytes: Any) -> Any:
+    @instead(mechanisms.encoder.Encoder, "encode")
+    def sometimes(encode: Any, self: Any, update: Any, random_bytes: Any) -> Any:
         words = encode(self, update, random_bytes)
         if next(_encodings) == 8 and once("encoding"):
             raise mechanisms.encoder.InvalidUpdate(f"not finite: {update}")
         return words
 
-    mechanisms.encoder.Encoder.encode = sometimes  # type: ignore[method-assign]
-    sign = ClientJournal.sign
-
-    async def disk_full(self: Any, *arguments: Any) -> None:
+    @instead(ClientJournal, "sign")
+    async def disk_full(sign: Any, self: Any, *arguments: Any) -> None:
         if arguments[2] == 3 and once("signing"):
             raise StorageError("journal.sqlite: database or disk is full")
         await sign(self, *arguments)
 
-    ClientJournal.sign = disk_full  # type: ignore[method-assign]
-    honest = server.sessions.Session.send
-
-    def lie(session: server.sessions.Session, data: bytes) -> None:
+    @instead(server.sessions.Session, "send")
+    def lie(honest: Any, session: server.sessions.Session, data: bytes) -> None:
         """To one participant in round 2; another one is thrown out in round 1, and comes back."""
         message = pb.CoordinatorMessage.FromString(data)
         kind = message.WhichOneof("message")
@@ -260,8 +251,6 @@ def plant_updates_and_failures(careless: str | None) -> None:
         if (kind, session.participant, round_) == ("round_end", 0, 2) and careless is not None:
             log_carelessly(careless)
         honest(session, message.SerializeToString())
-
-    server.sessions.Session.send = lie  # type: ignore[method-assign]
 
 
 def log_carelessly(kind: str) -> None:
@@ -311,25 +300,17 @@ def refused_by_policy(folder: Path, work: Path) -> None:
 
 def coordinators_disk_is_full(folder: Path, work: Path) -> None:
     """Between the frozen survivors and their charge."""
-    charge = server.journal.Journal.charge
 
     async def full(self: Any, *arguments: Any) -> Any:
         raise StorageError("state.sqlite: database or disk is full")
 
-    server.journal.Journal.charge = full  # type: ignore[method-assign]
-    try:
+    with patch.object(server.journal.Journal, "charge", full):
         asyncio.run(study(folder, work, "full", "coordinator"), debug=True)
-    finally:
-        server.journal.Journal.charge = charge  # type: ignore[method-assign]
 
 
 def another_document(folder: Path, work: Path) -> None:
-    document = server.study.Study.document
-    server.study.Study.document = lambda self, sha256: b"another"  # type: ignore[method-assign]
-    try:
+    with patch.object(server.study.Study, "document", lambda self, sha256: b"another"):
         asyncio.run(study(folder, work, "document", "host"), debug=True)
-    finally:
-        server.study.Study.document = document  # type: ignore[method-assign]
 
 
 def join_codes() -> None:

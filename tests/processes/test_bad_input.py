@@ -4,6 +4,7 @@ change, the documented exit code, nothing on stdout, no traceback, nothing left 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from runtime.processes import free_port
 from secagg.roster import Roster, RosterEntry, sign_roster
 from server.journal import read_events
 from tests.processes.forked_commands import Commands
+from tests.support.card_of_a_study import authority_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
@@ -124,13 +126,11 @@ def pem(private: Any, password: bytes | None = None) -> bytes:
     return bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
 
 
-def other_roster(folder: Path) -> bytes:
-    """A valid roster of another study, signed by this study's authority."""
-    authority = serialization.load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
+def signed_roster(folder: Path, study: str, host: str = "") -> bytes:
+    """The study's participants, on one host if it is named, in a roster of that name with the authority's signature."""
     document = json.loads((folder / "roster.json").read_text())
-    entries = tuple(RosterEntry(bytes.fromhex(one["identity"]), one["host"]) for one in document["participants"])
-    assert isinstance(authority, Ed25519PrivateKey)
-    return sign_roster(Roster("eight", 1, entries), authority)
+    entries = (RosterEntry(bytes.fromhex(one["identity"]), host or one["host"]) for one in document["participants"])
+    return sign_roster(Roster(study, 1, tuple(entries)), authority_of(folder))
 
 
 def forged_roster(folder: Path) -> bytes:
@@ -141,11 +141,7 @@ def forged_roster(folder: Path) -> bytes:
 
 def one_host(folder: Path) -> None:
     """All participants on one host, and nobody says that this is one machine."""
-    authority = serialization.load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
-    document = json.loads((folder / "roster.json").read_text())
-    entries = tuple(RosterEntry(bytes.fromhex(one["identity"]), "host-01") for one in document["participants"])
-    assert isinstance(authority, Ed25519PrivateKey)
-    (folder / "roster.json").write_bytes(sign_roster(Roster("seven", 1, entries), authority))
+    (folder / "roster.json").write_bytes(signed_roster(folder, "seven", "host-01"))
     edits("study.toml", "one_machine = true", "one_machine = false")(folder)
 
 
@@ -154,7 +150,11 @@ LOST = json.dumps({"ledger": "0" * 32, "rows": 3, "head": "ab" * 32}).encode()  
 SERVE: dict[str, tuple[Damage, int, str]] = {
     "roster garbage": (writes("roster.json", b"\xff\xfe"), 2, "not a roster file"),
     "roster edited": (writes("roster.json", forged_roster), 2, "not signed by this study's authority"),
-    "roster of another study": (writes("roster.json", other_roster), 2, "is the roster of the study 'eight'"),
+    "roster of another study": (
+        writes("roster.json", lambda f: signed_roster(f, "eight")),
+        2,
+        "is the roster of the study 'eight'",
+    ),
     "authority key garbage": (writes("coordinator/authority.pub", b"key"), 2, "64 hexadecimal digits"),
     "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
     "certificate empty": (writes("coordinator/tls/server.pem", b""), 2, "server.pem"),
@@ -212,19 +212,14 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
 
 
 def rows_of(path: Path) -> list[str]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         return list(connection.iterdump())
-    finally:
-        connection.close()
 
 
 def other_database(folder: Path) -> bytes:
     path = folder / "other.sqlite"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE mine (value INTEGER)")
-    connection.commit()
-    connection.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE mine (value INTEGER)")
     return path.read_bytes()
 
 

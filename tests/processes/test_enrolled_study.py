@@ -31,7 +31,7 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
         spare, *codes = study.invite(NEEDED + 2)
         careful = study.join("careful", spare, "--policy", str(strict))
         assert study.code_of(careful) == 2
-        assert "your policy refuses this study (epsilon-in-study" in study.log("careful")
+        assert "your policy refuses this study (epsilon-in-study" in study.logs("careful")
         assert not (tmp_path / "careful").exists()
 
         joined = [study.join(f"home-{number}", code) for number, code in enumerate(codes)]
@@ -49,20 +49,20 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
 
         other = study.join("late", codes[1])  # a code is good once
         assert study.code_of(other) == 2
-        assert "the join code was used by another participant" in study.log("late")
+        assert "the join code was used by another participant" in study.logs("late")
         twin = study.start("join", "--home", str(tmp_path / "home-1"), name="twin")
         assert study.code_of(twin) == 2
-        assert "in use by another process" in study.log("twin")
+        assert "in use by another process" in study.logs("twin")
 
         study.ask_authority("revoke", identity_of(study, "home-2"), "--sign")
         assert study.code_of(joined[2]) == 2
-        assert "was revoked or never enrolled" in study.log("home-2")
+        assert "was revoked or never enrolled" in study.logs("home-2")
         rounds = len(study.events("round_completed"))
         study.until(lambda: len(study.events("round_completed")) > rounds + 1, "rounds without her")
         assert study.events("round_completed")[-1]["u3"] == everybody - 1
         again = study.start("join", "--home", str(tmp_path / "home-2"), name="again")
         assert study.code_of(again) == 2
-        assert "was revoked or never enrolled" in study.log("again")
+        assert "was revoked or never enrolled" in study.logs("again")
         # Another participant's certificate doesn't help her.
         for name in ("client.pem", "client.key"):
             (tmp_path / "home-2" / "tls" / name).write_bytes((tmp_path / "home-1" / "tls" / name).read_bytes())
@@ -71,7 +71,7 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
         )
         stolen = study.start("join", "--home", str(tmp_path / "home-2"), name="stolen")
         assert study.code_of(stolen) == 2
-        assert "the certificate is that of another identity" in study.log("stolen")
+        assert "the certificate is that of another identity" in study.logs("stolen")
 
         coordinator.send_signal(signal.SIGTERM)
         assert study.code_of(coordinator) == 0

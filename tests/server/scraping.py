@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,17 @@ async def http_port(where: Coordinator) -> AsyncIterator[HttpPort]:
         yield port
     finally:
         port.stopping()
+        await port.close()
+
+
+@contextlib.asynccontextmanager
+async def bare_port(folder: Path, **options: float) -> AsyncIterator[tuple[HttpPort, Callable[[], Any]]]:
+    """A port without a coordinator, and a function that opens a connection to it."""
+    port = HttpPort(quietly(folder), **options)
+    host, number = (await port.open()).rsplit(":", 1)
+    try:
+        yield port, functools.partial(asyncio.open_connection, host, int(number))
+    finally:
         await port.close()
 
 

@@ -28,7 +28,7 @@ from tests.support.card_of_a_study import put_card
 from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 from tests.support.rounds_on_record import coordinator_key, plan
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, playing
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, refuses
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.transcript import Excluded
@@ -40,7 +40,7 @@ CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
 
 
 def roster_of(*people: int, version: int = 1) -> SignedRoster:
-    """These, in this order; nobody looks at the signature here."""
+    """These participants, in this order; the signature isn't checked here."""
     entries = tuple(RosterEntry(one.to_bytes(32, "big"), f"host-{one}") for one in people)
     return SignedRoster(Roster("s", version, entries), b"")
 
@@ -51,7 +51,7 @@ def numbers(*people: int) -> dict[bytes, int]:
 
 
 def test_conflicts_follow_the_participant_and_not_its_position() -> None:
-    """Somebody joins in front of everybody. A naive count by position would name whoever stands there now."""
+    """A participant joins at the first position. A naive count by position would name the wrong participant."""
     membership = Membership(plan(7), roster_of(*range(1, 8)), bytes(32), one_machine=False)
     membership.use(membership.signed, numbers(*range(1, 8)))
     membership.note_conflicts([(103, 105)])
@@ -95,7 +95,7 @@ def rubbish_for(*receivers: int) -> dict[tuple[str, int], Any]:
 
 
 def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
-    """The last phase, after so many replies, and the sum if it opened."""
+    """The last phase, after this many replies, and the sum if it opened."""
     attempt = Attempt(CONFIG, Script(deadline={UNMASKING: replies}), server=server, tamper=rubbish_for(*spoilt))
     completed = None
     with contextlib.suppress(TooFewClients):
@@ -106,7 +106,7 @@ def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Compl
 @pytest.mark.parametrize(
     ("replies", "spoilt", "starved"),
     [
-        (5, (), set()),  # nobody says a thing: they are gone
+        (5, (), set()),  # no reports: the others are gone
         (1, (), set()),
         (5, (0,), set()),  # with the share that is missing there would be five
         (5, (0, 1), set()),
@@ -151,10 +151,6 @@ def seals_rubbish_for(holder: int) -> Any:
     return twist
 
 
-def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-    return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
-
-
 def accuses_everybody(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.ParticipantMessage]:
     for share in honest.shares:
         share.none.CopyFrom(pb.NoShare())
@@ -167,15 +163,8 @@ async def test_a_restart_keeps_who_is_excluded_and_forgives_who_was_set_aside(
     """0 seals rubbish for 4 and is gone at the end; 1 accuses everybody. 4 has met both, and is honest."""
     state = tmp_path / "state.sqlite"
     async with coordinator(study_folder, state) as where:
-        first, second, *others = identities(study_folder)
-        peers = [
-            Peer(where, first, {"share_keys": seals_rubbish_for(3), "unmasking": refuses}),
-            Peer(where, second, {"unmasking": accuses_everybody}),
-            *(Peer(where, key) for key in others),
-        ]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        cheats = {"share_keys": seals_rubbish_for(3), "unmasking": refuses()}
+        await where.play(where.peers({0: cheats, 1: {"unmasking": accuses_everybody}}))
         [aborted] = where.of("attempt_aborted")
         assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASKING)
         assert [(one["participant"], one["host"]) for one in where.of("participant_set_aside")] == [(0, "host-01")]
@@ -224,28 +213,19 @@ class Patient(Peer):
         return attempt is None or (attempt._phase_name == UNMASKING and who in attempt._answered)
 
 
-def test_a_dealer_whose_inconsistent_shares_cost_nothing_is_caught_on_record(tmp_path: Path) -> None:
+async def test_a_dealer_whose_inconsistent_shares_cost_nothing_is_caught_on_record(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", name="caught")
     put_card(folder, coordinator_key())
-
-    async def scenario() -> list[dict[str, Any]]:
-        async with coordinator(folder, tmp_path / "state.sqlite") as where:
-            first, second, *others = identities(folder)
-            peers = [Crooked(where, first), Peer(where, second), *(Patient(where, key) for key in others)]
-            async with playing(peers):
-                where.start()
-                assert (await where.finish()).rounds_completed == 2
-            return where.events
-
-    events = asyncio.run(scenario())
-    assert not [one for one in events if one["kind"] in ("attempt_aborted", "participant_set_aside")]
-    [excluded] = [one for one in events if one["kind"] == "participant_excluded"]
-    assert excluded["participant"] == 0
+    async with coordinator(folder, tmp_path / "state.sqlite") as where:
+        first, second, *others = identities(folder)
+        peers = [Crooked(where, first), Peer(where, second), *(Patient(where, key) for key in others)]
+        assert (await where.play(peers)).rounds_completed == 2
+    assert where.of("attempt_aborted") == where.of("participant_set_aside") == []
+    assert [one["participant"] for one in where.of("participant_excluded")] == [0]
     authority = bytes.fromhex((folder / "authority" / "authority.pub").read_text())
     chain = Chain()
-    verified = [
-        verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority) for round_ in (1, 2)
-    ]
+    files = [tmp_path / "transcripts" / file_name(round_) for round_ in (1, 2)]
+    verified = [verify_transcript(file.read_bytes(), authority) for file in files]
     for one in verified:
         chain.add(one)
     named = Excluded(identities(folder)[0].public, "1 of the shares it committed to don't fit the others")

@@ -18,7 +18,7 @@ ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{numbe
 
 
 def reason(sessions: Sessions) -> str:
-    """The one that an aborted attempt is told with."""
+    """The reason in the event of an aborted attempt."""
     events: list[Any] = []
     stub: Any = SimpleNamespace(
         sessions=sessions,
@@ -28,6 +28,19 @@ def reason(sessions: Sessions) -> str:
     )
     CohortWait._too_few(stub, 1, 1, len(sessions.ready()), 7)
     return str(events[0].reason)
+
+
+def waiting(**parts: Any) -> CohortWait:
+    """For a quorum of five, without a study around it."""
+    settings: dict[str, Any] = {"connect_s": 60.0, "pause_s": 0.0, "resume_s": 0.0, "enrolment_open": False}
+    stubs = {
+        "plan": SimpleNamespace(quorum=5, sampling="none"),
+        "loop_lag": SimpleNamespace(restart=lambda: None),
+        "emit": lambda _: None,
+        "configure": None,
+        "use_offered": None,
+    }
+    return CohortWait(**(settings | stubs | parts))
 
 
 @pytest.fixture
@@ -43,7 +56,7 @@ def test_absence_is_absence(sessions: Sessions) -> None:
 
 
 def test_who_came_and_left_at_once_is_counted(sessions: Sessions) -> None:
-    """Whoever refuses the terms says why where it runs, and nobody looks there while absence is blamed."""
+    """A participant that refuses the terms gives its reason in its own log; the message must point there."""
     for _ in range(3):  # one that comes back is one
         for entry in ROSTER.entries:
             sessions.lost(sessions.open(entry.identity), "connection closed")
@@ -78,18 +91,11 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     async def configure(round_: int, attempt: int) -> Any:
         return SimpleNamespace(invited=frozenset(range(8)))
 
-    wait = CohortWait(
-        plan=SimpleNamespace(quorum=5, sampling="none"),  # type: ignore[arg-type]
-        membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0),  # type: ignore[arg-type]
+    wait = waiting(
+        membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0),
         sessions=sessions,
-        loop_lag=SimpleNamespace(restart=lambda: None),  # type: ignore[arg-type]
-        connect_s=60.0,
-        pause_s=0.0,
         resume_s=resume_s,
-        enrolment_open=False,
-        emit=lambda _: None,
         configure=configure,
-        use_offered=None,  # type: ignore[arg-type]
         _first=False,
     )
     monkeypatch.setattr(wait, "_changed", changed)
@@ -110,21 +116,15 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
     async def use_offered() -> bool:
         return False
 
-    wait = CohortWait(
-        plan=SimpleNamespace(quorum=5, sampling="none"),  # type: ignore[arg-type]
-        membership=SimpleNamespace(  # type: ignore[arg-type]
+    wait = waiting(
+        membership=SimpleNamespace(
             members=lambda: frozenset(range(5 if clock[0] < 4600 else 6)),
             missing=lambda: 3 if clock[0] < 4600 else 2 if clock[0] < 4700 else 0,
             roster=SimpleNamespace(version=1),
         ),
-        sessions=SimpleNamespace(changed=asyncio.Event()),  # type: ignore[arg-type]
-        loop_lag=None,  # type: ignore[arg-type]
-        connect_s=60.0,
-        pause_s=0.0,
-        resume_s=0.0,
+        sessions=SimpleNamespace(changed=asyncio.Event()),
         enrolment_open=True,
-        emit=lambda event: said.append((clock[0], event.received)),  # type: ignore[attr-defined]
-        configure=None,  # type: ignore[arg-type]
+        emit=lambda event: said.append((clock[0], event.received)),
         use_offered=use_offered,
     )
     monkeypatch.setattr(wait, "_changed", changed)

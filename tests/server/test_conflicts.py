@@ -48,7 +48,7 @@ def test_more_than_can_collude(clients: int, adversarial: float, most: int) -> N
 
 
 def test_over_many_draws_somebody_honest_may_meet_all_colluders_of_the_roster() -> None:
-    """The naive bound is A, which is of one cohort: with it she is excluded for what others did to her."""
+    """The naive bound is A, which is for one cohort: it would exclude an honest participant."""
     plan = planned(50, adversarial=0.1, sampling="lottery", population=400)
     everywhere = assumed_colluders(400, plan.adversarial, plan.max_dropout)
     assert plan.colluders < everywhere == 40
@@ -67,12 +67,12 @@ def test_whoever_left_is_not_counted() -> None:
     for other in (1, 2, 3):
         found.note_conflicts([(100, 100 + other)])
     assert found.in_too_many_conflicts().keys() == {0}
-    found.numbers[3] = 999  # somebody else stands there now
+    found.numbers[3] = 999  # another participant has this position now
     assert found.in_too_many_conflicts() == {}
 
 
 def test_somebody_excluded_does_not_stop_a_lottery() -> None:
-    """The roster is what the rate is a rate of: whoever is out is drawn, and absent. Counting her out is naive."""
+    """The rate refers to the whole roster: an excluded participant is drawn, and absent. Not counting it is naive."""
     plan = planned(50, adversarial=0.1, sampling="lottery", population=400)
     found = membership(plan, 400)
     found.excluded[found.numbers[7]] = "cheated"
@@ -137,7 +137,7 @@ def after(path: Path, *attempts: Found) -> Membership:
 
 
 def test_conflicts_of_attempts_before_a_restart_count(tmp_path: Path) -> None:
-    """Else whoever seals rubbish for two others in each attempt would go on for ever where the coordinator restarts."""
+    """Else a cheat that seals rubbish for two others in each attempt could go on over restarts of the coordinator."""
     path = tmp_path / "state.sqlite"
     assert after(path, Found({0: frozenset({1, 2})}), Found({0: frozenset({0, 2})})).members() == frozenset(range(7))
     assert after(path, Found({0: frozenset({3})})).excluded.keys() == {100}

@@ -5,7 +5,6 @@ back, or written anew is refused before anything is written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -23,9 +22,9 @@ from runtime.durable import StorageError
 from runtime.failure import Failure
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from server.events import Event, RoundCompleted
-from server.journal import Journal, check_ledger
+from server.journal import Journal, check_ledger, read_members
 from server.study import BUDGET_REACHED
-from tests.support.study_in_process import Peer, coordinator, identities, make_folder, playing
+from tests.support.study_in_process import coordinator, make_folder
 from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,
@@ -58,9 +57,7 @@ def state(finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> Path:
 async def serve(folder: Path, state: Path, **tables: Any) -> list[dict[str, Any]]:
     """The rounds that are left, with everybody in them; the events."""
     async with coordinator(folder, state, **tables) as where:
-        async with playing([Peer(where, key) for key in identities(folder)]):
-            where.start()
-            outcome = await where.finish()
+        outcome = await where.play()
         return [*where.events, {"kind": "outcome", "reason": outcome.reason}]
 
 
@@ -115,12 +112,7 @@ async def test_rows_hold_what_the_account_is_rebuilt_from(
 # ---------------------------------------------------------------- crashes
 
 
-async def test_a_crash_between_the_charge_and_the_request(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The row is in the ledger, the journal knows nothing of it: the charge stays, and the next start notes it."""
-    state = tmp_path / "state.sqlite"
-
+async def dies_after_its_first_charge(folder: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def dies(self: Journal, entry: LedgerEntry, request: bytes) -> Any:
         await asyncio.wrap_future(self.ledger.append(entry))
         raise StorageError("the end")
@@ -128,7 +120,15 @@ async def test_a_crash_between_the_charge_and_the_request(
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "charge", dies)
         with pytest.raises(StorageError, match="the end"):
-            await serve(study_folder, state)
+            await serve(folder, state)
+
+
+async def test_a_crash_between_the_charge_and_the_request(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is in the ledger, the journal knows nothing of it: the charge stays, and the next start notes it."""
+    state = tmp_path / "state.sqlite"
+    await dies_after_its_first_charge(study_folder, state, monkeypatch)
     assert len(check_ledger(state)) == 1
     account, rows = await restore(study_folder, state)
     assert (rows, len(account.events)) == (1, 1)
@@ -187,15 +187,7 @@ async def test_at_the_budget_no_further_attempt_begins(tmp_path: Path, monkeypat
     """Charges of attempts that came to nothing count: the round that they leave nothing for is refused."""
     folder = make_folder(tmp_path / "one", rounds=1, epsilon=50.0, delta=1e-5)
     where = tmp_path / "one-state" / "state.sqlite"
-
-    async def dies(self: Journal, entry: LedgerEntry, request: bytes) -> Any:
-        await asyncio.wrap_future(self.ledger.append(entry))
-        raise StorageError("the end")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "charge", dies)
-        with pytest.raises(StorageError, match="the end"):
-            await serve(folder, where)
+    await dies_after_its_first_charge(folder, where, monkeypatch)
     events = await serve(folder, where)
     assert events[-1] == {"kind": "outcome", "reason": BUDGET_REACHED}
     assert [event for event in events if event["kind"] == "attempt_started"] == []
@@ -209,17 +201,20 @@ def ledger_of(state: Path) -> Path:
     return state.with_name("ledger.sqlite")
 
 
-def missing(state: Path) -> None:
-    ledger_of(state).unlink()
-
-
 def missing_with_its_head(state: Path) -> None:
     ledger_of(state).unlink()
     head_file(ledger_of(state)).unlink()
 
 
-def rewritten(state: Path, change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> None:
-    """As somebody who knows this code: all hashes anew, and the file beside the ledger too."""
+Damage = Callable[[Path], None]  # of a state file or of what lies beside it
+
+
+def rewritten(change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> Damage:
+    """As an attacker that knows this code: all hashes are new, and the file beside the ledger too."""
+    return lambda state: rewrite(state, change)
+
+
+def rewrite(state: Path, change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> None:
     path = ledger_of(state)
     entries = [row.entry for row in check_ledger(state)]
     with sqlite3.connect(path) as connection:
@@ -238,89 +233,75 @@ def rewritten(state: Path, change: Callable[[list[LedgerEntry]], Iterable[Ledger
     read_ledger(path)  # the ledger alone shows nothing
 
 
-def cheaper(state: Path) -> None:
-    rewritten(state, lambda rows: [replace(rows[0], cost=rows[0].cost / 2), *rows[1:]])
-
-
-def cut_short(state: Path) -> None:
-    rewritten(state, lambda rows: rows[:1])
-
-
-def emptied(state: Path) -> None:
-    rewritten(state, lambda rows: [])
-
-
-def added(state: Path) -> None:
-    rewritten(state, lambda rows: [*rows, replace(rows[-1], round=3)])
-
-
-def other_survivors(state: Path) -> None:
-    rewritten(state, lambda rows: [rows[0], replace(rows[1], participants=(0, 1, 2, 3, 4, 5, 8))])
-
-
-def newer(state: Path) -> None:
-    with sqlite3.connect(ledger_of(state)) as connection:
-        connection.execute("PRAGMA user_version = 3")
-
-
-def older_state(state: Path) -> None:
+def of_format(state: Path, number: int) -> None:
     with sqlite3.connect(state) as connection:
-        connection.execute("PRAGMA user_version = 0")
+        connection.execute(f"PRAGMA user_version = {number}")
 
 
-def state_gone(state: Path) -> None:
-    state.unlink()
+def replaced_by(about: About) -> Damage:
+    def replace_it(state: Path) -> None:
+        missing_with_its_head(state)
+        Ledger(ledger_of(state), about, create=True).close()
+
+    return replace_it
 
 
-def replaced(state: Path, about: About) -> None:
-    missing_with_its_head(state)
-    Ledger(ledger_of(state), about, create=True).close()
-
-
-def participants(state: Path) -> None:
-    replaced(state, About(PARTICIPANT))
-
-
-def another_study(state: Path) -> None:
-    replaced(state, About(COORDINATOR, "eight", "aa" * 32))
-
-
-def another_plan(state: Path) -> None:
-    replaced(state, About(COORDINATOR, "seven", "aa" * 32))
-
-
-DAMAGES: dict[Callable[[Path], None], str] = {
-    missing: "ledger.sqlite: is missing, although ledger.sqlite.head says that it had 2 rows",
-    missing_with_its_head: "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
-    cheaper: "row 1 isn't the one that state.sqlite knows: rows were written anew",
-    cut_short: "row 2 is missing: state.sqlite knows of row 2",
-    emptied: "row 1 is missing: state.sqlite knows of row 1",
-    added: "row 3 was added: state.sqlite knows nothing of it",
-    other_survivors: "row 2 isn't the one that state.sqlite knows",
-    newer: "ledger.sqlite: has format 3, this release reads 2: a newer one wrote it",
-    older_state: "state.sqlite has format 0, this release reads 3: an older one wrote it and keeps its charges there",
-    state_gone: "has 2 charges of which state.sqlite knows nothing: restore that file",
-    participants: "is a participant's ledger, not that of state.sqlite",
-    another_study: "is the ledger of the study 'eight', state.sqlite belongs to 'seven'",
-    another_plan: "is the ledger of a study with another plan or task than state.sqlite",
+cheaper = rewritten(lambda rows: [replace(rows[0], cost=rows[0].cost / 2), *rows[1:]])
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "missing": (
+        lambda state: ledger_of(state).unlink(),
+        "ledger.sqlite: is missing, although ledger.sqlite.head says that it had 2 rows",
+    ),
+    "missing with its head": (
+        missing_with_its_head,
+        "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
+    ),
+    "cheaper": (cheaper, "row 1 isn't the one that state.sqlite knows: rows were written anew"),
+    "cut short": (rewritten(lambda rows: rows[:1]), "row 2 is missing: state.sqlite knows of row 2"),
+    "emptied": (rewritten(lambda rows: []), "row 1 is missing: state.sqlite knows of row 1"),
+    "added": (
+        rewritten(lambda rows: [*rows, replace(rows[-1], round=3)]),
+        "row 3 was added: state.sqlite knows nothing of it",
+    ),
+    "other survivors": (
+        rewritten(lambda rows: [rows[0], replace(rows[1], participants=(0, 1, 2, 3, 4, 5, 8))]),
+        "row 2 isn't the one that state.sqlite knows",
+    ),
+    "newer": (
+        lambda state: of_format(ledger_of(state), 3),
+        "ledger.sqlite: has format 3, this release reads 2: a newer one wrote it",
+    ),
+    "older state": (
+        lambda state: of_format(state, 0),
+        "state.sqlite has format 0, this release reads 3: an older one wrote it and keeps its charges there",
+    ),
+    "state gone": (Path.unlink, "has 2 charges of which state.sqlite knows nothing: restore that file"),
+    "a participant's": (replaced_by(About(PARTICIPANT)), "is a participant's ledger, not that of state.sqlite"),
+    "another study's": (
+        replaced_by(About(COORDINATOR, "eight", "aa" * 32)),
+        "is the ledger of the study 'eight', state.sqlite belongs to 'seven'",
+    ),
+    "another plan's": (
+        replaced_by(About(COORDINATOR, "seven", "aa" * 32)),
+        "is the ledger of a study with another plan or task than state.sqlite",
+    ),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-async def test_a_ledger_that_does_not_fit_its_journal(
-    study_folder: Path, state: Path, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("name", DAMAGES)
+async def test_a_ledger_that_does_not_fit_its_journal(study_folder: Path, state: Path, name: str) -> None:
+    damage, told = DAMAGES[name]
     damage(state)
     before = everything(state.parent)
     with pytest.raises(Failure) as error:
         await restore(study_folder, state)
-    assert DAMAGES[damage] in str(error.value)
+    assert told in str(error.value)
     assert error.value.code == (41 if isinstance(error.value, ChangedLedger) else 2)
     assert everything(state.parent) == before
 
 
 async def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path, tmp_path: Path) -> None:
-    """After the first round somebody keeps ledger and head file, and puts both back after the second."""
+    """Ledger and head file are copied after the first round and put back after the second."""
     state, kept = tmp_path / "state.sqlite", tmp_path / "kept"
 
     def keep(event: Event) -> None:
@@ -337,9 +318,7 @@ async def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path
         tell = where.study._on_event
         assert tell is not None
         where.study._on_event = lambda event: (keep(event), tell(event))[1]
-        async with playing([Peer(where, key) for key in identities(study_folder)]):
-            where.start()
-            await where.finish()
+        await where.play()
     for one in kept.iterdir():
         if not one.name.endswith(("-wal", "-shm")):
             shutil.copy(one, tmp_path / one.name)
@@ -390,17 +369,11 @@ async def test_other_participants_under_the_same_positions(study_folder: Path, s
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, entries), key))
     with pytest.raises(StorageError, match="another version 2 of the roster was in use before"):
         await restore(folder, state)
-    numbers = members_of(state)
-    assert numbers == {entry.identity: position for position, entry in enumerate(roster.entries)}
+    numbers = read_members(state)
+    assert numbers == dict(enumerate(entry.identity for entry in roster.entries))
     (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 3, entries), key))
     await restore(folder, state)
-    assert members_of(state) == numbers | {newcomer.identity: len(roster)}
+    assert read_members(state) == numbers | {len(roster): newcomer.identity}
     (folder / "roster.json").write_bytes(sign_roster(roster, key))
     with pytest.raises(StorageError, match="the roster is version 1, but version 3 was in use before"):
         await restore(folder, state)
-
-
-def members_of(state: Path) -> dict[bytes, int]:
-    with contextlib.closing(sqlite3.connect(state)) as connection:
-        rows = connection.execute("SELECT number, identity FROM members").fetchall()
-    return {bytes(identity): number for number, identity in rows}

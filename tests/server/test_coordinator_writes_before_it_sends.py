@@ -57,10 +57,7 @@ async def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(server.sessions.Session, "send", send)
     async with coordinator(study_folder, state) as where:
-        peers = [Peer(where, key) for key in identities(study_folder)]
-        async with playing(peers):
-            where.start()
-            assert (await where.finish()).rounds_completed == 2
+        assert (await where.play()).rounds_completed == 2
     assert seen == dict.fromkeys(("round_start", "survivor_sets", "unmasking_request", "round_end"), 2 * PARTICIPANTS)
 
 

@@ -16,7 +16,8 @@ import server.roster_file
 from runtime.durable import StorageError
 from secagg.lottery import Draws
 from secagg.roster import RosterEntry, verify_roster
-from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment, Refused
+from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment
+from server.open_calls import CallRefused
 from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
 from tests.support.enrolment_port import (
@@ -158,7 +159,7 @@ async def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
 async def test_the_same_request_again_waits_for_the_first_ones_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is told that its request waits, and a full disk then takes that back."""
+    """Else the answer says that the request waits, although a full disk then loses it."""
     async with port(tmp_path) as where:
         store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))
         full = asyncio.Event()
@@ -255,13 +256,13 @@ def test_challenges_are_short_lived_and_need_no_memory() -> None:
         challenges.issue()
     assert len(challenges._used) == 0
     now[0] += NONCE_VALID_S + 0.1
-    with pytest.raises(Refused, match="too old"):
+    with pytest.raises(CallRefused, match="too old"):
         check(late)
     for _ in range(100):
         check(challenges.issue())
         now[0] += 1.0
     assert len(challenges._used) <= NONCE_VALID_S + 2
-    with pytest.raises(Refused, match="not made here"):
+    with pytest.raises(CallRefused, match="not made here"):
         Challenges(lambda: now[0]).check(challenges.issue(), bytes(64), STUDY, authority.public)
 
 

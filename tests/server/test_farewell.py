@@ -1,4 +1,4 @@
-"""Whoever was away when a study ended hears of it on coming back."""
+"""A participant that was away when a study ended hears of it when it reconnects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from client.connection import open_session
 from server.study import ABORTED, ROUNDS_DONE
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder, refuses
 from wire import coordinator_pb2 as pb
 
 
@@ -27,7 +27,7 @@ async def played(folder: Path, state: Path, away: int) -> None:
         where.start()
         assert (await where.finish()).reason == ROUNDS_DONE
         assert await playing == [ROUNDS_DONE] * len(peers)
-        await where.study.farewell.wait()  # nobody's connection broke: nobody is waited for
+        await where.study.farewell.wait()  # no connection broke: there is no wait
         await asyncio.gather(*(peer.close() for peer in peers))
 
 
@@ -48,8 +48,8 @@ async def test_a_study_that_is_over_and_served_again_tells_who_was_away(folder: 
         waiting = asyncio.create_task(where.study.farewell.wait())
         *others, away = [Peer(where, identity) for identity in identities(folder)]
         assert await heard(away) == ROUNDS_DONE
-        assert not waiting.done()  # the others may come as well: this process can't know whom the last one told
-        assert await heard(away) == ROUNDS_DONE  # and so may she, again
+        assert not waiting.done()  # the others may come as well: this process can't know which ones have heard
+        assert await heard(away) == ROUNDS_DONE  # a second time too
         assert await asyncio.gather(*map(heard, others)) == [ROUNDS_DONE] * len(others)
         async with asyncio.timeout(PATIENCE_S):
             await waiting
@@ -90,7 +90,7 @@ async def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, t
 
 
 async def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path, tmp_path: Path) -> None:
-    """Served again it tries its rounds again: nobody is waited for to be told otherwise."""
+    """Served again it tries its rounds again: there is no wait at the end."""
     async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"connect_s": 0.1}) as where:
         where.start()
         assert (await where.finish()).reason == ABORTED
@@ -100,7 +100,7 @@ async def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path
 
 
 async def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, tmp_path: Path) -> None:
-    """Its place in the telling may be over already, and nobody answers for the attempt any more."""
+    """Its turn in the broadcast may have passed, and the attempt doesn't answer any more."""
     async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"resume_s": 3600.0}) as where:
         peers = [Peer(where, identity) for identity in identities(folder)[:5]]
         telling, told = asyncio.Event(), asyncio.Event()
@@ -111,11 +111,7 @@ async def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, t
 
         where.study._exclusions.after = held  # type: ignore[method-assign]
         for peer in peers[:3]:
-            peer.twists["share_keys"] = lambda peer, _: [
-                pb.ParticipantMessage(
-                    refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=pb.REFUSAL_CODE_LOCAL_FAILURE)
-                )
-            ]
+            peer.twists["share_keys"] = refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)
         await asyncio.gather(*(peer.connect() for peer in peers))
         playing = [asyncio.create_task(peer.play()) for peer in peers]
         where.start()

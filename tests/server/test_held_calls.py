@@ -1,4 +1,4 @@
-"""Calls that are begun and never go on, and connections that never say anything, keep nobody out."""
+"""Calls that never continue, and connections that stay silent, keep no other caller out."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_call_to_enrol_without_its_message_ends(tmp_path: Path, method: 
 
 
 async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More calls than the port ever takes; without a bound for each address nobody else would be answered."""
+    """More calls than the port ever takes; without a bound for each address no other caller would be answered."""
     monkeypatch.setattr(enrolment, "MOST_CALLS", 100)
     seen: list[str] = []
 
@@ -272,7 +272,7 @@ async def test_strangers_connections_do_not_end_a_study(tmp_path: Path) -> None:
     ("participants", "files", "enrolment_too"), [(7, 1024, True), (7, 256, True), (1000, 1024, True), (50, 300, False)]
 )
 def test_ports_leave_the_process_its_own_files(participants: int, files: int, enrolment_too: bool) -> None:
-    found = process_limits.share_out(participants, files, enrolment=enrolment_too)
-    assert found.sessions + found.enrolment <= files - process_limits.OWN_FILES
-    assert found.sessions > 0
-    assert (found.enrolment > 0) == enrolment_too
+    sessions, strangers = process_limits.share_out(participants, files, enrolment=enrolment_too)
+    assert sessions + strangers <= files - process_limits.OWN_FILES
+    assert sessions > 0
+    assert (strangers > 0) == enrolment_too

@@ -20,7 +20,7 @@ import server.http_port
 from runtime.failure import NetworkFailure
 from server import coordinator as process
 from server.http_port import MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort
-from tests.server.scraping import ask, listen, quietly, scrape
+from tests.server.scraping import ask, bare_port, listen, quietly, scrape
 from tests.support.study_in_process import coordinator
 
 
@@ -84,9 +84,7 @@ async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_
 
 
 async def test_what_it_answers_and_what_not(study_folder: Path) -> None:
-    port = HttpPort(quietly(study_folder))
-    await port.open()
-    try:
+    async with bare_port(study_folder) as (port, _):
         for path in ("/metrics", "/healthz", "/readyz"):
             for method in ("POST", "PUT", "DELETE", "OPTIONS"):
                 assert (await ask(port, path, method))[0] == 405
@@ -97,41 +95,33 @@ async def test_what_it_answers_and_what_not(study_folder: Path) -> None:
             assert "server" not in headers
         for path in ("/", "/metrics/", "/favicon.ico", "/docs", "/../etc/passwd"):
             assert (await ask(port, path, Host="elsewhere.example"))[0] == 404
-    finally:
-        await port.close()
 
 
 async def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence, headers that never end, and answers that nobody reads: each connection ends, and the port goes on."""
+    """Silence, headers without end, and unread answers: each connection ends, and the port continues."""
     monkeypatch.setattr(server.http_port, "CONNECTION_S", 0.6)
-    port = HttpPort(quietly(study_folder))
-    host, number = (await port.open()).rsplit(":", 1)
-    try:
-        opened = [await asyncio.open_connection(host, int(number)) for _ in range(MOST_CONNECTIONS)]
+    async with bare_port(study_folder) as (port, connect):
+        opened = [await connect() for _ in range(MOST_CONNECTIONS)]
         for _, writer in opened[::2]:
             writer.write(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
-        one_more, _ = await asyncio.open_connection(host, int(number))
+        one_more, _ = await connect()
         assert await ended(one_more)  # at once: the places are taken
         began = time.monotonic()
         assert all(await asyncio.gather(*(ended(reader) for reader, _ in opened)))
         assert time.monotonic() - began < 5
         assert (await ask(port, "/healthz"))[0] == 200
-        reader, writer = await asyncio.open_connection(host, int(number))
+        reader, writer = await connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (3 * MOST_HEADER_BYTES))
         assert b" 400 " in await reader.read(1000)
         for _, one in opened:
             one.close()
-    finally:
-        await port.close()
 
 
 async def test_one_request_a_connection_however_many_are_sent(study_folder: Path) -> None:
-    port = HttpPort(quietly(study_folder))
-    host, number = (await port.open()).rsplit(":", 1)
     request, answers = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", list[bytes]()
-    try:
+    async with bare_port(study_folder) as (_, connect):
         for sent in (request, request + request[:9], request * 100):
-            reader, writer = await asyncio.open_connection(host, int(number))
+            reader, writer = await connect()
             writer.write(sent)
             with contextlib.suppress(ConnectionResetError):  # the rest was never read
                 answers.append(await asyncio.wait_for(reader.read(), 5))
@@ -139,7 +129,7 @@ async def test_one_request_a_connection_however_many_are_sent(study_folder: Path
         assert answers
         for answer in answers:
             assert answer.count(b"HTTP/1.1 200 ") == answer.lower().count(b"connection: close") == 1
-        reader, writer = await asyncio.open_connection(host, int(number))
+        reader, writer = await connect()
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(1000):  # a byte at a time
             if not writer.is_closing() and not reader.at_eof() and reader.exception() is None:
@@ -149,35 +139,32 @@ async def test_one_request_a_connection_however_many_are_sent(study_folder: Path
         assert await ended(reader)
         assert time.monotonic() - began < server.http_port.CONNECTION_S / 2
         writer.close()
-    finally:
-        await port.close()
 
 
 async def test_strangers_are_accepted_at_a_pace(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes back at once waits in the kernel: the coordinator's loop is spared what is beyond the pace."""
+    """Connections beyond the rate wait in the kernel, and cost the coordinator's loop nothing."""
     monkeypatch.setattr(server.http_port, "CONNECTIONS_A_SECOND", 20.0)
     monkeypatch.setattr(server.http_port, "BURST", 5)
-    port, answered = HttpPort(quietly(study_folder)), [0]
-    host, number = (await port.open()).rsplit(":", 1)
+    answered = [0]
+    async with bare_port(study_folder) as (port, connect):
 
-    async def insist() -> None:
-        while True:
-            with contextlib.suppress(ConnectionError):
-                reader, writer = await asyncio.open_connection(host, int(number))
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
-                answered[0] += await reader.read() != b""
-                writer.close()
+        async def insist() -> None:
+            while True:
+                with contextlib.suppress(ConnectionError):
+                    reader, writer = await connect()
+                    writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+                    answered[0] += await reader.read() != b""
+                    writer.close()
 
-    strangers = [asyncio.create_task(insist()) for _ in range(8)]
-    began = time.monotonic()
-    await asyncio.sleep(0.6)
-    lasted = time.monotonic() - began
-    for one in strangers:
-        one.cancel()
-    await asyncio.gather(*strangers, return_exceptions=True)
-    assert 0 < answered[0] <= 5 + 20 * lasted + 1
-    assert (await ask(port, "/healthz"))[0] == 200
-    await port.close()
+        strangers = [asyncio.create_task(insist()) for _ in range(8)]
+        began = time.monotonic()
+        await asyncio.sleep(0.6)
+        lasted = time.monotonic() - began
+        for one in strangers:
+            one.cancel()
+        await asyncio.gather(*strangers, return_exceptions=True)
+        assert 0 < answered[0] <= 5 + 20 * lasted + 1
+        assert (await ask(port, "/healthz"))[0] == 200
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
@@ -188,35 +175,29 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_it_closes_within_two_seconds_although_somebody_holds_a_connection(study_folder: Path) -> None:
-    port = HttpPort(quietly(study_folder))
-    host, number = (await port.open()).rsplit(":", 1)
-    _, writer = await asyncio.open_connection(host, int(number))
-    writer.write(b"GET /metrics HTTP/1.1\r\n")
-    await asyncio.sleep(0.05)
-    began = time.monotonic()
-    await port.close()
+    async with bare_port(study_folder) as (_, connect):
+        _, writer = await connect()
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
     assert time.monotonic() - began < server.http_port.SHUTDOWN_S + 0.5
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(host, int(number))
+        await connect()
     writer.close()
 
 
 async def test_many_who_ask_at_once_share_one_rendering(study_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, rendered = HttpPort(quietly(study_folder), fresh_s=60.0), []
-    render = port.metrics.render
+    async with bare_port(study_folder, fresh_s=60.0) as (port, _):
+        rendered, render = [], port.metrics.render
 
-    def counted() -> bytes:
-        rendered.append(1)
-        return render()
+        def counted() -> bytes:
+            rendered.append(1)
+            return render()
 
-    monkeypatch.setattr(port.metrics, "render", counted)
-    await port.open()
-    try:
+        monkeypatch.setattr(port.metrics, "render", counted)
         answers = await asyncio.gather(*(ask(port, "/metrics") for _ in range(8)))
         assert {status for status, _, _ in answers} == {200}
         assert len(rendered) == 1
-    finally:
-        await port.close()
 
 
 def test_a_port_in_use_ends_the_start_with_a_sentence(study_folder: Path) -> None:
@@ -241,18 +222,16 @@ def says_where_it_cant_listen(study_folder: Path, address: str) -> None:
 
 async def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        port = HttpPort(quietly(study_folder))
-        host, number = (await port.open()).rsplit(":", 1)
-        await ask(port, "/metrics")
-        await ask(port, "/nothing")
-        _, writer = await asyncio.open_connection(host, int(number))
-        writer.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
-        await asyncio.sleep(0.1)
-        writer.close()
-        for _ in range(20):  # answers to those who have reset the connection
-            with socket.create_connection((host, int(number))) as gone:
-                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                gone.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await ask(port, "/healthz"))[0] == 200
-        await port.close()
+        async with bare_port(study_folder) as (port, connect):
+            await ask(port, "/metrics")
+            await ask(port, "/nothing")
+            _, writer = await connect()
+            writer.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+            await asyncio.sleep(0.1)
+            writer.close()
+            for _ in range(20):  # answers to those who have reset the connection
+                with socket.create_connection(port.address.split(":")) as gone:
+                    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    gone.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await ask(port, "/healthz"))[0] == 200
     assert [record.getMessage() for record in caplog.records] == []

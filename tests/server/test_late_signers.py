@@ -1,4 +1,4 @@
-"""Participants that are slow to sign the survivor sets, or never do: nobody who has signed waits for them."""
+"""Participants that are slow to sign the survivor sets, or never do: the others don't wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, playing
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordinator, identities, playing
 from wire import codec
 from wire import coordinator_pb2 as pb
 
@@ -40,6 +40,11 @@ class Waits(Peer):
             await asyncio.wait_for(event.wait(), PATIENCE_S)
 
 
+def others_of(where: Coordinator, reveals: asyncio.Event) -> list[Waits]:
+    """All but the slow one; they reveal their shares after this event."""
+    return [Waits(where, key, reveals=reveals) for at, key in enumerate(identities(where.folder)) if at != SLOW]
+
+
 async def all_asked(peers: list[Waits]) -> None:
     for peer in peers:
         await peer.asked.wait()
@@ -50,7 +55,7 @@ async def test_who_signs_late_is_asked_then(study_folder: Path, tmp_path: Path) 
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
         keys = identities(study_folder)
         slow = Waits(where, keys[SLOW], reveals=asyncio.Event())
-        others = [Waits(where, key, reveals=slow.revealed) for at, key in enumerate(keys) if at != SLOW]
+        others = others_of(where, slow.revealed)
         slow.signs = others[0].asked
         async with playing([slow, *others]):
             where.start()
@@ -70,18 +75,14 @@ async def test_nobody_waits_for_who_never_signs(study_folder: Path, tmp_path: Pa
     """It stays in the round, whose sum holds its input, and in the next one. The deadline is far away."""
     deadlines = {"consistency_check_s": 10 * PATIENCE_S, "unmasking_s": 10 * PATIENCE_S}
     async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
-        keys = identities(study_folder)
-        silent = Peer(where, keys[SLOW], {"consistency": lambda peer, _: None})
-        async with playing([silent, *(Peer(where, key) for at, key in enumerate(keys) if at != SLOW)]):
-            where.start()
-            outcome = await asyncio.wait_for(where.finish(), PATIENCE_S)
-        assert outcome.rounds_completed == 2
+        peers = where.peers({SLOW: {"consistency": lambda *_: None}})
+        assert (await where.play(peers)).rounds_completed == 2
         first, second = where.of("round_completed")
         assert (first["u3"], first["u4"]) == (PARTICIPANTS, PARTICIPANTS - 1)
         assert second["u3"] == PARTICIPANTS
         assert where.of("participant_dropped") == []
-        ends = [message.round_end for message in silent.seen if message.WhichOneof("message") == "round_end"]
-        assert (ends[0].round, ends[0].completed) == (1, True)
+        end, *_ = peers[SLOW].heard("round_end")
+        assert (end.round, end.completed) == (1, True)
 
 
 async def test_a_late_signature_that_is_forged_is_a_cheat(study_folder: Path, tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ async def test_a_late_signature_that_is_forged_is_a_cheat(study_folder: Path, tm
             return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
 
         slow = Waits(where, keys[SLOW], {"consistency": forged})
-        others = [Waits(where, key, reveals=named) for at, key in enumerate(keys) if at != SLOW]
+        others = others_of(where, named)
         slow.signs = others[0].asked
         async with playing([slow, *others]):
             where.start()
@@ -116,7 +117,7 @@ async def test_nobody_has_less_time_because_others_were_quick(study_folder: Path
     async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
         keys, now = identities(study_folder), asyncio.Event()
         slow = Waits(where, keys[SLOW], signs=asyncio.Event(), reveals=now)
-        others = [Waits(where, key, reveals=now) for at, key in enumerate(keys) if at != SLOW]
+        others = others_of(where, now)
         async with playing([slow, *others]):
             where.start()
             await asyncio.wait_for(others[0].asked.wait(), PATIENCE_S)

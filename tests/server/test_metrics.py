@@ -1,4 +1,4 @@
-"""What Prometheus is told of a study: the study's own figures, fixed labels, and nobody's identity."""
+"""The metrics of a study: its own figures, fixed labels, no identity."""
 
 from __future__ import annotations
 
@@ -26,16 +26,10 @@ from server.events import (
 )
 from server.metrics import DROPOUTS, StudyMetrics, class_of_dropout
 from tests.server.scraping import Samples, http_port, quietly, scrape
-from tests.support.study_in_process import PARTICIPANTS, Coordinator, Peer, coordinator, identities, playing
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, identities, playing, refuses
 from wire import coordinator_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-    """For its policy's sake."""
-    code = pb.REFUSAL_CODE_POLICY
-    return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=code))]
 
 
 def check_figures(where: Coordinator, shown: Samples) -> None:
@@ -68,10 +62,7 @@ async def test_a_studys_figures(study_folder: Path, tmp_path: Path) -> None:
         assert before.get_one("sordino_epsilon_spent", reader="coordinator") == 0
         assert before.get_one("sordino_participants", state="roster") == PARTICIPANTS
         assert before.get_one("sordino_model_accuracy_ratio") is None  # not 0: it wasn't evaluated
-        keys = identities(study_folder)
-        peers = [Peer(where, keys[2], {"masked_input": refuses})] + [Peer(where, key) for key in keys[:2]]
-        peers += [Peer(where, key) for key in keys[3:]]
-        async with playing(peers):
+        async with playing(where.peers({2: {"masked_input": refuses(pb.REFUSAL_CODE_POLICY)}})):
             connected, _ = await scrape(port)
             assert connected.get_one("sordino_participants", state="connected") == PARTICIPANTS
             where.start()

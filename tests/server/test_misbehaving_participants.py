@@ -14,7 +14,6 @@ import grpc
 import pytest
 
 import server.attempt.attempt
-import server.attempt.steps
 from secagg.commitments import MerkleTree, pair_node
 from secagg.keys import dealing_statement
 from server.attempt.uploads import Uploads
@@ -26,13 +25,18 @@ from tests.support.study_in_process import (
     coordinator,
     faults,
     identities,
-    playing,
+    refuses,
 )
 from wire import coordinator_pb2 as pb
 from wire.transport import frame, frames
 
-ADVERTISE, SHARE, INPUT = "AdvertiseKeys", "ShareKeys", "MaskedInputCollection"
-CHECK, UNMASK = "ConsistencyCheck", "Unmasking"
+PHASE_OF = {
+    "advertise_keys": "AdvertiseKeys",
+    "share_keys": "ShareKeys",
+    "masked_input": "MaskedInputCollection",
+    "consistency": "ConsistencyCheck",
+    "unmasking": "Unmasking",
+}
 Uploader = Callable[[Peer, bytes], Awaitable[Any]]
 
 
@@ -41,26 +45,25 @@ class Case:
     """What participant 0 does in round 1, and what the coordinator says about it."""
 
     name: str
-    phase: str
     reason: str
     twists: dict[str, Twist] = field(default_factory=dict)
     uploader: Uploader | None = None
-    dropped: int = 1
-    in_sum: bool = False
+    chunks: Callable[[bytes], Any] | None = None  # what it uploads in place of the vector
     upload_told: str | None = None  # what the coordinator answers to the upload
     cut_off: bool = False  # it answers while more is being sent: a write may fail first, and the answer is lost
 
+    @property
+    def kind(self) -> str:
+        """The message that it replaces; the offer's phase is that of the upload too."""
+        return next(iter(self.twists), "masked_input")
 
-def sends(*messages: Callable[[Peer, Any], pb.ParticipantMessage]) -> Twist:
-    return lambda peer, honest: [message(peer, honest) for message in messages]
 
-
-def instead(kind: str, content: Any) -> Twist:
+def instead(kind: str, content: Any) -> dict[str, Twist]:
     """Another content of the same kind."""
-    return lambda peer, _: [peer.wrap(**{kind: content})]
+    return {kind: lambda peer, _: [peer.wrap(**{kind: content})]}
 
 
-def altered(kind: str, **changes: Any) -> Twist:
+def altered(kind: str, **changes: Any) -> dict[str, Twist]:
     """The honest message with some fields replaced."""
 
     def twist(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
@@ -75,7 +78,7 @@ def altered(kind: str, **changes: Any) -> Twist:
                 setattr(message, name, value)
         return [peer.wrap(**{kind: message})]
 
-    return twist
+    return {kind: twist}
 
 
 def flipped(data: bytes) -> bytes:
@@ -85,12 +88,6 @@ def flipped(data: bytes) -> bytes:
 def twice(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
     kind = {pb.Advertisement: "advertise_keys", pb.SealedShares: "share_keys"}.get(type(honest), "consistency")
     return [peer.wrap(**{kind: honest})] * 2
-
-
-def refuses(code: int) -> Twist:
-    return lambda peer, _: [
-        pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=code))
-    ]
 
 
 def flood(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
@@ -113,45 +110,9 @@ def other_share(share: bytes) -> Twist:
     return twist
 
 
-async def too_long(peer: Peer, packed: bytes) -> None:
-    await peer.upload(frames(packed + b"\0"))
-
-
-async def too_short(peer: Peer, packed: bytes) -> None:
-    await peer.upload(frames(packed[:-1]))
-
-
-async def nothing_at_all(peer: Peer, _: bytes) -> None:
-    await peer.upload(frames(b""))
-
-
-async def another_vector(peer: Peer, packed: bytes) -> None:
-    await peer.upload(frames(flipped(packed)))
-
-
-async def no_chunk(peer: Peer, packed: bytes) -> None:
-    await peer.upload([packed])
-
-
-async def empty_chunk(peer: Peer, packed: bytes) -> None:
-    await peer.upload([frame(packed[:100]), b"\x0a\x00", frame(packed[100:])])
-
-
-async def oversize_chunk(peer: Peer, _: bytes) -> None:
-    await peer.upload([b"\x0a\x81\x80\x10" + bytes(256 * 1024 + 1)])
-
-
-async def endless(peer: Peer, packed: bytes) -> None:
-    await peer.upload([frame(packed)] * 1000)
-
-
 async def half_then_silence(packed: bytes) -> Any:
     yield frame(packed[: len(packed) // 2])
     await asyncio.sleep(3600)
-
-
-async def stalls(peer: Peer, packed: bytes) -> None:
-    await peer.upload(half_then_silence(packed))
 
 
 async def gives_up(peer: Peer, packed: bytes) -> None:
@@ -166,102 +127,71 @@ async def never_begins(peer: Peer, _: bytes) -> None:
 
 
 CASES = [
-    Case("unsigned keys", ADVERTISE, "not signed", {"advertise_keys": altered("advertise_keys", signature=bytes(64))}),
+    Case("unsigned keys", "not signed", altered("advertise_keys", signature=bytes(64))),
+    Case("short key", "mask_key must have 32 bytes", altered("advertise_keys", mask_key=b"k")),
+    Case("low-order key", "low order", altered("advertise_keys", mask_key=bytes(32))),
+    Case("no keys", "must have 32 bytes", instead("advertise_keys", pb.Advertisement())),
+    Case("advertises twice", "not expected", {"advertise_keys": twice}),
+    Case("empty phase message", "an empty phase message", {"advertise_keys": lambda peer, _: [peer.wrap()]}),
+    Case("flood", "more messages than an attempt has", {"advertise_keys": flood}),
+    Case("refuses", "policy or budget", {"advertise_keys": refuses(pb.REFUSAL_CODE_POLICY)}),
+    Case("refuses without a known code", "refused", {"advertise_keys": refuses(77)}),
+    Case("no shares", "seed_commitment must have 32 bytes", instead("share_keys", pb.SealedShares())),
+    Case("one share short", "exactly the neighbours", altered("share_keys", ciphertexts=lambda c: list(c)[1:])),
+    Case("short share", "ciphertext must have 112", altered("share_keys", ciphertexts=lambda c: [b"", *list(c)[1:]])),
+    Case("another root", "not signed", altered("share_keys", leaves=lambda c: [flipped(c[0]), *list(c)[1:]])),
+    Case("deals twice", "not expected", {"share_keys": twice}),
+    Case("sits out", "sits this attempt out", {"share_keys": refuses(pb.REFUSAL_CODE_ALREADY_JOINED)}),
+    Case("short digest", "32 bytes", altered("masked_input", sha256=b"d")),
+    Case("unsigned offer", "not signed", altered("masked_input", signature=bytes(64))),
+    Case("offers twice", "offered before", {"masked_input": lambda p, m: [p.wrap(masked_input=m)] * 2}),
+    Case("fails on its side", "own side", {"masked_input": refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)}),
+    Case("too long", "longer than", chunks=lambda packed: frames(packed + b"\0"), upload_told="longer than"),
+    Case("too short", "has 1023 bytes, not 1024", chunks=lambda packed: frames(packed[:-1]), upload_told="1023"),
+    Case("empty upload", "has 0 bytes", chunks=lambda _: frames(b""), upload_told="0 bytes"),
     Case(
-        "short key",
-        ADVERTISE,
-        "mask_key must have 32 bytes",
-        {"advertise_keys": altered("advertise_keys", mask_key=b"k")},
-    ),
-    Case("low-order key", ADVERTISE, "low order", {"advertise_keys": altered("advertise_keys", mask_key=bytes(32))}),
-    Case("no keys", ADVERTISE, "must have 32 bytes", {"advertise_keys": instead("advertise_keys", pb.Advertisement())}),
-    Case("advertises twice", ADVERTISE, "not expected", {"advertise_keys": twice}),
-    Case("empty phase message", ADVERTISE, "an empty phase message", {"advertise_keys": lambda peer, _: [peer.wrap()]}),
-    Case("flood", ADVERTISE, "more messages than an attempt has", {"advertise_keys": flood}),
-    Case("refuses", ADVERTISE, "policy or budget", {"advertise_keys": refuses(pb.REFUSAL_CODE_POLICY)}),
-    Case("refuses without a known code", ADVERTISE, "refused", {"advertise_keys": refuses(77)}),
-    Case(
-        "no shares",
-        SHARE,
-        "seed_commitment must have 32 bytes",
-        {"share_keys": instead("share_keys", pb.SealedShares())},
-    ),
-    Case(
-        "one share short",
-        SHARE,
-        "exactly the neighbours",
-        {"share_keys": altered("share_keys", ciphertexts=lambda c: list(c)[1:])},
-    ),
-    Case(
-        "short share",
-        SHARE,
-        "ciphertext must have 112",
-        {"share_keys": altered("share_keys", ciphertexts=lambda c: [b"", *list(c)[1:]])},
+        "endless upload",
+        "longer than",
+        chunks=lambda packed: [frame(packed)] * 1000,
+        upload_told="longer than",
+        cut_off=True,
     ),
     Case(
-        "another root",
-        SHARE,
-        "not signed",
-        {"share_keys": altered("share_keys", leaves=lambda c: [flipped(c[0]), *list(c)[1:]])},
+        "another vector",
+        "digest that was signed",
+        chunks=lambda packed: frames(flipped(packed)),
+        upload_told="not taken",
     ),
-    Case("deals twice", SHARE, "not expected", {"share_keys": twice}),
-    Case("sits out", SHARE, "sits this attempt out", {"share_keys": refuses(pb.REFUSAL_CODE_ALREADY_JOINED)}),
-    Case("short digest", INPUT, "32 bytes", {"masked_input": altered("masked_input", sha256=b"d")}),
-    Case("unsigned offer", INPUT, "not signed", {"masked_input": altered("masked_input", signature=bytes(64))}),
-    Case("offers twice", INPUT, "offered before", {"masked_input": lambda p, m: [p.wrap(masked_input=m)] * 2}),
-    Case("fails on its side", INPUT, "own side", {"masked_input": refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)}),
-    Case("too long", INPUT, "longer than", uploader=too_long, upload_told="longer than"),
-    Case("too short", INPUT, "has 1023 bytes, not 1024", uploader=too_short, upload_told="1023"),
-    Case("empty upload", INPUT, "has 0 bytes", uploader=nothing_at_all, upload_told="0 bytes"),
-    Case("endless upload", INPUT, "longer than", uploader=endless, upload_told="longer than", cut_off=True),
-    Case("another vector", INPUT, "digest that was signed", uploader=another_vector, upload_told="not taken"),
-    Case("no chunk", INPUT, "upload failed", uploader=no_chunk, upload_told="chunk"),
-    Case("empty chunk", INPUT, "upload failed", uploader=empty_chunk, upload_told="chunk", cut_off=True),
-    Case("oversize chunk", INPUT, "upload failed", uploader=oversize_chunk, upload_told="chunk"),
-    Case("stalled upload", INPUT, "nothing arrived", uploader=stalls, upload_told="nothing arrived"),
-    Case("upload given up", INPUT, "upload failed", uploader=gives_up),
-    Case("upload that never begins", INPUT, "nothing arrived", uploader=never_begins),
+    Case("no chunk", "upload failed", chunks=lambda packed: [packed], upload_told="chunk"),
     Case(
-        "bad signature of the sets",
-        CHECK,
-        "doesn't cover",
-        {"consistency": altered("consistency", signature=bytes(64))},
-        in_sum=True,
-    ),
-    Case("short signature", CHECK, "64 bytes", {"consistency": altered("consistency", signature=b"")}, in_sum=True),
-    Case(
-        "refuses the sets",
-        CHECK,
-        "failed its checks",
-        {"consistency": refuses(pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)},
-        in_sum=True,
+        "empty chunk",
+        "upload failed",
+        chunks=lambda packed: [frame(packed[:100]), b"\x0a\x00", frame(packed[100:])],
+        upload_told="chunk",
+        cut_off=True,
     ),
     Case(
-        "empty reply",
-        UNMASK,
-        "one entry for each",
-        {"unmasking": instead("unmasking", pb.UnmaskingReply())},
-        in_sum=True,
+        "oversize chunk",
+        "upload failed",
+        chunks=lambda _: [b"\x0a\x81\x80\x10" + bytes(256 * 1024 + 1)],
+        upload_told="chunk",
     ),
+    Case("stalled upload", "nothing arrived", chunks=half_then_silence, upload_told="nothing arrived"),
+    Case("upload given up", "upload failed", uploader=gives_up),
+    Case("upload that never begins", "nothing arrived", uploader=never_begins),
+    Case("bad signature of the sets", "doesn't cover", altered("consistency", signature=bytes(64))),
+    Case("short signature", "64 bytes", altered("consistency", signature=b"")),
+    Case("refuses the sets", "failed its checks", {"consistency": refuses(pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)}),
+    Case("empty reply", "one entry for each", instead("unmasking", pb.UnmaskingReply())),
     Case(
         "empty entries",
-        UNMASK,
         "an entry of the reply is empty",
-        {"unmasking": altered("unmasking", shares=lambda s: [pb.PeerShare()] * len(s))},
-        in_sum=True,
+        altered("unmasking", shares=lambda s: [pb.PeerShare()] * len(s)),
     ),
-    Case("wrong kind of share", UNMASK, "wrong kind", {"unmasking": other_kind}, in_sum=True),
-    Case(
-        "share of the wrong length", UNMASK, "share must have 32 bytes", {"unmasking": other_share(b"s")}, in_sum=True
-    ),
-    Case("false share", UNMASK, "doesn't match the commitment", {"unmasking": other_share(bytes(32))}, in_sum=True),
-    Case(
-        "share outside the field",
-        UNMASK,
-        "doesn't match the commitment",
-        {"unmasking": other_share(b"\xff" * 32)},
-        in_sum=True,
-    ),
+    Case("wrong kind of share", "wrong kind", {"unmasking": other_kind}),
+    Case("share of the wrong length", "share must have 32 bytes", {"unmasking": other_share(b"s")}),
+    Case("false share", "doesn't match the commitment", {"unmasking": other_share(bytes(32))}),
+    Case("share outside the field", "doesn't match the commitment", {"unmasking": other_share(b"\xff" * 32)}),
 ]
 
 
@@ -284,20 +214,19 @@ class Patient(Peer):
         await super().say(kind, content)
 
 
-KINDS = {phase: kind for kind, phase in server.attempt.steps.PHASE_FIELDS.items()}
-
-
 def peers_of(where: Coordinator, case: Case) -> list[Peer]:
     """Seven peers; 0 misbehaves, the last two are patient."""
     keys = identities(where.folder)
     patient = [Patient(where, key) for key in keys[-2:]]
     for peer in patient:
-        peer.waits_at = KINDS[case.phase]
-    return [
-        Peer(where, keys[0], case.twists, case.uploader),
-        *(Peer(where, key) for key in keys[1:-2]),
-        *patient,
-    ]
+        peer.waits_at = case.kind
+
+    async def uploads(peer: Peer, packed: bytes) -> None:
+        assert case.chunks is not None
+        await peer.upload(case.chunks(packed))
+
+    uploader = case.uploader if case.chunks is None else uploads
+    return [Peer(where, keys[0], case.twists, uploader), *(Peer(where, key) for key in keys[1:-2]), *patient]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -313,16 +242,14 @@ async def test_dropped_and_the_round_goes_on(
 
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         peers = peers_of(where, case)
-        async with playing(peers):
-            where.start()
-            outcome = await where.finish()
+        outcome = await where.play(peers)
         assert outcome.rounds_completed == 2
         first, second = where.of("round_completed")
         [drop] = where.of("participant_dropped")
-        assert (drop["round"], drop["participant"], drop["phase"]) == (1, 0, case.phase)
+        assert (drop["round"], drop["participant"], drop["phase"]) == (1, 0, PHASE_OF[case.kind])
         assert case.reason in drop["reason"]
         assert first["dropouts"] == 1
-        assert first["u3"] == PARTICIPANTS - (not case.in_sum)
+        assert first["u3"] == PARTICIPANTS - (case.kind not in ("consistency", "unmasking"))
         left_out = next(end for end in peers[0].heard("round_end") if end.round == 1)
         assert not left_out.completed
         assert left_out.reason.startswith("left out")
@@ -334,7 +261,7 @@ async def test_dropped_and_the_round_goes_on(
         for one in excluded:
             assert one["participant"] == 0
             phase, _, reason = one["reason"].partition(": ")
-            assert phase == case.phase
+            assert phase == PHASE_OF[case.kind]
             assert drop["reason"].removeprefix("upload failed: ") == reason
             assert where.journal.excluded() == {0: one["reason"]}
         if case.upload_told is not None:
@@ -361,22 +288,16 @@ async def test_a_proved_cheat_is_not_invited_again(study_folder: Path, tmp_path:
     """The attempt can't be opened, and its own signature names who made it so; a restart doesn't forget."""
     state = tmp_path / "state.sqlite"
     async with coordinator(study_folder, state) as where:
-        keys = identities(study_folder)
-        peers = [
-            Peer(where, keys[3], {"share_keys": false_commitment}),
-            *(Peer(where, k) for k in keys if k != keys[3]),
-        ]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        peers = where.peers({3: {"share_keys": false_commitment}})
+        await where.play(peers)
         aborted = where.of("attempt_aborted")[0]
-        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASK)
+        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, "Unmasking")
         assert aborted["reason"] == "shares rebuild no secret"
         [excluded] = where.of("participant_excluded")
         assert (excluded["participant"], excluded["host"]) == (3, "host-01")
         assert excluded["reason"] == "its shares rebuild another self-mask seed than it committed to"
         # Its charge stays, so that the budget of two rounds may end with the first.
         assert {round_["u1"] for round_ in where.of("round_completed")} == {PARTICIPANTS - 1}
-        assert len(peers[0].heard("round_start")) == 1
+        assert len(peers[3].heard("round_start")) == 1
     async with coordinator(study_folder, state) as where:
         assert list(where.study._membership.excluded) == [3]

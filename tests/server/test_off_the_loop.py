@@ -14,9 +14,8 @@ import pytest
 import server.study
 from secagg import server_phases
 from server.attempt.outgoing import AT_ONCE, Outgoing
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
+from tests.support.study_in_process import PARTICIPANTS, coordinator, refuses
 from wire import codec
-from wire import coordinator_pb2 as pb
 
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 CALLS = ("receive", "drop", "close", "check_offer")
@@ -35,7 +34,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, seen: dict[str
 async def test_one_thread_for_the_core_and_none_of_it_the_loop(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one that leaves in each of the first phases, so that the core is told of it."""
+    """With one that leaves in each of the first phases, so that the core hears of it."""
     seen: dict[str, set[str]] = {}
     for phase in PHASES:
         kind = getattr(server_phases, phase)
@@ -45,17 +44,9 @@ async def test_one_thread_for_the_core_and_none_of_it_the_loop(
     watch(monkeypatch, server.study, "check_proof", seen, "check_proof")
     watch(monkeypatch, codec, "neighbour_shares", seen, "neighbour_shares")
     watch(monkeypatch, codec.CohortKeysWriter, "write", seen, "cohort_keys")
-
-    def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-        return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
-
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        keys = identities(study_folder)
-        peers = [Peer(where, keys[0], {"advertise_keys": refuses}), Peer(where, keys[1], {"share_keys": refuses})]
-        peers += [Peer(where, key) for key in keys[2:]]
-        async with playing(peers):
-            where.start()
-            assert (await where.finish()).rounds_completed == 2
+        peers = where.peers({0: {"advertise_keys": refuses()}, 1: {"share_keys": refuses()}})
+        assert (await where.play(peers)).rounds_completed == 2
         assert [event["u3"] for event in where.of("round_completed")] == [PARTICIPANTS - 2, PARTICIPANTS]
     assert seen.pop("check_proof") == {"sessions"}
     assert {"AdvertiseKeys.drop", "ShareKeys.drop", "MaskedInputCollection.check_offer", "cohort_keys"} < set(seen)
@@ -91,7 +82,7 @@ def test_a_broadcast_lets_others_run() -> None:
     between: list[int] = []
 
     async def scenario() -> Outgoing:
-        outgoing = Outgoing(recorder, alive, at_once)  # type: ignore[arg-type]
+        outgoing = Outgoing(recorder.get, alive, at_once)
         sending = asyncio.create_task(outgoing.broadcast(range(200), b"hello"))
         while not sending.done():
             between.append(len(recorder.sent))
@@ -106,7 +97,7 @@ def test_a_broadcast_lets_others_run() -> None:
 
 
 def test_own_messages_are_made_one_by_one() -> None:
-    """Each only when it is its turn, and none for whoever has left: all at once could fill the memory."""
+    """Each in its turn, and none for a participant that has left: all at once could fill the memory."""
     recorder, alive = Recorder(), {0, 1, 2}
     made: list[tuple[int, int]] = []  # for whom, and how many were sent by then
 
@@ -120,6 +111,6 @@ def test_own_messages_are_made_one_by_one() -> None:
         return content * 2
 
     contents = server_phases.Messages((0, 1, 2, 4), make)
-    asyncio.run(Outgoing(recorder, alive, at_once).each(contents, write))  # type: ignore[arg-type]
+    asyncio.run(Outgoing(recorder.get, alive, at_once).each(contents, write))
     assert recorder.sent == [(0, b"aa"), (1, b"bb")]
     assert made == [(0, 0), (1, 1)]

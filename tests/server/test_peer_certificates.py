@@ -60,7 +60,7 @@ async def outcome(where: Coordinator, key: bytes | None, chain: bytes | None, wh
 
 
 async def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: Path) -> None:
-    """Without the comparison in the handshake, whoever has any certificate of the study passes, and this fails."""
+    """Without the comparison in the handshake, any certificate of the study passes, and this fails."""
     own, other = of_host(folder, "host-01")[0], of_host(folder, "host-02")[0]
     tls, stranger = tls_authority(folder), CertificateAuthority.make("seven", NOW)
     key = new_key()
@@ -89,7 +89,7 @@ async def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: 
         for number, (chain, expected) in enumerate(cases):
             assert await outcome(where, private_pem(key), chain, own) == expected, number
         assert await outcome(where, None, None, own) == "UNAVAILABLE"
-        # With every host's certificate its own participants, and nobody else's.
+        # Each host's certificate opens sessions for its own participants only.
         for name in ("host-01", "host-02"):
             home = folder / "hosts" / name / "tls"
             pair = load_certificate(home / "client.pem", home / "client.key")

@@ -15,7 +15,7 @@ import pytest
 import server.process_limits
 from secagg.keys import IdentityKey
 from server.process_limits import resident_mb
-from tests.support.study_in_process import Peer, coordinator, identities, playing
+from tests.support.study_in_process import Peer, coordinator
 
 ALONE = """
 import gc
@@ -91,8 +91,5 @@ async def test_between_attempts_and_not_within(
     under_way: list[bool] = []
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)
-        peers = [Peer(where, key) for key in identities(study_folder)]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        await where.play()
     assert under_way == [False, False]

@@ -120,7 +120,7 @@ async def says_it_twice(peer: Returning, message: pb.CohortKeys) -> None:
     said, masks = peer.said, peer.on_neighbour_shares  # type: ignore[attr-defined]
 
     async def not_here(message: pb.NeighbourShares) -> None:
-        """Still on the old session, where everybody has answered meanwhile: she says that she hasn't got it."""
+        """On the old session, where all have answered meanwhile: it says that it hasn't received it."""
 
     async def on_resumed(told: pb.Resumed) -> None:
         assert told.received == 2
@@ -158,9 +158,7 @@ async def rounds_with(where: Coordinator, folder: Path, acts: tuple[Any, ...]) -
         await honest(kind, content)
 
     first.say = say  # type: ignore[method-assign]
-    async with playing([first, *(Peer(where, key) for key in keys[1:])]):
-        where.start()
-        await where.finish()
+    await where.play([first, *(Peer(where, key) for key in keys[1:])])
     return first
 
 
@@ -236,13 +234,11 @@ class Gone(Peer):
 
 @pytest.mark.parametrize("rounds", [1, 2])
 async def test_a_proof_is_told_after_another_round_and_at_the_end(tmp_path: Path, rounds: int) -> None:
-    """Else whoever is cut off long enough, or at the end, has paid for a sum that she isn't in."""
+    """Else a participant that is cut off for long, or at the end, has paid for a sum that it isn't in."""
     folder = make_folder(tmp_path / "study", name="places", rounds=rounds)
     async with coordinator(folder, tmp_path / "s.sqlite", deadlines={"resume_s": 0.05}) as where:
         keys = identities(folder)
-        async with playing([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])]):
-            where.start()
-            await where.finish()
+        await where.play([Gone(where, keys[0]), *(Peer(where, key) for key in keys[1:])])
         assert [one["u3"] for one in where.of("round_completed")] == [PARTICIPANTS - 1] * rounds
         late = Peer(where, keys[0])
         await late.connect()
@@ -265,7 +261,7 @@ def test_few_proofs_are_held() -> None:
 
 
 class Slow(Peer):
-    """Opens no sum before it is told to."""
+    """Reveals its shares only once ``go`` is set."""
 
     go: asyncio.Event
 
@@ -327,7 +323,7 @@ async def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
     assert made.again(1) == 500
     second = asyncio.create_task(attempt.upload(new, chunks(b"a" * 400, never.wait)))
     await asyncio.sleep(0.2)
-    assert attempt._inbox._queue.empty()  # nobody was told that it is lost
+    assert attempt._inbox._queue.empty()  # it wasn't reported as lost
     second.cancel()  # this one does break
     await asyncio.gather(second, return_exceptions=True)
     assert (await attempt._inbox.get())[1].reason == "upload failed: connection closed"
@@ -405,10 +401,11 @@ async def test_nothing_that_was_sent_is_kept() -> None:
         return function(*arguments)
 
     heard: dict[int, list[bytes]] = {}
-    sessions: Any = SimpleNamespace(
-        get=lambda who: SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
-    )
-    outgoing = Outgoing(sessions, set(range(people)), at_once)
+
+    def session_of(who: int) -> Any:
+        return SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
+
+    outgoing = Outgoing(session_of, set(range(people)), at_once)
     contents = {who: who for who in range(people)}
     tracemalloc.start()
     await outgoing.each(contents, lambda who: who.to_bytes(4, "big") + bytes(size))
@@ -473,7 +470,7 @@ async def waiting(chunks: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("end", ["a chunk that was here already", "a call that gRPC cancels"])
 async def test_a_stream_that_ends_before_it_is_hurried_leaves_nothing_behind(end: str) -> None:
-    """Else whoever comes back a second time, or leaves, would end the coordinator: its clock has stopped by then."""
+    """Else a second return, or a leave, would end the coordinator: the stream's clock has stopped by then."""
     made, _ = uploads()
     arriving = asyncio.Queue[bytes]()
     old = asyncio.create_task(made.stage(0, waiting(arriving)))
@@ -541,7 +538,7 @@ async def test_a_pause_between_rounds(tmp_path: Path) -> None:
 
 
 def test_both_ends_agree_on_pings() -> None:
-    """Whoever pings more often than the coordinator takes is sent away; whoever pings less loses its place in a NAT."""
+    """Too many pings, and the coordinator closes the connection; too few, and a NAT forgets it."""
     participant, serving = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
     assert dict(transport.PARTICIPANT_OPTIONS).items() <= participant.items()
     assert dict(transport.COORDINATOR_OPTIONS).items() <= serving.items()

@@ -14,8 +14,7 @@ import server.attempt.attempt
 import server.study
 import server.trained_model
 from secagg.server_unmasking import Completed
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
-from wire import coordinator_pb2 as pb
+from tests.support.study_in_process import PARTICIPANTS, coordinator, refuses
 
 
 async def test_survivors_the_sum_and_the_lag(
@@ -29,17 +28,9 @@ async def test_survivors_the_sum_and_the_lag(
         return completed[-1]
 
     monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
-
-    def refuses(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-        return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
-
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        keys = identities(study_folder)
-        peers = [Peer(where, keys[2], {"masked_input": refuses})]
-        peers += [Peer(where, key) for key in keys if key != keys[2]]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        peers = where.peers({2: {"masked_input": refuses()}})
+        await where.play(peers)
         first, second = where.of("round_completed")
         assert first["survivors"] == [0, 1, 3, 4, 5, 6]
         assert second["survivors"] == list(range(PARTICIPANTS))
@@ -53,17 +44,12 @@ async def test_survivors_the_sum_and_the_lag(
 
 @pytest.mark.parametrize("phase", ["Connecting", "AdvertiseKeys"])
 async def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path, tmp_path: Path, phase: str) -> None:
-    def nothing(_: Peer, __: Any) -> None:
-        return None
-
     tables = {"coordinator": {"max_attempts": 1}, "deadlines": {"connect_s": 1.0, "advertise_keys_s": 0.5}}
     if phase != "Connecting":
         del tables["deadlines"]["connect_s"]
     async with coordinator(study_folder, tmp_path / "state.sqlite", **tables) as where:
-        peers = [Peer(where, key, {"advertise_keys": nothing}) for key in identities(study_folder)]
-        async with playing([] if phase == "Connecting" else peers):
-            where.start()
-            await where.finish()
+        silent = where.peers({at: {"advertise_keys": lambda *_: None} for at in range(PARTICIPANTS)})
+        await where.play([] if phase == "Connecting" else silent)
         [event] = where.of("attempt_aborted", phase=phase)
         assert event["loop_lag_ms"]["max"] > 0
 
@@ -73,7 +59,7 @@ async def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
 ) -> None:
     written = server.trained_model.write_model
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        peers = [Peer(where, key) for key in identities(study_folder)]
+        peers = where.peers()
         loop, left = asyncio.get_running_loop(), []
 
         def slowly(*arguments: Any) -> Any:
@@ -86,9 +72,7 @@ async def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
             return written(*arguments)
 
         monkeypatch.setattr(server.trained_model, "write_model", slowly)
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        await where.play(peers)
         assert [event["participant"] for event in where.of("participant_lost")][:1] == [4]
         assert where.of("attempt_started")[0]["cohort"] == PARTICIPANTS - 1
         assert where.of("participant_dropped") == []

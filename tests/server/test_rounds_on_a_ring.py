@@ -16,7 +16,7 @@ from secagg.server_unmasking import Completed
 from server.transcripts import file_name
 from tests.support.card_of_a_study import authority_of, put_card
 from tests.support.rounds_on_record import coordinator_key
-from tests.support.study_in_process import Peer, coordinator, identities, make_folder, playing
+from tests.support.study_in_process import Peer, coordinator, identities, make_folder, refuses
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.transcript_checks import Chain, verify_transcript
@@ -63,10 +63,6 @@ def bytes_of(position: int) -> Any:
     return np.random.default_rng(position).bytes
 
 
-def leaves(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-    return [pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1]))]
-
-
 def signs_nothing(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
     return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
 
@@ -74,9 +70,9 @@ def signs_nothing(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
 # After AdvertiseKeys three, as many as a round on this ring bears wherever they stand: with a fourth, one ring in fifty
 # would have a dealer next to all of them, with fewer shares than the threshold.
 TWISTS: dict[int, dict[str, Any]] = {
-    5: {"advertise_keys": leaves},
-    17: {"share_keys": leaves},
-    30: {"masked_input": leaves},
+    5: {"advertise_keys": refuses()},
+    17: {"share_keys": refuses()},
+    30: {"masked_input": refuses()},
     51: {"consistency": signs_nothing},
 }
 
@@ -95,9 +91,7 @@ async def test_sums_are_right_whoever_leaves(
     async with coordinator(ring_folder, tmp_path / "state.sqlite", connections=2 * MEMBERS) as where:
         keys = identities(ring_folder)
         peers = [Noted(where, key, TWISTS.get(position, {})) for position, key in enumerate(keys)]
-        async with playing(list(peers)):
-            where.start()
-            outcome = await where.finish()
+        outcome = await where.play(peers)
         assert outcome.rounds_completed == 2
         first, second = where.of("round_completed")
         assert (first["u1"], first["u2"], first["u3"]) == (MEMBERS - 1, MEMBERS - 2, MEMBERS - 3)

@@ -44,7 +44,7 @@ def opening(key: IdentityKey, **changes: Any) -> pb.Open:
 
 
 def unknown_field(size: int) -> bytes:
-    """A field of so many bytes in all that no message has."""
+    """An unknown field of ``size`` bytes in all."""
     content = size - 4  # two bytes of tag, two of length
     return varint(1000 << 3 | 2) + varint(content) + bytes(content)
 
@@ -209,9 +209,7 @@ async def test_a_stream_that_turns_to_garbage_is_a_dropout(
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
         keys = identities(study_folder)
         peers = [Vandal(where, keys[0]), *(Waiting(where, key) for key in keys[1:])]
-        async with playing(peers):
-            where.start()
-            assert (await where.finish()).rounds_completed == 2
+        assert (await where.play(peers)).rounds_completed == 2
         [drop] = where.of("participant_dropped")
         assert (drop["round"], drop["participant"]) == (1, 0)
         # Once enough have signed, shares are asked for.
@@ -267,12 +265,7 @@ async def test_messages_of_other_attempts_are_not_read(study_folder: Path, tmp_p
         return [*strays, *refusals, peer.wrap(**{kind: honest})]
 
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        keys = identities(study_folder)
-        twists = {"advertise_keys": stray, "consistency": stray}
-        peers = [Peer(where, keys[0], twists), *(Peer(where, key) for key in keys[1:])]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        await where.play(where.peers({0: {"advertise_keys": stray, "consistency": stray}}))
         assert where.of("participant_dropped") == []
         assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
 
@@ -423,7 +416,7 @@ async def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_f
 
 
 async def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> None:
-    """Two credits, seven uploads: a third participant is told to send when one of the first two is done."""
+    """Two credits, seven uploads: a third participant gets a credit when one of the first two is done."""
     at_once: list[int] = []
     sending: set[int] = set()
 
@@ -442,9 +435,7 @@ async def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) 
 
     async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 2}) as where:
         peers = [Peer(where, key, uploader=watched, misbehaves=frozenset({1, 2})) for key in identities(study_folder)]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        await where.play(peers)
         assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
     assert max(at_once) == 2
     assert len(at_once) == 2 * PARTICIPANTS
@@ -475,11 +466,9 @@ async def test_a_dropped_upload_is_let_go_of_at_once(study_folder: Path, tmp_pat
             ended.append(error.details() or "")
 
     async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 1}) as where:
-        keys = identities(study_folder)
-        peers = [Peer(where, keys[0], uploader=half), *(Peer(where, key) for key in keys[1:])]
-        async with playing(peers):
-            where.start()
-            await where.finish()
+        peers = where.peers()
+        peers[0].uploader = half
+        await where.play(peers)
         [drop] = where.of("participant_dropped")
         assert (drop["participant"], drop["reason"]) == (0, "failed on its own side")
         assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS - 1, PARTICIPANTS]

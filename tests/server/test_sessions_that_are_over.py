@@ -30,7 +30,7 @@ def study_of(heard: list[Any]) -> Any:
 
 @pytest.mark.parametrize("message", [REFUSAL, pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1))])
 async def test_nothing_it_says_counts(message: pb.ParticipantMessage) -> None:
-    """Its position may be that of somebody else by now, who would be dropped in its place."""
+    """Its position may belong to another participant by now, which would be dropped in its place."""
     heard: list[Any] = []
     session = Session(b"i" * 32, 3, "host", b"t" * 32)
     service._receive(study_of(heard), session, message.SerializeToString())

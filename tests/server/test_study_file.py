@@ -51,7 +51,7 @@ def test_least_file_and_defaults(study: Path) -> None:
     assert read.coordinator.roster == study / "roster.json"
     assert read.coordinator.state == study / "coordinator" / "state.sqlite"
     assert read.coordinator.state.is_absolute()
-    assert (read.coordinator.listen_host, read.coordinator.listen_port) == ("127.0.0.1", 8443)
+    assert read.coordinator.listen == "127.0.0.1:8443"
     assert read.read_authority_public_key() == bytes.fromhex("ab" * 32)
     assert load(study / "study.toml") == read
 
@@ -79,7 +79,7 @@ def test_environment_wins_over_the_file(study: Path, monkeypatch: pytest.MonkeyP
     read = load(study)
     assert read.privacy.epsilon == 2.5
     assert read.privacy.delta == 1e-6
-    assert read.coordinator.listen_host == "::1"
+    assert read.coordinator.listen == "[::1]:0"
     assert dict(read.task) == {"client_rate": 0.25}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -42,7 +41,7 @@ from tests.support.rounds_on_record import (
     play,
     whole,
 )
-from tests.support.study_in_process import Peer, Twist, coordinator, identities, make_folder, playing
+from tests.support.study_in_process import Peer, Twist, coordinator, identities, make_folder
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger import read_ledger
@@ -194,7 +193,7 @@ def test_publishing_copies_what_is_there_and_what_comes(tmp_path: Path) -> None:
 
 
 def test_publishing_and_an_amplified_target_exclude_each_other() -> None:
-    """The plan's epsilon would be that of readers who know nobody's rounds, and everybody could read them."""
+    """The plan's epsilon assumes readers that don't know the cohorts, and a transcript names them."""
     amplified = plan(7, sampling="lottery", population=20, adversarial=0.0, target="released", epsilon=1.0)
     assert amplified.epsilon_released < amplified.epsilon_coordinator
     with pytest.raises(InfeasiblePlan, match="publish"):
@@ -204,18 +203,13 @@ def test_publishing_and_an_amplified_target_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize("public", [False, True])
-def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Path, public: bool) -> None:
-    """Told by every event, the report and the panel: the smaller figure would be for readers that there aren't."""
+async def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_path: Path, public: bool) -> None:
+    """In events, report and panel: the smaller figure assumes readers that don't know the cohorts."""
     sampled = plan(7, sampling="lottery", population=20, adversarial=0.0, epsilon=1.0)
-
-    async def figures() -> tuple[float, float]:
-        tables = {"coordinator": {"publish_transcripts": True}} if public else {}
-        async with coordinator(study, tmp_path / "state.sqlite", **tables) as where:
-            charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
-            where.study.charges.account = Account(sampled, charges)
-            return where.study.charges.epsilons()
-
-    epsilon_coordinator, epsilon_released = asyncio.run(figures())
+    async with coordinator(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": public}) as where:
+        charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
+        where.study.charges.account = Account(sampled, charges)
+        epsilon_coordinator, epsilon_released = where.study.charges.epsilons()
     assert (epsilon_released < epsilon_coordinator) is not public
     assert (epsilon_released == epsilon_coordinator) is public
 
@@ -231,25 +225,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def serve(folder: Path, state: Path, twists: dict[str, Twist] | None = None, **tables: Any) -> list[dict[str, Any]]:
+async def serve(
+    folder: Path, state: Path, twists: dict[str, Twist] | None = None, **tables: Any
+) -> list[dict[str, Any]]:
     """Participant 0 does otherwise in round 1 where there are twists."""
-    events: list[dict[str, Any]] = []
-
-    async def scenario() -> None:
-        async with coordinator(folder, state, **tables) as where:
-            first, *others = identities(folder)
-            peers = [Peer(where, first, twists or {}), *(Peer(where, key) for key in others)]
-            async with playing(peers):
-                where.start()
-                assert (await where.finish()).reason == ROUNDS_DONE
-            events.extend(where.events)
-
-    asyncio.run(scenario())
-    return events
+    async with coordinator(folder, state, **tables) as where:
+        assert (await where.play(where.peers({0: twists or {}}))).reason == ROUNDS_DONE
+    return where.events
 
 
-def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
-    events = serve(study, tmp_path / "state.sqlite")
+async def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
+    events = await serve(study, tmp_path / "state.sqlite")
     authority = bytes.fromhex((study / "authority" / "authority.pub").read_text())
     chain, rows = Chain(), []
     read_ledger(tmp_path / "ledger.sqlite", rows.append)
@@ -257,7 +243,7 @@ def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
     for row, done in zip(rows, rounds, strict=True):
         path = tmp_path / "transcripts" / file_name(done["round"])
         verified = verify_transcript(path.read_bytes(), authority)
-        chain.add(verified)  # models too: what was told to be next is what the next round trained
+        chain.add(verified)  # models too: the next round trained the model that this one announced
         found = verified.contents
         assert (found.charge.number, found.charge.hash, verified.entry) == (row.number, row.hash, row.entry)
         assert sorted(found.numbers) == done["survivors"]
@@ -266,12 +252,12 @@ def test_a_study_leaves_a_chain_that_holds(study: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "published").exists()
 
 
-def test_who_is_excluded_is_caught_in_one_round_and_out_from_the_next_on(study: Path, tmp_path: Path) -> None:
+async def test_who_is_excluded_is_caught_in_one_round_and_out_from_the_next_on(study: Path, tmp_path: Path) -> None:
     def unsigned(peer: Peer, honest: pb.Advertisement) -> list[pb.ParticipantMessage]:
         honest.signature = bytes(64)
         return [peer.wrap(advertise_keys=honest)]
 
-    events = serve(study, tmp_path / "state.sqlite", {"advertise_keys": unsigned})
+    events = await serve(study, tmp_path / "state.sqlite", {"advertise_keys": unsigned})
     [excluded] = [one for one in events if one["kind"] == "participant_excluded"]
     assert excluded["reason"] == "AdvertiseKeys: the keys are not signed by the participant's identity"
     authority = bytes.fromhex((study / "authority" / "authority.pub").read_text())
@@ -285,21 +271,21 @@ def test_who_is_excluded_is_caught_in_one_round_and_out_from_the_next_on(study: 
     assert (second.caught, second.excluded) == ((), named)
 
 
-def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:
-    serve(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": True})
+async def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:
+    await serve(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": True})
     assert [one.name for one in sorted((tmp_path / "published").iterdir())] == [file_name(1), file_name(2)]
 
 
-def test_none_where_they_are_off(study: Path, tmp_path: Path) -> None:
-    serve(study, tmp_path / "state.sqlite", coordinator={"transcripts": "off"})
+async def test_none_where_they_are_off(study: Path, tmp_path: Path) -> None:
+    await serve(study, tmp_path / "state.sqlite", coordinator={"transcripts": "off"})
     assert not (tmp_path / "transcripts").exists()
 
 
-def test_a_study_in_which_nobody_signs_has_none(tmp_path: Path) -> None:
+async def test_a_study_in_which_nobody_signs_has_none(tmp_path: Path) -> None:
     """The naive coordinator would keep files that anybody could have written."""
     folder = make_folder(tmp_path / "study", name="curious", adversary="curious")
     put_card(folder, coordinator_key())
-    serve(folder, tmp_path / "state.sqlite")
+    await serve(folder, tmp_path / "state.sqlite")
     assert not (tmp_path / "transcripts").exists()
     file = folder / "study.toml"
     text = file.read_text()

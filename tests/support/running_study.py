@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
 
 HOST = Path(__file__).parents[1] / "processes" / "scripted_host.py"
-PATIENCE_S = 30.0  # generous: the machine may be busy with something else
+PATIENCE_S = 90.0  # generous: the machine may be busy with something else
 POLL_S = 0.02
 
 
@@ -42,16 +42,17 @@ def line(round_: int, at: str, do: str, until: Path | None = None) -> dict[str, 
 
 
 @dataclass
-class RunningStudy:
-    """A study's folder and its processes."""
+class StudyProcesses:
+    """The processes that were started for a study, with their logs in one folder, and the coordinator's events."""
 
-    study: LocalStudy
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    starts: int = 0
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list, kw_only=True)
+    starts: int = field(default=0, kw_only=True)
+    patience_s: ClassVar[float] = PATIENCE_S
 
     @property
     def folder(self) -> Path:
-        return self.study.directory
+        """Of the logs."""
+        raise NotImplementedError
 
     @property
     def state(self) -> Path:
@@ -59,23 +60,14 @@ class RunningStudy:
 
     # ------------------------------------------------------------ processes
 
-    def start_coordinator(self, **overrides: str) -> subprocess.Popen[bytes]:
-        """Start `sordino serve`; overrides are environment variables. Each start has its own log."""
-        return self._start([sys.executable, "-m", "sordino", "serve", str(self.folder), "--quiet"], "serve", overrides)
-
-    def start_host(
-        self, homes: Sequence[int], script: Sequence[dict[str, Any]] = (), **overrides: str
+    def _start(
+        self, command: list[str], name: str, overrides: dict[str, str], cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a client process with the participants of these homes (from 0)."""
-        places = [str(self.study.hosts[home]) for home in homes]
-        command = [sys.executable, str(HOST), json.dumps(list(script)), *places]
-        return self._start(command, f"host-{homes[0]}", overrides)
-
-    def _start(self, command: list[str], name: str, overrides: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Without a terminal; overrides are environment variables. One log a start."""
         self.starts += 1
         with (self.folder / f"{self.starts:02d}-{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment() | overrides
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment() | overrides, cwd=cwd
             )
         self.processes.append(process)
         return process
@@ -114,8 +106,8 @@ class RunningStudy:
         return found
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition; on a timeout name it and show the logs."""
-        end = time.monotonic() + PATIENCE_S
+        """Wait for a condition; names what it waited for, and shows the logs, when it doesn't come."""
+        end = time.monotonic() + self.patience_s
         while not condition():
             assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
             time.sleep(POLL_S)
@@ -129,6 +121,29 @@ class RunningStudy:
         """Wait until a process ends by itself; return its exit code."""
         self.until(lambda: process.poll() is not None, f"the end of {process.args}")
         return process.wait()
+
+
+@dataclass
+class RunningStudy(StudyProcesses):
+    """A study whose hosts follow scripts."""
+
+    study: LocalStudy
+
+    @property
+    def folder(self) -> Path:
+        return self.study.directory
+
+    def start_coordinator(self, **overrides: str) -> subprocess.Popen[bytes]:
+        """`sordino serve`; overrides are environment variables."""
+        return self._start([sys.executable, "-m", "sordino", "serve", str(self.folder), "--quiet"], "serve", overrides)
+
+    def start_host(
+        self, homes: Sequence[int], script: Sequence[dict[str, Any]] = (), **overrides: str
+    ) -> subprocess.Popen[bytes]:
+        """A client process with the participants of these homes (from 0)."""
+        places = [str(self.study.hosts[home]) for home in homes]
+        command = [sys.executable, str(HOST), json.dumps(list(script)), *places]
+        return self._start(command, f"host-{homes[0]}", overrides)
 
     # ------------------------------------------------------------ results
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,16 @@ class Coordinator:
         async with asyncio.timeout(PATIENCE_S):
             return await self.running
 
+    def peers(self, twists: Mapping[int, dict[str, Twist]] | None = None) -> list[Peer]:
+        """A peer for each participant, with the twists of its position."""
+        return [Peer(self, key, (twists or {}).get(at, {})) for at, key in enumerate(identities(self.folder))]
+
+    async def play(self, peers: Sequence[Peer] | None = None) -> Any:
+        """Run the whole study, with honest peers unless others are given; its outcome."""
+        async with playing(list(peers) if peers is not None else self.peers()):
+            self.start()
+            return await self.finish()
+
     def channel(self) -> grpc.aio.Channel:
         """Open a TLS channel as a client process does."""
         home = self.folder / "hosts" / "host-01"
@@ -178,6 +188,13 @@ def identities(folder: Path) -> list[IdentityKey]:
 
 
 Twist = Callable[["Peer", Any], Iterable[pb.ParticipantMessage] | None]
+
+
+def refuses(code: int = 0) -> Twist:
+    """A refusal in place of the message."""
+    return lambda peer, _: [
+        pb.ParticipantMessage(refusal=pb.Refusal(round=peer.number[0], attempt=peer.number[1], code=code))
+    ]
 
 
 @dataclass
