@@ -66,7 +66,6 @@ SHOWN: dict[str, str] = {
     "mechanisms.calibration.Calibration.noise": "the variance that the plan states",
     "sordino.reporting.report.Extras.without_noise": "accuracies of the demo's second training, over public data",
     "sordino.lab.bench.paths.Path.key": "the JSON name of a figure",
-    "sordino.lab.loadtest.run.CutShort.code": "an exit code",
     "authority.folder.AuthorityFolder.keys": NESTED,
 }
 OWN_REPR: dict[str, str] = {

@@ -88,7 +88,7 @@ class UnsuitableSetting(ValueError):
 
 
 def plan_of(setting: Setting) -> Plan:
-    """Return the plan whose claim is audited; none collude.
+    """Return the plan behind the audited epsilon; none collude.
 
     Raises:
         InfeasiblePlan: no plan fits the setting.
