@@ -1,6 +1,6 @@
-"""Where tests write, and which of them share a worker when several run side by side (`make test` starts three).
+"""Where tests write, which of them share a worker (`make test` starts three), and how coroutine functions run.
 
-They write to memory where there is room: what they make durable is flushed a hundred times a second, and a disk that
+Tests write to memory where there is room: what they make durable is flushed a hundred times a second, and a disk that
 serves all of them would be most of what they wait for. PYTEST_DEBUG_TEMPROOT=/tmp has them write there.
 
 Tests are handed out one by one, but for these groups, whose tests follow one another in one worker:
@@ -13,6 +13,8 @@ process at a time, and may run beside the others.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +49,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = _group(item)
         if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function; ``timeout`` in pyproject.toml ends one that hangs."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def _group(item: Any) -> str | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.host_in_process import Lie, Play, Story, play
-from tests.support.study_in_process import PATIENCE_S, make_folder
+from tests.support.study_in_process import make_folder
 
 LEAST = f"""
 [host]
@@ -61,13 +59,3 @@ def played(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return play(folder, work, monkeypatch, lie, **more)
 
     return one
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), 2 * PATIENCE_S))
-    return True
