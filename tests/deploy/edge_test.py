@@ -225,7 +225,7 @@ def size_mb(image: str) -> float:
     return int(run("docker", "image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
 
-def test_container(checks: Checks, image: str | None, work: Path) -> None:
+def check_container(checks: Checks, image: str | None, work: Path) -> None:
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         raise Missing("no container engine answers: install Docker and start it")
     if image is None:
@@ -347,7 +347,7 @@ def rounds_behind(made: Link, work: Path, name: str, kbit: int | None, deadlines
     return study
 
 
-def test_link(checks: Checks, work: Path) -> None:
+def check_link(checks: Checks, work: Path) -> None:
     bound = {name: float(value) for name, value in DEADLINES_S.items()}
     with link() as made:
         deadline = f"each deadline {bound['MASKED_INPUT']:g} s"
@@ -420,9 +420,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="sordino-edge-") as work:
             if options.only != "link":
-                test_container(checks, options.image, Path(work))
+                check_container(checks, options.image, Path(work))
             if options.only != "container":
-                test_link(checks, Path(work))
+                check_link(checks, Path(work))
     except Missing as error:
         print(f"edge-test: {error}", file=sys.stderr)
         return 2
