@@ -31,7 +31,6 @@ def one_upload(
     reason: str,
     *check: Naive,
     must: str = NAMED,
-    excluded: bool = True,
     told: str = "",
     most_read: int = LARGEST_FRAME,
     **options: Any,
@@ -49,7 +48,7 @@ def one_upload(
         lost = error is not None and error.code() is grpc.StatusCode.INTERNAL
         return "" if told in answer or lost else "the upload gets another answer"
 
-    blames = [Blame(0, INPUT, reason, excluded=excluded)]
+    blames = [Blame(0, INPUT, reason, excluded=must == NAMED)]
     cheats = {0: Cheat(uploader=uploader)}
     study_script(
         name,
@@ -109,7 +108,6 @@ one_upload(
     "has 15 bytes",
     Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
     must=LEFT_OUT,
-    excluded=False,
     told="15 bytes",
 )
 one_upload(
@@ -119,7 +117,6 @@ one_upload(
     "has 0 bytes",
     Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
     must=LEFT_OUT,
-    excluded=False,
     told="0 bytes",
 )
 one_upload(
@@ -242,7 +239,6 @@ one_upload(
     "upload failed",
     EXCLUDES,
     must=LEFT_OUT,
-    excluded=False,
 )
 one_upload(
     "connection-that-breaks-in-an-upload",
@@ -250,7 +246,6 @@ one_upload(
     broken_off(close_channel),
     "",
     must=LEFT_OUT,
-    excluded=False,
 )
 one_upload(
     "upload-broken-off-and-back",
@@ -258,7 +253,6 @@ one_upload(
     broken_off(lambda cheater: cheater.leave(returns=True)),
     "",
     must="its upload is ignored; the round ends in the exact sum of the others, and the next one is with it",
-    excluded=False,
 )
 one_upload(
     "upload-that-stalls",
@@ -266,7 +260,6 @@ one_upload(
     sending(half),
     "nothing arrived",
     must=LEFT_OUT,
-    excluded=False,
     stall_s=STALL_S,
     told="nothing arrived",
 )
@@ -277,7 +270,6 @@ one_upload(
     "at less than 16 KiB a second",
     Off(UPLOADS, changed=(("(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),)),
     must=LEFT_OUT,
-    excluded=False,
     stall_s=STALL_S,
 )
 one_upload(
@@ -286,7 +278,6 @@ one_upload(
     lambda cheater, packed: asyncio.sleep(0),
     "nothing arrived",
     must="its turn passes on: the round ends in the exact sum of the others, and it is left out of this attempt only",
-    excluded=False,
     stall_s=STALL_S,
     coordinator_table={"upload_credits": 1},
 )
