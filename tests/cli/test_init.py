@@ -150,10 +150,9 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()
     for option, name in (("--adversary", "evil"), ("--graph", "star")):
-        code, _, err = run("init", tmp_path / "other", option, name)
-        assert (code, (tmp_path / "other").exists()) == (2, False)
-        assert f"{option} {name} is unknown" in err
-    _, _, err = run("init", tmp_path / "other", "--adversary", "semi-malicious")
+        assert f"{option} {name} is unknown" in refusal(run, "init", tmp_path / "other", option, name)
+        assert not (tmp_path / "other").exists()
+    err = refusal(run, "init", tmp_path / "other", "--adversary", "semi-malicious")
     assert "for comparison only" in err
     assert "malicious or curious" in err
 
@@ -161,9 +160,8 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
 def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
     """The plan is for all of them, so the first to join doesn't make another study of it."""
     folder = tmp_path / "trial"
-    code, out, _ = run("init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)
+    out = output(run, "init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)
     text = " ".join(out.split())
-    assert code == 0
     assert "4 participants on 2 hosts, and 6 places for those who enrol" in text
     assert "sordino authority invite" in text
     assert "away from the coordinator's machine" in text
@@ -185,11 +183,10 @@ def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
 
 def test_a_study_without_participants_yet(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "trial"
-    code, out, _ = run("init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
-    assert (code, json.loads(out)["hosts"]) == (0, [])
-    roster = verify_roster(
-        (folder / "roster.json").read_bytes(), server.study_file.load(folder).read_authority_public_key()
-    )
+    out = output(run, "init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
+    assert json.loads(out)["hosts"] == []
+    authority = server.study_file.load(folder).read_authority_public_key()
+    roster = verify_roster((folder / "roster.json").read_bytes(), authority)
     assert (roster.version, len(roster)) == (1, 0)
 
 
@@ -215,9 +212,8 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
 
 
 def test_verb_json(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
+    out = output(run, "init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
     body = json.loads(out)
-    assert code == 0
     assert body["study"] == "trial"
     assert len(body["hosts"]) == 2
     assert body["plan"]["epsilon_coordinator"] <= 20
