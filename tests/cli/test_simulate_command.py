@@ -17,7 +17,7 @@ from learning.task_names import SERVER_OPTIMIZERS
 from runtime.failure import ExitCode
 from sordino.cli import init, simulate
 from sordino.lab.simulation.progress import SimulationProgress, duration
-from tests.support.commands import Run, output, refusal
+from tests.support.commands import Run, one_clear_error, output, refusal
 
 SMALL = ("--participants", "60", "--rounds", "2", "--bits", "18")
 
@@ -308,6 +308,4 @@ def test_durations() -> None:
     ],
 )
 def test_options_without_effect_are_refused(run: Run, arguments: tuple[str, ...], told: str) -> None:
-    code, out, err = run("simulate", *SMALL, *arguments)
-    assert (code, out) == (2, "")
-    assert told in err
+    one_clear_error(run, told, "simulate", *SMALL, *arguments)
