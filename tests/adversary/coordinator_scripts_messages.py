@@ -60,7 +60,7 @@ def damaged(kind: str, never: str, damages: list[Damage], name: str, does: str, 
     If there are more damages than participants, the others follow in later rounds.
     """
 
-    @with_coordinator(name, does, must, *check)
+    @with_coordinator(does, must, *check, name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, start in enumerate(range(0, len(damages), len(HONEST)), 1):
             those = damages[start : start + len(HONEST)]
@@ -131,7 +131,6 @@ damaged(
 
 
 @in_attempt(
-    "damaged-shares",
     "Changes a bit of one ciphertext, or of its path, for each participant.",
     "The dealer stays in u2, its share counts as missing, and the sum opens.",
     naive(
@@ -160,13 +159,12 @@ async def damaged_shares(attempt: Attempt) -> Seen:
 
 
 @with_coordinator(
-    "damaged-round-start",
     "Changes a bit of the study's or the roster's digest in the announcement of a round, or its length.",
     "All refuse, and take part in the next round.",
     OTHER_DOCUMENT,
     outcome="sum",
 )
-async def damaged_start(coordinator: CheatingCoordinator) -> Seen:
+async def damaged_round_start(coordinator: CheatingCoordinator) -> Seen:
     changes = [of(name, how) for name in ("study_sha256", "roster_sha256") for how in (flip, cut, longer)]
     coordinator.twist["round_start"] = lambda who, message: changes[who % len(changes)](message)
     seen = (await coordinator.begin()).verdict(never="advertise_keys")
@@ -180,7 +178,6 @@ KINDS = ["cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "u
 
 
 @with_coordinator(
-    "noise-in-every-phase",
     "Replaces one message of each phase by bytes that were cut, flipped anywhere or drawn at random, and by messages "
     "of megabytes.",
     "Nothing crashes or opens; a participant that can't read a message refuses or reconnects, and an honest round "
@@ -195,7 +192,7 @@ KINDS = ["cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "u
     ),
     outcome="sum",
 )
-async def noise(coordinator: CheatingCoordinator) -> Seen:
+async def noise_in_every_phase(coordinator: CheatingCoordinator) -> Seen:
     for round_, kind in enumerate(["round_start", *KINDS], 1):
         coordinator.twist[kind] = partial(spoilt, random.Random(f"noise {kind}"), kind)
         attempt = await coordinator.begin(round_)
@@ -241,7 +238,6 @@ def swollen(kind: str, message: Any) -> pb.CoordinatorMessage:
 
 
 @with_coordinator(
-    "out-of-order",
     "Sends, in each phase, the messages of all other phases, unchanged from the attempt before.",
     "Each is refused, and nothing else is sent. The only exception: survivors may be signed before the coordinator "
     "has asked for the upload.",

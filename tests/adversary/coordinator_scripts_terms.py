@@ -45,7 +45,7 @@ def with_document(
     If the clients accept it, a round follows.
     """
 
-    @coordinator_script(name, does, must, check, outcome="leaves")
+    @coordinator_script(does, must, check, outcome="leaves", name=name)
     async def run(places: Places) -> Seen:
         async with serving(places) as coordinator:
             coordinator.public = dataclasses.replace(coordinator.public, study_bytes=document(coordinator))
@@ -114,13 +114,12 @@ with_document(
 
 
 @coordinator_script(
-    "another-document-later",
     "Replaces the study document, after the first was accepted, by one with smaller sums.",
     "They leave: a study keeps the document that was accepted first.",
     Naive("client.journal", without=("differs from the one this host accepted first",), shows="goes on"),
     outcome="leaves",
 )
-async def another_document(places: Places) -> Seen:
+async def another_document_later(places: Places) -> Seen:
     async with serving(places, "strict") as coordinator:
         async with joined(coordinator):
             pass
@@ -159,7 +158,7 @@ def rounds_with(
 ) -> None:
     """Register a script that announces a round with each roster; the verdict is on the last."""
 
-    @with_coordinator(name, does, must, check)
+    @with_coordinator(does, must, check, name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, make in enumerate(rosters, 1):
             attempt = await coordinator.begin(round_, roster=make(coordinator))
@@ -214,24 +213,22 @@ rounds_with(
 
 
 @with_coordinator(
-    "taken-off-the-roster",
     "Announces a round to a participant that the authority has taken off the roster.",
     "It refuses, and the others take part.",
     naive("this participant is not on the roster", "this participant did not win", shows="goes on"),
 )
-async def taken_off(coordinator: CheatingCoordinator) -> Seen:
+async def taken_off_the_roster(coordinator: CheatingCoordinator) -> Seen:
     attempt = await coordinator.begin(roster=roster(coordinator, 2, without=0))
     assert all(attempt.heard(who, "advertise_keys") is not None for who in HONEST - {0})
     return attempt.verdict([0], "advertise_keys")
 
 
 @with_coordinator(
-    "roster-that-is-not-there",
     "Names a roster in a round, and does not serve it.",
     "All refuse that round, and take part in the next.",
     outcome="sum",
 )
-async def no_roster(coordinator: CheatingCoordinator) -> Seen:
+async def roster_that_is_not_there(coordinator: CheatingCoordinator) -> Seen:
     data = roster(coordinator, 2)
     coordinator.document = lambda sha256: (  # type: ignore[method-assign]
         None if sha256 == hashlib.sha256(data).digest() else coordinator.documents.get(sha256)
@@ -256,7 +253,7 @@ def drawn(
 ) -> None:
     """Register a script that begins round 1 of a study with drawn cohorts with this ticket."""
 
-    @with_coordinator(name, does, must, check, study="drawn")
+    @with_coordinator(does, must, check, study="drawn", name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         return (await coordinator.begin(ticket=ticket(coordinator))).verdict(never="advertise_keys")
 
@@ -292,14 +289,13 @@ drawn(
 
 
 @with_coordinator(
-    "invited-without-having-won",
     "Announces a round to participants that did not win its lottery.",
     "They refuse; the winners' sum opens.",
     naive("this participant did not win the round's lottery", shows="goes on"),
     outcome="sum of the others",
     study="drawn",
 )
-async def not_won(coordinator: CheatingCoordinator) -> Seen:
+async def invited_without_having_won(coordinator: CheatingCoordinator) -> Seen:
     attempt = await coordinator.begin(ticket=draws_of(coordinator).ticket(1))
     seen = attempt.verdict(coordinator.honest - attempt.config.invited, "advertise_keys")
     cohort = await attempt.run(attempt.cohort(attempt.config.invited))
@@ -309,14 +305,13 @@ async def not_won(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
-    "colluders-who-have-not-won",
     "Puts colluders that did not win the lottery into the cohort of a winner, in the place of absent winners.",
     "The winner refuses: every member of u1 must have won.",
     naive("u1 names a participant that is not on the roster", shows="goes on"),
     study="drawn",
     colluders=5,
 )
-async def among_losers(coordinator: CheatingCoordinator) -> Seen:
+async def colluders_who_have_not_won(coordinator: CheatingCoordinator) -> Seen:
     draws, plan = draws_of(coordinator), coordinator.public.document.plan
     # The first round that some colluder has lost.
     round_ = next(
@@ -341,7 +336,7 @@ async def among_losers(coordinator: CheatingCoordinator) -> Seen:
 def with_model(name: str, does: str, must: str, check: Naive, data: bytes, named: bytes) -> None:
     """Register a script of a round whose model has the digest of `named` and is served as `data`."""
 
-    @with_coordinator(name, does, must, check)
+    @with_coordinator(does, must, check, name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         digest = coordinator.add(named)
         coordinator.documents[digest] = data
@@ -375,12 +370,11 @@ with_model(
 
 
 @in_attempt(
-    "model-that-policy-does-not-list",
     "Begins a round from a model that the participants' policy does not list.",
     "They refuse by their policy.",
     Naive("client.policy", without=("which {key} doesn't hold",), shows="goes on"),
     outcome="refused by policy",
     policy={"model_digests": ("ab" * 32,)},
 )
-async def unlisted_model(attempt: Attempt) -> Seen:
+async def model_that_policy_does_not_list(attempt: Attempt) -> Seen:
     return attempt.verdict(never="advertise_keys")
