@@ -1,4 +1,4 @@
-"""Who may import whom: arrows only run downwards, the cores are sans-IO, the client's path stays light.
+"""The rules of imports: arrows only run downwards, the cores are sans-IO, the client's path stays light.
 
 Each rule is a function from a tree to the list of its violations, so that the tests can also plant a
 violation in a small tree of their own and see it found.

@@ -365,14 +365,22 @@ def in_attempt(*texts_and_checks: Any, **setting: Any) -> Callable[[Callable[[At
     return decorate
 
 
+# What participants answer to each message of an attempt, and must not send if they refuse it.
+ANSWERS = {
+    "cohort_keys": "share_keys",
+    "neighbour_shares": "masked_input",
+    "survivor_sets": "consistency",
+    "unmasking_request": "unmasking",
+}
+
+
 def one_message_changed(
-    kind: str, never: str, *texts_and_checks: Any, **setting: Any
+    kind: str, *texts_and_checks: Any, **setting: Any
 ) -> Callable[[Callable[[int, Any], None]], Lie]:
     """Register a script of an honest attempt in which the function below changes each message of a kind.
 
     Args:
         kind: a field of `CoordinatorMessage`; the function gets the receiver and the message.
-        never: what the honest participants must not send afterwards (`Attempt.verdict`).
     """
 
     def decorate(change: Callable[[int, Any], None]) -> Lie:
@@ -381,7 +389,7 @@ def one_message_changed(
         async def changed(attempt: Attempt) -> Seen:
             attempt.coordinator.twist[kind] = change
             await attempt.run()
-            return attempt.verdict(never=never)
+            return attempt.verdict(never=ANSWERS[kind])
 
         return changed
 

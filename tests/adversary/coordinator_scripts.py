@@ -127,7 +127,6 @@ DEALERS_IN_U2 = "the dealings are not those of the neighbours in u2"
 
 @one_message_changed(
     "neighbour_shares",
-    "masked_input",
     "Fills u2 with repeated dealings of the colluders, so that a victim masks with no other participant.",
     "It refuses the list before it masks.",
     naive(DEALERS_IN_U2, shows="goes on"),
@@ -140,7 +139,6 @@ def u2_with_colluders_repeated(_: int, message: pb.NeighbourShares) -> None:
 
 @one_message_changed(
     "neighbour_shares",
-    "masked_input",
     "Lists a participant in u2 that is not in u1, with a dealing copied from a colluder.",
     "All refuse before they mask.",
     naive(DEALERS_IN_U2),
@@ -268,7 +266,6 @@ async def bits_beyond_the_bitmap(attempt: Attempt) -> Seen:
 
 @one_message_changed(
     "survivor_sets",
-    "consistency",
     "Sends a u3 with a byte more than u1 has members.",
     "All refuse to sign.",
     Naive("secagg.messages", without=("one bit for each member of u1",), shows="goes on"),

@@ -332,7 +332,7 @@ charge_taken_back(
     forged,
 )
 charge_taken_back(
-    "a-charge-taken-back-with-her-own-sum",
+    "a-charge-taken-back-with-its-own-sum",
     "Shows a participant the signatures of the sum that holds its input, as if it did not.",
     "u3 was said to be without this participant",
     ALL,

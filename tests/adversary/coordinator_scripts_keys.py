@@ -132,7 +132,6 @@ cohort_shown(
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
     "Shows the digest of a neighbour's advertisement without the keys in it.",
     "A participant that needs the keys refuses.",
     naive("an advertisement of a neighbour is missing", shows="crashes"),
@@ -209,7 +208,6 @@ async def victim_among_colluders(attempt: Attempt) -> Seen:
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
     "Shows u1 in another order, so that positions on the polynomials, and signs of masks, would differ.",
     "All refuse.",
     NOT_ASCENDING,
@@ -223,7 +221,6 @@ def members_not_ascending(_: int, keys: pb.CohortKeys) -> None:
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
     "Lists a colluder twice in u1, so that the cohort looks larger than it is.",
     "All refuse.",
     NOT_ASCENDING,
@@ -235,7 +232,6 @@ def colluder_listed_twice(who: int, keys: pb.CohortKeys) -> None:
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
     "Invents a member of u1 that is not on the roster.",
     "All refuse.",
     naive("u1 names a participant that is not on the roster", shows="crashes"),

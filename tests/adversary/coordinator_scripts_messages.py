@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tests.adversary.attempt_in_hand import Attempt
-from tests.adversary.cheating_coordinator import CheatingCoordinator, in_attempt, with_coordinator
+from tests.adversary.cheating_coordinator import ANSWERS, CheatingCoordinator, in_attempt, with_coordinator
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, VICTIM, naive
 from tests.adversary.coordinator_scripts_keys import OTHER_DOCUMENT, UNSIGNED, completes
@@ -54,7 +54,7 @@ def much_longer(data: bytes) -> bytes:
     return data + bytes(1 << 20)
 
 
-def damaged(kind: str, never: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive) -> None:
+def damaged(kind: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive) -> None:
     """Register a script in which each honest participant gets a message of a kind with another damage.
 
     If there are more damages than participants, the others follow in later rounds.
@@ -67,7 +67,7 @@ def damaged(kind: str, never: str, damages: list[Damage], name: str, does: str, 
             coordinator.twist[kind] = lambda who, message, those=those: those[who % len(those)](message)
             attempt = await coordinator.begin(round_)
             await attempt.run()
-            seen = attempt.verdict(never=never)
+            seen = attempt.verdict(never=ANSWERS[kind])
             if seen.outcome != "refused":
                 return seen
         return seen
@@ -87,7 +87,6 @@ def swapped(message: Any) -> None:
 
 damaged(
     "cohort_keys",
-    "share_keys",
     [
         of(f"{NEIGHBOUR}.{name}", how)
         for name in ("mask_key", "channel_key", "signature")
@@ -100,7 +99,6 @@ damaged(
 )
 damaged(
     "neighbour_shares",
-    "masked_input",
     [*(of("shares.2.root", how) for how in (flip, cut)), *(of("u2", how) for how in (longer, cut, flip))],
     "damaged-dealings",
     "Changes one bit of a dealing's root, or of u2.",
@@ -109,7 +107,6 @@ damaged(
 )
 damaged(
     "survivor_sets",
-    "consistency",
     [*(of("u3", how) for how in (cut, longer, much_longer)), *(of("u2", how) for how in (cut, longer, flip))],
     "damaged-survivor-sets",
     "Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
@@ -121,7 +118,6 @@ damaged(
 )
 damaged(
     "unmasking_request",
-    "unmasking",
     [*(of("signatures.1.signature", how) for how in (flip, cut, longer, much_longer)), renamed, swapped],
     "damaged-request",
     "Changes a bit of one signature in the request for shares, or its length, or names another signer.",

@@ -82,7 +82,7 @@ def below_the_threshold(coordinator: CheatingCoordinator) -> bytes:
 
 
 with_document(
-    "fewer-survivors-than-her-policy",
+    "fewer-survivors-than-policy-allows",
     "Runs a study whose sums may hold six, for participants whose policy requires eight.",
     "They leave before any round.",
     Naive("client.policy", changed=(("plan.min_survivors, f", "10**6, f"),), shows="sum"),

@@ -53,7 +53,7 @@ def in_each_phase(
     cheat = Cheat({kind: twist(kind, round_) for round_, kind in phases}, rounds=frozenset(range(1, 6)))
     study_script(
         name,
-        f"{does}",
+        does,
         must,
         SUM_OF_OTHERS,
         {0: cheat},
@@ -86,7 +86,7 @@ def by_other_culprits(
         blames.append(Blame(who, kind, reason, round=who + first, excluded=True))
     study_script(
         name,
-        f"{does}",
+        does,
         NAMED,
         SUM_OF_OTHERS,
         dict(sorted(cheats.items())),
@@ -384,7 +384,7 @@ by_other_culprits(
     first=2,
 )
 by_other_culprits(
-    "messages-of-somebody-else",
+    "messages-of-another-participant",
     "sends the message of another participant in its own name",
     {
         ADVERTISE: of_a_partner(ADVERTISE, ""),

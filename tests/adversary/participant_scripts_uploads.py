@@ -383,7 +383,7 @@ in_addition(
     Off(UPLOADS, changed=((EXPECTED, "offer is not None and"),)),
 )
 in_addition(
-    "token-of-somebody-else",
+    "token-of-another-participant",
     "uploads with tokens that it guesses",
     "each is refused; the round ends in the exact sum, and no other participant is affected",
     Cheat(uploader=with_wrong_tokens),

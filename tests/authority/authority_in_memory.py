@@ -29,7 +29,7 @@ HOUR, DAY = 3600.0, 86_400.0
 
 @dataclass
 class Participant:
-    """Somebody with an identity and a TLS key."""
+    """A participant with an identity and a TLS key."""
 
     identity: IdentityKey
     host: str = "laptop"

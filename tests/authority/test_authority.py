@@ -71,7 +71,7 @@ def test_the_same_request_gets_the_same_answer(office: Office) -> None:
 
 
 def test_an_identity_may_ask_again_under_its_code(office: Office) -> None:
-    """Her TLS key was lost before the answer came: a new certificate, no second place."""
+    """Its TLS key was lost before the answer came: it gets a new certificate and no second place."""
     alice, code = participant(1), office.invite()
     office.attend(alice.join(code))
     again = participant(1).join(code)
@@ -307,7 +307,7 @@ def test_hosts_made_with_the_study_keep_certificates_of_the_host(tmp_path: Path)
     assert named_in(second.judge(request).certificate, folder.keys.tls.pem) == [host_uri("host-01")]
 
 
-def test_whoever_is_revoked_is_struck_off(office: Office) -> None:
+def test_a_revoked_participant_is_struck_off(office: Office) -> None:
     alice, bob = participant(1, "alice"), participant(2, "bob")
     codes = office.invite(), office.invite()
     office.attend(alice.join(codes[0]), bob.join(codes[1]))

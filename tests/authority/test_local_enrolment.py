@@ -105,7 +105,7 @@ def test_never_more_codes_than_places(front: Front) -> None:
         with pytest.raises(Failure, match="gives no code: all 2 places are taken") as error:
             front.code()
         assert error.value.code == ExitCode.INPUT
-    assert sum("refused" in one for one in front.told) == 1  # who asks again and again fills no log
+    assert sum("refused" in one for one in front.told) == 1  # repeated requests fill no log
     front.office.now += local_enrolment.VALID_S + 61  # the open one has expired
     front.code()
 
@@ -243,7 +243,7 @@ def test_nonsense_gets_no_code(front: Front, said: bytes) -> None:
     front.code()
 
 
-def test_the_authority_states_who_has_a_place(front: Front) -> None:
+def test_the_authority_states_which_identity_has_a_place(front: Front) -> None:
     alice = participant(1)
     assert front.state(alice) == "unknown"
     front.office.attend(alice.join(front.code()))
@@ -377,7 +377,7 @@ def test_a_desk_with_too_many_visitors_is_asked_again(front: Front) -> None:
     assert time.monotonic() - begun < visits.BUSY_S / 2
 
 
-def test_a_visitor_who_gets_no_thread_ends_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visitor_that_gets_no_thread_ends_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     real, refused = threading.Thread.start, [0]
 
     def start(thread: threading.Thread) -> None:

@@ -156,7 +156,7 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     assert "malicious or curious" in err
 
 
-def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
+def test_places_for_participants_that_enrol(run: Run, tmp_path: Path) -> None:
     """The plan is for all of them, so the first to join doesn't make another study of it."""
     folder = tmp_path / "trial"
     text = words(run, "init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)

@@ -77,7 +77,7 @@ def test_the_target_is_the_readers_and_never_exceeded(run: Run) -> None:
         figures = planned(run, *sampled, "--rounds", 30, "--epsilon", 2, "--target", target)
         assert figures["target"] == target
         assert 2 * 0.999 <= figures[f"epsilon_{target}"] <= 2
-        # No reader is better off than one who knows less.
+        # A reader that knows more has the larger figure.
         stated = [figures[f"epsilon_{reader}"] for reader in ("coordinator", "released", "conditional")]
         assert stated[0] > stated[1] > stated[2]
 

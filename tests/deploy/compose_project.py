@@ -63,7 +63,7 @@ class Project:
         return _run([*self.command, *arguments], environment, quiet=quiet)
 
     def up(self, clients: int) -> None:
-        """Start everything that isn't running, with so many clients."""
+        """Start everything that isn't running, with this number of clients."""
         self.compose("up", "-d", "--no-build", "--scale", f"client={clients}")
 
     def containers(self, service: str, *, stopped: bool = False) -> list[str]:

@@ -85,8 +85,8 @@ def test_the_study_is_told_every_variable_that_its_scripts_need() -> None:
         assert needed <= told, name
 
 
-def test_nothing_is_started_again_by_who_reaches_the_port_for_metrics() -> None:
-    """Whoever holds its connections keeps answers out (docs/monitoring.md): only readiness may be asked there."""
+def test_the_port_for_metrics_starts_nothing_again() -> None:
+    """A client that holds its connections keeps answers out (docs/monitoring.md): only readiness may be asked there."""
     for pod in pods():
         for container in pod["containers"]:
             for probe in ("startupProbe", "livenessProbe"):
