@@ -50,9 +50,10 @@ MISSED = naive(
     ),
 )
 # The ledger has no price for a sum below the plan's bound, so its row alone would stop the answer.
-ANY_PRICE = Naive(
+ANY_PRICE = Naive.instead(
     "wire.records.ledger_rows",
-    changed=(("honest = plan.h_min if survivors is None else survivors - plan.colluders", "honest = plan.h_min"),),
+    "honest = plan.h_min if survivors is None else survivors - plan.colluders",
+    "honest = plan.h_min",
 )
 FEW_NEIGHBOURS = "neighbours in u2, {graph.threshold} needed"
 SMALL_U2 = "u2 has {len(u2)} members"
@@ -103,9 +104,10 @@ async def two_neighbours_missed_each_other(attempt: Attempt) -> Seen:
         "u3 has {len(u3)}",
         changed=(("needed = cohort.config.parameters.signatures_needed(len(cohort.u1))", "needed = 4"),),
         also=(
-            Naive(
+            Naive.instead(
                 "secagg.parameters",
-                changed=(("found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))", "Sharing(8, 4)"),),
+                "found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))",
+                "Sharing(8, 4)",
             ),
             ANY_PRICE,
         ),
@@ -247,9 +249,9 @@ async def left_out_of_u3(attempt: Attempt) -> Seen:
 @in_attempt(
     "Pads a u3 of six with two bits of no participant, so that it counts the eight that the plan promises.",
     "All refuse to sign.",
-    Naive(
+    Naive.lacking(
         "secagg.messages",
-        without=("unused bits of the bitmap are set",),
+        "unused bits of the bitmap are set",
         also=(naive("u3 is not a subset of u2"), ANY_PRICE),
         shows="the sum of 4 honest inputs opens, 6 were promised",
     ),
@@ -268,7 +270,7 @@ async def bits_beyond_the_bitmap(attempt: Attempt) -> Seen:
     "survivor_sets",
     "Sends a u3 with a byte more than u1 has members.",
     "All refuse to sign.",
-    Naive("secagg.messages", without=("one bit for each member of u1",), shows="goes on"),
+    Naive.lacking("secagg.messages", "one bit for each member of u1", shows="goes on"),
 )
 def longer_bitmap(_: int, message: pb.SurvivorSets) -> None:
     message.u3 += b"\0"

@@ -134,10 +134,8 @@ async def masked_twice(attempt: Attempt) -> Seen:
 @in_attempt(
     "Grants a second credit, so that the upload comes twice.",
     "All refuse, since they have sent it once.",
-    Naive(
-        PARTICIPANT,
-        changed=(("if await self.behaviour.upload(", "if not await self.behaviour.upload("),),
-        shows="goes on",
+    Naive.instead(
+        PARTICIPANT, "if await self.behaviour.upload(", "if not await self.behaviour.upload(", shows="goes on"
     ),
 )
 async def upload_credit_twice(attempt: Attempt) -> Seen:
@@ -148,7 +146,7 @@ async def upload_credit_twice(attempt: Attempt) -> Seen:
 @in_attempt(
     "Grants a credit before anything was masked.",
     "All refuse.",
-    Naive(PARTICIPANT, without=("an upload credit that wasn't asked for",), shows="crashes"),
+    Naive.lacking(PARTICIPANT, "an upload credit that wasn't asked for", shows="crashes"),
 )
 async def upload_credit_too_early(attempt: Attempt) -> Seen:
     await attempt.show()
@@ -161,14 +159,10 @@ async def upload_credit_too_early(attempt: Attempt) -> Seen:
 @in_attempt(
     "Claims that it has received one message less than it has, although no connection broke.",
     "All refuse, and repeat nothing.",
-    Naive(
+    Naive.instead(
         PARTICIPANT,
-        changed=(
-            (
-                'raise CoordinatorMisbehaved("Resumed", "the count is impossible, or no session asked to resume")',
-                "return",
-            ),
-        ),
+        'raise CoordinatorMisbehaved("Resumed", "the count is impossible, or no session asked to resume")',
+        "return",
         shows="goes on",
     ),
 )
@@ -242,8 +236,8 @@ async def an_attempt_again_after_a_restart(places: Places) -> Seen:
     "Disconnects a victim after its upload and announces the next attempt, again and again, to get one masked input "
     "after the other.",
     "Each upload is charged, and the victim's own budget ends it.",
-    Naive("client.policy", without=("epsilon-in-plan",), shows="uploads beyond the plan's budget"),
-    Naive(PARTICIPANT, changed=((CHARGES, ""),), shows="sent its input and was not charged"),
+    Naive.lacking("client.policy", "epsilon-in-plan", shows="uploads beyond the plan's budget"),
+    Naive.instead(PARTICIPANT, CHARGES, "", shows="sent its input and was not charged"),
     outcome="refused by policy",
     study="three",
 )
@@ -279,7 +273,7 @@ async def cut_off_while_uploading(coordinator: CheatingCoordinator) -> Seen:
 @with_coordinator(
     "Announces attempt after attempt to participants that allow two a day.",
     "They refuse the third by their policy.",
-    Naive("client.policy", changed=(("if charged >= most:", "if False:"),), shows="goes on"),
+    Naive.instead("client.policy", "if charged >= most:", "if False:", shows="goes on"),
     outcome="refused by policy",
     policy={"max_rounds_per_day": 2},
 )

@@ -124,7 +124,7 @@ cohort_shown(
     by_colluder(lambda real: (bytes(31), real[7].channel_key)),
     naive(
         "is not 32 bytes long",
-        also=(Naive("wire.codec", without=("must have {length} bytes",)),),
+        also=(Naive.lacking("wire.codec", "must have {length} bytes"),),
         shows="goes on",
     ),
 )
@@ -242,9 +242,7 @@ def stranger_in_u1(_: int, keys: pb.CohortKeys) -> None:
 
 # ---------------------------------------------------------------- what the round is about
 
-SAME_MODEL = Naive(
-    "secagg.context", changed=(("            self.model_digest,\n", ""),), shows="one sum over two models"
-)
+SAME_MODEL = Naive.instead("secagg.context", "            self.model_digest,\n", "", shows="one sum over two models")
 
 
 @with_coordinator(
@@ -265,7 +263,7 @@ async def another_model_to_one(coordinator: CheatingCoordinator) -> Seen:
     return attempt.verdict(never="share_keys")
 
 
-OTHER_DOCUMENT = Naive("client.participant", without=("the round names another study document",), shows="goes on")
+OTHER_DOCUMENT = Naive.lacking("client.participant", "the round names another study document", shows="goes on")
 
 
 @with_coordinator(
@@ -281,7 +279,7 @@ async def another_study_in_a_round(coordinator: CheatingCoordinator) -> Seen:
 @with_coordinator(
     "Announces round 1,000,000 of a plan with 12: a client that joined it could join no earlier round.",
     "All refuse, and take part in round 1 afterwards.",
-    Naive("client.participant", without=("of a plan with {plan.rounds}",), shows="goes on"),
+    Naive.lacking("client.participant", "of a plan with {plan.rounds}", shows="goes on"),
     outcome="sum",
 )
 async def round_beyond_the_plan(coordinator: CheatingCoordinator) -> Seen:

@@ -111,9 +111,8 @@ damaged(
     "damaged-survivor-sets",
     "Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
     "All refuse to sign.",
-    Naive(
-        "secagg.messages",
-        without=("the bitmap doesn't have one bit for each member of u1", "unused bits of the bitmap are set"),
+    Naive.lacking(
+        "secagg.messages", "the bitmap doesn't have one bit for each member of u1", "unused bits of the bitmap are set"
     ),
 )
 damaged(
@@ -237,7 +236,7 @@ def swollen(kind: str, message: Any) -> pb.CoordinatorMessage:
     "Sends, in each phase, the messages of all other phases, unchanged from the attempt before.",
     "Each is refused, and nothing else is sent. The only exception: survivors may be signed before the coordinator "
     "has asked for the upload.",
-    Naive("client.participant", without=("is out of order",), also=(naive("is not what this phase waits for"),)),
+    Naive.lacking("client.participant", "is out of order", also=(naive("is not what this phase waits for"),)),
 )
 async def out_of_order(coordinator: CheatingCoordinator) -> Seen:
     kept: dict[str, pb.CoordinatorMessage] = {}

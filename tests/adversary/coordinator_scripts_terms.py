@@ -71,7 +71,7 @@ def less_noise(coordinator: CheatingCoordinator) -> bytes:
     return with_plan(coordinator, local_variance=f"{variance.numerator}/{variance.denominator}")
 
 
-NO_THRESHOLD = Naive("secagg.parameters", without=("is below the threshold",), shows="sum")
+NO_THRESHOLD = Naive.lacking("secagg.parameters", "is below the threshold", shows="sum")
 
 
 def below_the_threshold(coordinator: CheatingCoordinator) -> bytes:
@@ -85,7 +85,7 @@ with_document(
     "fewer-survivors-than-policy-allows",
     "Runs a study whose sums may hold six, for participants whose policy requires eight.",
     "They leave before any round.",
-    Naive("client.policy", changed=(("plan.min_survivors, f", "10**6, f"),), shows="sum"),
+    Naive.instead("client.policy", "plan.min_survivors, f", "10**6, f", shows="sum"),
     lambda one: one.public.study_bytes,
     min_survivors=8,
 )
@@ -101,14 +101,14 @@ with_document(
     "less-noise-than-promised",
     "Runs a study whose plan states the same epsilon with a quarter of the noise's variance.",
     "They leave: epsilon is computed again from the noise.",
-    Naive("mechanisms.plan", without=("exceeds the target", "exceeds its budget"), shows="sum"),
+    Naive.lacking("mechanisms.plan", "exceeds the target", "exceeds its budget", shows="sum"),
     less_noise,
 )
 with_document(
     "fewer-colluders-assumed",
     "States in the plan that there are no colluders, so that less noise would be enough.",
     "They leave: A is computed again from the share of adversarial participants.",
-    Naive("wire.study", without=("the plan assumes fewer colluders",), shows="sum"),
+    Naive.lacking("wire.study", "the plan assumes fewer colluders", shows="sum"),
     lambda one: with_plan(one, colluders=0),
 )
 
@@ -116,7 +116,7 @@ with_document(
 @coordinator_script(
     "Replaces the study document, after the first was accepted, by one with smaller sums.",
     "They leave: a study keeps the document that was accepted first.",
-    Naive("client.journal", without=("differs from the one this host accepted first",), shows="goes on"),
+    Naive.lacking("client.journal", "differs from the one this host accepted first", shows="goes on"),
     outcome="leaves",
 )
 async def another_document_later(places: Places) -> Seen:
@@ -165,25 +165,18 @@ def rounds_with(
         return attempt.verdict(never="advertise_keys")
 
 
-NO_FIT = Naive(
+NO_FIT = Naive.instead(
     "wire.study",
-    changed=(
-        (
-            "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n",
-            "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n    return\n",
-        ),
-    ),
+    "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n",
+    "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n    return\n",
 )
 WHOLE_ROSTER = "the cohort is not the whole roster"
 rounds_with(
     "roster-of-its-own",
     "Shows a roster with an invented participant, signed by a key made by the coordinator.",
     "All refuse.",
-    Naive(
-        "secagg.roster",
-        without=("not signed by this study's authority",),
-        also=(NO_FIT, naive(WHOLE_ROSTER)),
-        shows="goes on",
+    Naive.lacking(
+        "secagg.roster", "not signed by this study's authority", also=(NO_FIT, naive(WHOLE_ROSTER)), shows="goes on"
     ),
     lambda one: roster(one, 2, sybil=True, signer=Ed25519PrivateKey.from_private_bytes(b"s" * 32)),
 )
@@ -199,7 +192,7 @@ rounds_with(
     "roster-that-goes-back",
     "Shows version 3 of the roster, then version 2, which again lists a revoked participant.",
     "All refuse version 2.",
-    Naive("client.journal", without=("but version {rows[0][1]} was seen before",), shows="goes on"),
+    Naive.lacking("client.journal", "but version {rows[0][1]} was seen before", shows="goes on"),
     lambda one: roster(one, 3, without=8),
     lambda one: roster(one, 2),
 )
@@ -207,7 +200,7 @@ rounds_with(
     "two-rosters-of-one-version",
     "Shows another version 1 of the roster than before, also signed by the authority.",
     "All refuse.",
-    Naive("client.journal", without=("of the roster than was seen before",), shows="goes on"),
+    Naive.lacking("client.journal", "of the roster than was seen before", shows="goes on"),
     lambda one: roster(one, 1, without=8),
 )
 
@@ -258,7 +251,7 @@ def drawn(
         return (await coordinator.begin(ticket=ticket(coordinator))).verdict(never="advertise_keys")
 
 
-NOT_THE_DRAW = Naive("secagg.context", without=("is not the one that the authority drew",))
+NOT_THE_DRAW = Naive.lacking("secagg.context", "is not the one that the authority drew")
 drawn(
     "no-draw",
     "Begins a round of a study with drawn cohorts, and shows no draw: the coordinator would choose the cohort.",
@@ -350,7 +343,7 @@ with_model(
     "model-with-other-bytes",
     "Serves another model than the one whose digest the round names.",
     "All refuse before anything is charged.",
-    Naive("client.connection", without=("a document doesn't have the digest that was announced",), shows="goes on"),
+    Naive.lacking("client.connection", "a document doesn't have the digest that was announced", shows="goes on"),
     data=bytes(44) + b"\x00\x00\x80\x3f",
     named=bytes(48),
 )
@@ -361,7 +354,7 @@ with_model(
     Naive(
         "client.connection",
         changed=(('raise DocumentMismatch(f"a document is longer than {largest} bytes")', "pass"),),
-        also=(Naive("wire.round_model", changed=(("if len(data) != model_bytes(dim, rule):", "if False:"),)),),
+        also=(Naive.instead("wire.round_model", "if len(data) != model_bytes(dim, rule):", "if False:"),),
         shows="goes on",
     ),
     data=bytes(4800),
@@ -372,7 +365,7 @@ with_model(
 @in_attempt(
     "Begins a round from a model that the participants' policy does not list.",
     "They refuse by their policy.",
-    Naive("client.policy", without=("which {key} doesn't hold",), shows="goes on"),
+    Naive.lacking("client.policy", "which {key} doesn't hold", shows="goes on"),
     outcome="refused by policy",
     policy={"model_digests": ("ab" * 32,)},
 )

@@ -101,36 +101,31 @@ advertises(
     "keys-without-signature",
     "advertises keys that its identity has not signed",
     lambda _, honest: altered(honest, signature=bytes(64)),
-    Off(CORE, without=("the keys are not signed by",), shows="an honest participant refused"),
+    Off.lacking(CORE, "the keys are not signed by", shows="an honest participant refused"),
 )
 advertises(
     "mask-key-of-low-order",
     "advertises a mask key with which every agreement is zero",
     lambda me, honest: resigned(me, honest, LOW_ORDER[2], honest.channel_key),
-    Off(CORE, without=("a public key is of low order",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key is of low order", shows="an honest participant refused"),
 )
 advertises(
     "channel-key-of-low-order",
     "advertises a channel key with which every agreement is zero",
     lambda me, honest: resigned(me, honest, honest.mask_key, LOW_ORDER[5]),
-    Off(CORE, without=("a public key is of low order",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key is of low order", shows="an honest participant refused"),
 )
 advertises(
     "one-key-for-two-purposes",
     "advertises one key as mask key and as channel key",
     lambda me, honest: resigned(me, honest, honest.mask_key, honest.mask_key),
-    Off(CORE, without=("a public key was advertised before",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key was advertised before", shows="an honest participant refused"),
 )
 advertises(
     "short-key",
     "advertises a key of one byte",
     lambda _, honest: altered(honest, mask_key=b"k"),
-    Off(
-        CODEC,
-        without=("bytes, not",),
-        also=(Off(CORE, without=("a public key is not 32 bytes long",)),),
-        shows="low order",
-    ),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not 32 bytes long"),), shows="low order"),
     reason="32 bytes",
 )
 
@@ -149,7 +144,7 @@ study_script(
     NAMED,
     SUM_OF_OTHERS,
     {0: Cheat(), 1: Cheat(sends(ADVERTISE, key_of_a_partner))},
-    Off(CORE, without=("a public key was advertised before",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key was advertised before", shows="an honest participant refused"),
     blames=[Blame(1, ADVERTISE, "advertised before", excluded=True)],
     participants=7,
 )
@@ -170,11 +165,7 @@ second_time(
     "advertises-twice",
     "advertises its keys a second time",
     ADVERTISE,
-    Off(
-        CORE,
-        changed=(("known and sender not in self._advertisements", "known"),),
-        shows="participant 0 is excluded",
-    ),
+    Off.instead(CORE, "known and sender not in self._advertisements", "known", shows="participant 0 is excluded"),
 )
 
 
@@ -199,62 +190,52 @@ deals(
     "shares-without-signature",
     "deals shares whose commitments its identity has not signed",
     lambda _, honest: altered(honest, leaves=[*honest.leaves[:-1], flipped(honest.leaves[-1])]),
-    Off(CORE, without=("the commitments are not signed by",), shows="an honest participant refused"),
+    Off.lacking(CORE, "the commitments are not signed by", shows="an honest participant refused"),
 )
 deals(
     "shares-for-too-few",
     "seals shares for all of its neighbours but one",
     lambda _, honest: altered(honest, ciphertexts=list(honest.ciphertexts)[1:]),
-    Off(CORE, without=("shares must go to exactly the neighbours",), shows="crash"),
+    Off.lacking(CORE, "shares must go to exactly the neighbours", shows="crash"),
 )
 deals(
     "shares-for-strangers",
     "seals a share for one more holder than there are neighbours",
     lambda _, honest: altered(honest, ciphertexts=[*honest.ciphertexts, bytes(112)]),
-    Off(CORE, without=("shares must go to exactly the neighbours",), shows="crash"),
+    Off.lacking(CORE, "shares must go to exactly the neighbours", shows="crash"),
 )
 deals(
     "commitments-for-too-few",
     "commits to shares of all holders but one, and signs that",
     lambda me, honest: dealing(me, honest, leaves=list(honest.leaves)[:-2]),
-    Off(CORE, without=("there must be two commitments",), shows="crash"),
+    Off.lacking(CORE, "there must be two commitments", shows="crash"),
 )
 deals(
     "short-sealed-share",
     "seals a share that is a byte short",
     lambda _, honest: altered(honest, ciphertexts=[honest.ciphertexts[0][:-1], *honest.ciphertexts[1:]]),
-    Off(
-        CODEC,
-        without=("bytes, not",),
-        also=(Off(CORE, without=("a sealed share is not",)),),
-        shows="is not named",
-    ),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a sealed share is not"),), shows="is not named"),
     reason="112 bytes",
 )
 deals(
     "short-commitment",
     "commits to a share with a hash that is a byte short",
     lambda _, honest: altered(honest, leaves=[honest.leaves[0][:-1], *honest.leaves[1:]]),
-    Off(CODEC, without=("bytes, not",), also=(Off(CORE, without=("there must be two commitments",)),), shows="crash"),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "there must be two commitments"),), shows="crash"),
     reason="32 bytes",
 )
 deals(
     "short-seed-commitment",
     "signs a commitment to its seed that is a byte short",
     lambda me, honest: dealing(me, honest, seed_commitment=honest.seed_commitment[:-1]),
-    Off(
-        CODEC,
-        without=("bytes, not",),
-        also=(Off(CORE, without=("the seed commitment is not",)),),
-        shows="crash",
-    ),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "the seed commitment is not"),), shows="crash"),
     reason="32 bytes",
 )
 second_time(
     "deals-twice",
     "deals a second time",
     SHARE,
-    Off(CORE, changed=(("known and sender not in self._dealings", "known"),), shows="is not named"),
+    Off.instead(CORE, "known and sender not in self._dealings", "known", shows="is not named"),
 )
 
 
@@ -274,26 +255,26 @@ offers(
     "offer-without-signature",
     "offers a vector that its identity has not signed",
     lambda _, honest: altered(honest, signature=bytes(64)),
-    Off(CORE, without=("the upload is not signed by",), shows="is not named"),
+    Off.lacking(CORE, "the upload is not signed by", shows="is not named"),
 )
 offers(
     "offer-masked-in-another-u2",
     "signs its upload as masked in a set that it was not sent",
     lambda me, _: _offer_in_another_u2(me),
-    Off(CORE, without=("the upload is not signed by",), shows="is not named"),
+    Off.lacking(CORE, "the upload is not signed by", shows="is not named"),
 )
 offers(
     "offer-of-a-short-digest",
     "offers a vector by a digest of one byte",
     lambda me, _: offer(me, b"d"),
-    Off("server.attempt.steps", without=("the offer's sha256 must have",), shows="is not named"),
+    Off.lacking("server.attempt.steps", "the offer's sha256 must have", shows="is not named"),
     reason="32 bytes",
 )
 second_time(
     "offers-twice",
     "offers its vector a second time",
     INPUT,
-    Off("server.attempt.uploads", without=("offered before",), shows="is not named"),
+    Off.lacking("server.attempt.uploads", "offered before", shows="is not named"),
     reason="offered before",
 )
 
@@ -316,7 +297,7 @@ def signs_other_sets(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
     return pb.ConsistencySignature(signature=cheater.identity.sign(statement))
 
 
-COVERS = Off(SETS, without=("doesn't cover these sets",), shows="an honest participant refused")
+COVERS = Off.lacking(SETS, "doesn't cover these sets", shows="an honest participant refused")
 TWICE = (("known and sender not in signed.signatures", "known"),)  # also when others are already asked for shares
 signs(
     "signs-other-sets",
@@ -378,13 +359,13 @@ def keeps_its_shares(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
     return honest
 
 
-WRONG_KIND = Off(OPENING, without=("the wrong kind of share",), shows="is not named")
-SHORT = Off(CODEC, without=("bytes, not",), also=(Off(OPENING, without=("has another length",)),), shows="crash")
+WRONG_KIND = Off.lacking(OPENING, "the wrong kind of share", shows="is not named")
+SHORT = Off.lacking(CODEC, "bytes, not", also=(Off.lacking(OPENING, "has another length"),), shows="crash")
 answers(
     "false-share",
     "reveals a share that is not the one it was dealt",
     revealed("share", lambda share: flipped(share, 3)),
-    Off(OPENING, without=("doesn't match the commitment",), shows="participant 3 is excluded"),
+    Off.lacking(OPENING, "doesn't match the commitment", shows="participant 3 is excluded"),
 )
 answers(
     "share-outside-the-field",
@@ -429,18 +410,18 @@ answers(
     "too-few-shares",
     "leaves out an entry of its reply, so that every later one would count for another dealer",
     lambda _, honest: altered(honest, shares=list(honest.shares)[1:]),
-    Off(OPENING, without=("there must be one entry for each",), shows="is not named"),
+    Off.lacking(OPENING, "there must be one entry for each", shows="is not named"),
 )
 answers(
     "shares-of-strangers",
     "reveals shares of a participant that dealt nothing",
     lambda _, honest: altered(honest, shares=[*honest.shares, honest.shares[-1]]),
-    Off(OPENING, without=("there must be one entry for each",), shows="crash"),
+    Off.lacking(OPENING, "there must be one entry for each", shows="crash"),
 )
 second_time(
     "answers-twice",
     "sends its shares a second time",
     UNMASK,
-    Off(OPENING, changed=(("known and sender not in self._u5", "known"),), shows="is not named"),
+    Off.instead(OPENING, "known and sender not in self._u5", "known", shows="is not named"),
     must="the round ends in the exact sum, and the second answer is ignored",
 )

@@ -424,23 +424,20 @@ def test_a_version_is_never_signed_twice_with_different_content(
 ) -> None:
     """Signing first and storing after would let a crash in between bring a second roster of the same number."""
     signed: list[Any] = []
-    real = signing.sign_roster
+    real, write = signing.sign_roster, AuthorityStore.write
     monkeypatch.setattr(signing, "sign_roster", lambda roster, key: signed.append(roster) or real(roster, key))
     left: list[tuple[int, bytes]] = []
     for seed in range(6):
         try:
             with locked(office.folder.state, 0) as store:
-                if seed % 2:  # the process ends after the store is written
-                    monkeypatch.setattr(AuthorityStore, "write", _then_crash(AuthorityStore.write))
-                else:  # or before
-                    monkeypatch.setattr(AuthorityStore, "write", _crash)
+                # The process ends after the store is written, or before.
+                monkeypatch.setattr(AuthorityStore, "write", _then_crash(write) if seed % 2 else _crash)
                 store._store.submit(admitted(participant(seed).identity.public, f"h{seed}", True, NOW)).result()
                 sign_next(office.folder, store, NOW)
         except KeyboardInterrupt:
             pass
         finally:
-            monkeypatch.undo()
-            monkeypatch.setattr(signing, "sign_roster", lambda roster, key: signed.append(roster) or real(roster, key))
+            monkeypatch.setattr(AuthorityStore, "write", write)
         with locked(office.folder.state, 0) as store:
             newest = store.newest()
             assert newest is not None
