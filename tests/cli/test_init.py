@@ -129,7 +129,7 @@ def test_plan_and_init_share_the_options_of_clips(run: Run, tmp_path: Path) -> N
 
 
 def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
-    _, out, _ = run("init", tmp_path / "trial", "--mechanism", "gaussian")
+    out = output(run, "init", tmp_path / "trial", "--mechanism", "gaussian")
     assert "Note: the coordinator is trusted: it sees every sum without noise." in out
     assert "the coordinator sees sums without noise" in (tmp_path / "trial/hosts/host-01/host.toml").read_text()
 
@@ -192,9 +192,8 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     folder = tmp_path / "trial"
     lottery = ("--sampling", "lottery", "--cohort", 20, "--population", 30)
     options = ("--participants", 40, *lottery, "--epsilon", 50, "--rounds", 3, "--json")
-    code, out, _ = run("init", folder, *options)
-    plan = json.loads(out)["plan"]
-    assert (code, plan["clients"], plan["population"], plan["sampling"]) == (0, 20, 30, "lottery")
+    plan = json.loads(output(run, "init", folder, *options))["plan"]
+    assert (plan["clients"], plan["population"], plan["sampling"]) == (20, 30, "lottery")
     study = server.study_file.load(folder)
     privacy = study.privacy
     assert (study.study.participants, privacy.population, privacy.largest_roster) == (20, 30, 40)

@@ -195,10 +195,8 @@ def test_text_fills_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, colu
 
 
 def test_a_sketch_is_smaller(run: Run) -> None:
-    plain, sketched = (
-        planned(run, "--dim", 10_000),
-        planned(run, "--dim", 10_000, "--sketch-rows", 15, "--sketch-ratio", 8),
-    )
+    plain = planned(run, "--dim", 10_000)
+    sketched = planned(run, "--dim", 10_000, "--sketch-rows", 15, "--sketch-ratio", 8)
     assert sketched["sketch"] == [15, 83]
     assert sketched["coded_dim"] == 15 * 83
     assert planned(run, "--dim", 10_000, "--sketch-rows", 15)["sketch"] == [15, 66]
@@ -259,12 +257,8 @@ def test_the_graph_and_the_coordinator_are_described(
         assert row in said, row
     assert max(len(line) for line in out.splitlines()) <= 80
     figures = planned(run, *arguments)
-    assert {name: type(figures[name]) for name in ("graph", "adversary", "degree", "threshold")} == {
-        "graph": str,
-        "adversary": str,
-        "degree": int,
-        "threshold": int,
-    }
+    types = {"graph": str, "adversary": str, "degree": int, "threshold": int}
+    assert {name: type(figures[name]) for name in types} == types
 
 
 @pytest.mark.parametrize("adversary", ["malicious", "semi-malicious", "curious"])

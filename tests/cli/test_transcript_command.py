@@ -75,9 +75,8 @@ def test_the_first_thing_that_is_wrong_is_named(folder: Path, tmp_path: Path, ru
     found = read_transcript(files(folder)[1].read_bytes())
     changed = tmp_path / "changed"
     changed.write_bytes(signed(replace(found, signatures=found.signatures[1:])))
-    code, out, err = run(
-        "transcript", "verify", files(folder)[0], changed, "--authority", AUTHORITY_KEY.hex(), "--json"
-    )
+    asked = (files(folder)[0], changed, "--authority", AUTHORITY_KEY.hex(), "--json")
+    code, out, err = run("transcript", "verify", *asked)
     body = json.loads(out)
     assert code == int(ExitCode.TRANSCRIPT) == body["exit_code"] == 42
     assert (body["ok"], body["file"], body["check"]) == (False, str(changed), "signatures")
@@ -142,15 +141,10 @@ def test_show_lists_dropouts_and_what_is_not_proved(folder: Path, run: Run) -> N
 
 
 def test_show_of_a_drawn_cohort(folder: Path, run: Run) -> None:
-    out = run("transcript", "show", folder / "drawn")[1]
-    assert "drawn by the authority's lottery from the 20" in " ".join(out.split())
+    assert "drawn by the authority's lottery from the 20" in words(run, "transcript", "show", folder / "drawn")
     body = json.loads(run("transcript", "show", folder / "drawn", "--json")[1])
-    assert (body["sampling"], body["invited"], body["roster_size"], body["authority_known"]) == (
-        "lottery",
-        7,
-        20,
-        False,
-    )
+    named = ("sampling", "invited", "roster_size", "authority_known")
+    assert [body[name] for name in named] == ["lottery", 7, 20, False]
 
 
 def test_for_a_studys_folder_the_transcripts_are_named(tmp_path: Path, run: Run) -> None:

@@ -43,7 +43,7 @@ def pods() -> list[dict[str, Any]]:
 
 
 def test_pods_keep_to_the_restricted_standard() -> None:
-    """Which the namespace enforces: a pod that doesn't is not begun at all."""
+    """The namespace enforces it: a pod that breaks it is not started."""
     assert len(pods()) == 2
     for pod in pods():
         assert pod["automountServiceAccountToken"] is False
