@@ -9,11 +9,12 @@ from typing import Any
 
 import grpc
 
-import server.study_file
 from learning.make_task import make_task
 from learning.parameters import flatten
 from secagg.roster import Roster, verify_roster
 from server.coordinator import open_study, server_credentials
+from server.study_file import load
+from tests.support.study_in_process import with_tables
 from wire.round_model import write_model
 from wire.study import StudyDocument
 
@@ -60,11 +61,8 @@ _public: dict[Path, Public] = {}
 def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
     """Read, once, what an honest coordinator would serve from this folder."""
     if folder not in _public:
-        configuration = server.study_file.load(folder)
-        overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}
-        configuration = configuration.model_copy(
-            update={name: getattr(configuration, name).model_copy(update=one) for name, one in overrides.items()}
-        )
+        overrides = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}
+        configuration = with_tables(load(folder), overrides)
         study, journal = open_study(configuration)
         study.close()
         journal.close()
