@@ -1,4 +1,4 @@
-"""Who may import whom: arrows only run downwards, the cores are sans-IO, the client's path stays light.
+"""The rules of imports: arrows only run downwards, the cores are sans-IO, the client's path stays light.
 
 Each rule is a function from a tree to the list of its violations, so that the tests can also plant a
 violation in a small tree of their own and see it found.
@@ -219,23 +219,22 @@ def undeclared_libraries(tree: Path) -> list[str]:
     allowed["server"] |= distributions(extras["server"])
     allowed["sordino"] |= distributions(extras["server"]) | distributions(extras["ray"])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
-    peers = distributions(PEERS_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
-    fuzzers = distributions(FUZZ_REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    peers, fuzzers = (
+        distributions(file.read_text(encoding="utf-8").splitlines()) for file in (PEERS_REQUIREMENTS, FUZZ_REQUIREMENTS)
+    )
     homes = packages_distributions()
     # Modules that tests share lie beside them; a conftest puts the folder on the path, or they're named in full.
     helpers = {path.stem for path in (tree / "tests").glob("*/*.py")} | {"tests"}
     violations = []
     for path in python_files(tree, set(allowed)):
         for found in imports(tree, path):
-            if found.root in sys.stdlib_module_names or found.root in ARROWS:
-                continue
-            if found.room == "tests" and found.root in helpers:
-                continue
-            if (found.file, found.root) == ACCOUNTANT:  # declared by the extra of those who call it
-                continue
-            if found.file in PEERS_RUNNERS and normalised(found.root) in peers:
-                continue
-            if found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers:
+            if (
+                found.root in sys.stdlib_module_names | ARROWS.keys()
+                or (found.room == "tests" and found.root in helpers)
+                or (found.file, found.root) == ACCOUNTANT  # declared by the extra of its callers
+                or (found.file in PEERS_RUNNERS and normalised(found.root) in peers)
+                or (found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers)
+            ):
                 continue
             # What an extra brings and this environment lacks is known by its own name.
             if not {normalised(name) for name in homes.get(found.root, [found.root])} & allowed[found.room]:
@@ -398,6 +397,11 @@ def run_blocked(script: str, blocked: set[str], *arguments: str, tree: Path = RO
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=60)
 
 
+def imports_without(blocked: set[str], *names: str) -> None:
+    done = run_blocked(IMPORT_ALL, blocked, *names)
+    assert done.returncode == 0, done.stderr
+
+
 def modules(tree: Path, *rooms: str) -> list[str]:
     """Dotted names of all modules of some rooms, but entry points, which run when imported."""
     names = []
@@ -414,43 +418,29 @@ SANS_IO = {"grpc", "google", "torch", "asyncio", "socket", "ssl", "selectors", "
 
 @pytest.mark.parametrize("room", sorted(CORES))
 def test_core_imports_without_network_and_event_loop(room: str) -> None:
-    others = set(ARROWS) - {room}
-    done = run_blocked(IMPORT_ALL, SANS_IO | others, *modules(ROOT, room))
-    assert done.returncode == 0, done.stderr
+    imports_without(SANS_IO | set(ARROWS) - {room}, *modules(ROOT, room))
 
 
 def test_client_imports_without_the_coordinators_libraries() -> None:
-    done = run_blocked(IMPORT_ALL, COORDINATORS, *modules(ROOT, "client", "wire"))
-    assert done.returncode == 0, done.stderr
+    imports_without(COORDINATORS, *modules(ROOT, "client", "wire"))
 
 
 def test_the_running_client_needs_no_settings_checker_and_no_command_line() -> None:
     """12 MB for as long as it runs: whatever it imports, it must not come by way of `runtime.settings_file`."""
     without = COORDINATORS | {"pydantic", "pydantic_settings", "typer", "rich"}
-    done = run_blocked(IMPORT_ALL, without, "client.participant_host", "client.process")
-    assert done.returncode == 0, done.stderr
+    imports_without(without, "client.participant_host", "client.process")
 
 
 def test_learning_imports_without_torch_but_for_torch_tasks() -> None:
     eager = {found.file for found in all_imports(ROOT) if found.root == "torch" and not found.lazy}
     assert all(file.startswith("learning/tasks/") for file in eager)
     names = {file.removesuffix(".py").replace("/", ".") for file in eager}
-    done = run_blocked(IMPORT_ALL, HEAVY, *[name for name in modules(ROOT, "learning") if name not in names])
-    assert done.returncode == 0, done.stderr
+    imports_without(HEAVY, *(name for name in modules(ROOT, "learning") if name not in names))
 
 
-@pytest.mark.parametrize(
-    ("command", "blocked"),
-    [
-        (["--help"], HEAVY),
-        (["join", "--help"], COORDINATORS),
-        (["serve", "--help"], HEAVY),
-        (["demo", "--help"], HEAVY),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_help_needs_no_heavy_library(command: list[str], blocked: set[str]) -> None:
-    done = run_blocked(RUN_COMMAND, blocked, *command)
+@pytest.mark.parametrize("verb", ["", "join", "serve", "demo"])
+def test_help_needs_no_heavy_library(verb: str) -> None:
+    done = run_blocked(RUN_COMMAND, COORDINATORS if verb == "join" else HEAVY, *verb.split(), "--help")
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 

@@ -1,8 +1,8 @@
 """A coordinator that sends any message to any participant, over real gRPC with mutual TLS, to the deployed client; two
 participants collude with it.
 
-    @in_attempt("name", "What it does.", "What must happen.", naive("a check"))  # RoundStart; all have advertised
-    async def script(attempt: Attempt) -> Seen:
+    @in_attempt("What it does.", "What must happen.", naive("a check"))  # RoundStart; all have advertised
+    async def name_of_the_script(attempt: Attempt) -> Seen:
         cohort = await attempt.show()                     # CohortKeys; all deal
         await attempt.tell_u2(cohort)                     # NeighbourShares; all upload
         signed = await attempt.ask_to_sign(cohort, sets)  # SurvivorSets
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -319,22 +320,28 @@ async def cheating(
 
 
 def coordinator_script(
-    name: str, does: str, must: str, *check: Naive, outcome: str = "refused"
+    does: str, must: str, *check: Naive, outcome: str = "refused", name: str = ""
 ) -> Callable[[Run], Run]:
-    """Register the function below as a script of a cheating coordinator."""
-    return scripted(COORDINATOR, name, does, must, outcome, *check)
+    """Register the function below as a script of a cheating coordinator; its name is by default the function's."""
+
+    def decorate(run: Run) -> Run:
+        of_function = getattr(run, "__name__", "").replace("_", "-")
+        return scripted(COORDINATOR, name or of_function, does, must, outcome, *check)(run)
+
+    return decorate
 
 
 Lie = Callable[[CheatingCoordinator], Awaitable[Seen]]
 
 
 def with_coordinator(
-    name: str, does: str, must: str, *check: Naive, outcome: str = "refused", **setting: Any
+    does: str, must: str, *check: Naive, outcome: str = "refused", name: str = "", **setting: Any
 ) -> Callable[[Lie], Lie]:
     """As `coordinator_script`, for a function of `cheating(**setting)`."""
 
     def decorate(lie: Lie) -> Lie:
-        @coordinator_script(name, does, must, *check, outcome=outcome)
+        @coordinator_script(does, must, *check, outcome=outcome, name=name)
+        @functools.wraps(lie)
         async def run(places: Places) -> Seen:
             async with cheating(places, **setting) as coordinator:
                 return await lie(coordinator)
@@ -349,6 +356,7 @@ def in_attempt(*texts_and_checks: Any, **setting: Any) -> Callable[[Callable[[At
 
     def decorate(lie: Callable[[Attempt], Awaitable[Seen]]) -> Lie:
         @with_coordinator(*texts_and_checks, **setting)
+        @functools.wraps(lie)
         async def begun(coordinator: CheatingCoordinator) -> Seen:
             return await lie(await coordinator.begin())
 
@@ -357,22 +365,31 @@ def in_attempt(*texts_and_checks: Any, **setting: Any) -> Callable[[Callable[[At
     return decorate
 
 
+# What participants answer to each message of an attempt, and must not send if they refuse it.
+ANSWERS = {
+    "cohort_keys": "share_keys",
+    "neighbour_shares": "masked_input",
+    "survivor_sets": "consistency",
+    "unmasking_request": "unmasking",
+}
+
+
 def one_message_changed(
-    kind: str, never: str, *texts_and_checks: Any, **setting: Any
+    kind: str, *texts_and_checks: Any, **setting: Any
 ) -> Callable[[Callable[[int, Any], None]], Lie]:
     """Register a script of an honest attempt in which the function below changes each message of a kind.
 
     Args:
         kind: a field of `CoordinatorMessage`; the function gets the receiver and the message.
-        never: what the honest participants must not send afterwards (`Attempt.verdict`).
     """
 
     def decorate(change: Callable[[int, Any], None]) -> Lie:
         @in_attempt(*texts_and_checks, **setting)
+        @functools.wraps(change)
         async def changed(attempt: Attempt) -> Seen:
             attempt.coordinator.twist[kind] = change
             await attempt.run()
-            return attempt.verdict(never=never)
+            return attempt.verdict(never=ANSWERS[kind])
 
         return changed
 

@@ -50,9 +50,10 @@ MISSED = naive(
     ),
 )
 # The ledger has no price for a sum below the plan's bound, so its row alone would stop the answer.
-ANY_PRICE = Naive(
+ANY_PRICE = Naive.instead(
     "wire.records.ledger_rows",
-    changed=(("honest = plan.h_min if survivors is None else survivors - plan.colluders", "honest = plan.h_min"),),
+    "honest = plan.h_min if survivors is None else survivors - plan.colluders",
+    "honest = plan.h_min",
 )
 FEW_NEIGHBOURS = "neighbours in u2, {graph.threshold} needed"
 SMALL_U2 = "u2 has {len(u2)} members"
@@ -65,13 +66,12 @@ ASCENDING_SIGNERS = "the signers are not an ascending list of members of u3"
 
 
 @in_attempt(
-    "neighbours-said-to-have-missed-u2",
     "Claims to one participant that three of its neighbours missed u2, and later to all that three others dropped out: "
     "all that the participant masked with are then colluders or dropouts.",
     "It refuses to sign a u2 that it did not mask with; too few signatures are left for the others to answer.",
     replace(MISSED, shows="the input of participant 0 is exposed"),
 )
-async def missed_u2(attempt: Attempt) -> Seen:
+async def neighbours_said_to_have_missed_u2(attempt: Attempt) -> Seen:
     cohort = await attempt.show()
     others, dropped = frozenset({1, 2, 3}), frozenset({4, 5, 6})
     await attempt.tell_u2(cohort, {VICTIM} | dropped | COLLUDERS, [VICTIM])
@@ -81,12 +81,11 @@ async def missed_u2(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "two-neighbours-missed-each-other",
     "Claims to each of two neighbours that the other missed u2, so that neither upload contains the mask between them.",
     "Both refuse to sign a u2 that holds the other.",
     replace(MISSED, shows="goes on"),
 )
-async def missed_each_other(attempt: Attempt) -> Seen:
+async def two_neighbours_missed_each_other(attempt: Attempt) -> Seen:
     cohort = await attempt.show()
     for one, other in ((0, 1), (1, 0)):
         await attempt.tell_u2(cohort, ALL - {other}, [one])
@@ -96,7 +95,6 @@ async def missed_each_other(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "two-halves-missed-each-other",
     "Claims to each half of the cohort that the other half missed u2, with colluders in both, to get two sums in one "
     "attempt.",
     "Both halves are below the quorum, and refuse before they mask.",
@@ -106,16 +104,17 @@ async def missed_each_other(attempt: Attempt) -> Seen:
         "u3 has {len(u3)}",
         changed=(("needed = cohort.config.parameters.signatures_needed(len(cohort.u1))", "needed = 4"),),
         also=(
-            Naive(
+            Naive.instead(
                 "secagg.parameters",
-                changed=(("found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))", "Sharing(8, 4)"),),
+                "found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))",
+                "Sharing(8, 4)",
             ),
             ANY_PRICE,
         ),
         shows="the sum of 3 honest inputs opens, 4 were promised",
     ),
 )
-async def two_halves(attempt: Attempt) -> Seen:
+async def two_halves_missed_each_other(attempt: Attempt) -> Seen:
     cohort = await attempt.show()
     halves = frozenset({0, 1, 2}) | COLLUDERS, frozenset({3, 4, 5}) | COLLUDERS
     for half in halves:
@@ -130,13 +129,11 @@ DEALERS_IN_U2 = "the dealings are not those of the neighbours in u2"
 
 @one_message_changed(
     "neighbour_shares",
-    "masked_input",
-    "u2-with-colluders-repeated",
     "Fills u2 with repeated dealings of the colluders, so that a victim masks with no other participant.",
     "It refuses the list before it masks.",
     naive(DEALERS_IN_U2, shows="goes on"),
 )
-def colluders_repeated(_: int, message: pb.NeighbourShares) -> None:
+def u2_with_colluders_repeated(_: int, message: pb.NeighbourShares) -> None:
     entries = [entry for entry in message.shares if entry.dealer in COLLUDERS]
     del message.shares[:]
     message.shares.extend(entry for entry in entries for _ in range(4))
@@ -144,8 +141,6 @@ def colluders_repeated(_: int, message: pb.NeighbourShares) -> None:
 
 @one_message_changed(
     "neighbour_shares",
-    "masked_input",
-    "stranger-in-u2",
     "Lists a participant in u2 that is not in u1, with a dealing copied from a colluder.",
     "All refuse before they mask.",
     naive(DEALERS_IN_U2),
@@ -155,7 +150,6 @@ def stranger_in_u2(_: int, message: pb.NeighbourShares) -> None:
 
 
 @in_attempt(
-    "u2-too-small",
     "Claims to a victim that two missed u2, in a plan whose quorum is eight of nine.",
     "It refuses before it masks.",
     naive(SMALL_U2, shows="goes on"),
@@ -168,7 +162,6 @@ async def u2_too_small(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "left-out-of-u2",
     "Claims to a participant that its own dealing missed u2, so that no other one shares a mask with it.",
     "It refuses before it masks.",
     naive("this participant's dealing was left out of u2", shows="goes on"),
@@ -182,7 +175,6 @@ async def left_out_of_u2(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "dealing-of-another-cohort",
     "Shows two cohorts of one attempt to different participants and lists one member in both, which dealt in the "
     "second. The second calls it a dropout, and its mask key opens; the first calls it a survivor, and its masks come "
     "off.",
@@ -192,7 +184,7 @@ async def left_out_of_u2(attempt: Attempt) -> Seen:
         shows="the sum of 3 honest inputs opens, 4 were promised",
     ),
 )
-async def two_cohorts(attempt: Attempt) -> Seen:
+async def dealing_of_another_cohort(attempt: Attempt) -> Seen:
     few, opened, many = frozenset({0, 1, 2}), frozenset({3}), frozenset({4, 5, 6})
     second = attempt.cohort({0} | opened | many | COLLUDERS)
     await attempt.show(second, opened | many)
@@ -213,7 +205,6 @@ SMALL = frozenset({0, 1, 2, 3})  # with the colluders a u3 of six
 
 
 @in_attempt(
-    "u3-too-small",
     "Claims that all but four honest participants and the colluders dropped out, in a plan that promises sums of "
     "eight.",
     "All refuse to sign.",
@@ -226,7 +217,6 @@ async def u3_too_small(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "u3-beyond-u2",
     "Adds to u3 a participant that was never in u2, so that it looks large enough.",
     "All refuse to sign.",
     naive("u3 is not a subset of u2", shows="the sum of 5 honest inputs opens, 6 were promised"),
@@ -242,13 +232,12 @@ async def u3_beyond_u2(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "left-out-of-u3",
     "Asks a participant to sign, and then to open, a sum without its own upload.",
     "It refuses to sign; the others sign and open their sum.",
     naive("this participant's upload was left out of u3", shows="goes on"),
     outcome="sum of the others",
 )
-async def left_out(attempt: Attempt) -> Seen:
+async def left_out_of_u3(attempt: Attempt) -> Seen:
     cohort = await attempt.masked()
     await attempt.finish(cohort, (ALL, ALL - {VICTIM}))
     seen = attempt.verdict([VICTIM], "consistency")
@@ -258,18 +247,17 @@ async def left_out(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "bits-beyond-the-bitmap",
     "Pads a u3 of six with two bits of no participant, so that it counts the eight that the plan promises.",
     "All refuse to sign.",
-    Naive(
+    Naive.lacking(
         "secagg.messages",
-        without=("unused bits of the bitmap are set",),
+        "unused bits of the bitmap are set",
         also=(naive("u3 is not a subset of u2"), ANY_PRICE),
         shows="the sum of 4 honest inputs opens, 6 were promised",
     ),
     study="strict",
 )
-async def stray_bits(attempt: Attempt) -> Seen:
+async def bits_beyond_the_bitmap(attempt: Attempt) -> Seen:
     def pad(_: int, message: pb.SurvivorSets) -> None:
         message.u3 = message.u3[:-1] + bytes([message.u3[-1] | 0b110])  # nine members: one bit of the last byte
 
@@ -280,11 +268,9 @@ async def stray_bits(attempt: Attempt) -> Seen:
 
 @one_message_changed(
     "survivor_sets",
-    "consistency",
-    "longer-bitmap",
     "Sends a u3 with a byte more than u1 has members.",
     "All refuse to sign.",
-    Naive("secagg.messages", without=("one bit for each member of u1",), shows="goes on"),
+    Naive.lacking("secagg.messages", "one bit for each member of u1", shows="goes on"),
 )
 def longer_bitmap(_: int, message: pb.SurvivorSets) -> None:
     message.u3 += b"\0"
@@ -316,13 +302,12 @@ SPLIT_OPENS = "the sum of 2 honest inputs opens, 4 were promised"  # of particip
 
 
 @in_attempt(
-    "other-survivors-for-each",
     "Sends different survivors to each of seven honest participants, and shows each its own signature and the "
     "colluders'.",
     "All refuse: they require more than (|u1| + A) / 2 signatures over the same sets.",
     naive(FEWER_SIGNED, shows=SPLIT_OPENS),
 )
-async def few_signatures(attempt: Attempt) -> Seen:
+async def other_survivors_for_each(attempt: Attempt) -> Seen:
     def own(cohort: Notes, lists: dict[int, Sets], signed: dict[int, bytes]) -> Any:
         return {one: {one: signed[one]} | attempt.colluders_sign(cohort, lists[one]) for one in signed}
 
@@ -330,13 +315,12 @@ async def few_signatures(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "signatures-over-other-survivors",
     "Sends different survivors to each participant, and shows all of them the signatures that the others gave over "
     "theirs.",
     "All refuse: a signature counts only for the sets it covers.",
     naive(COVERS, shows=SPLIT_OPENS),
 )
-async def other_signatures(attempt: Attempt) -> Seen:
+async def signatures_over_other_survivors(attempt: Attempt) -> Seen:
     def mixed(cohort: Notes, lists: dict[int, Sets], signed: dict[int, bytes]) -> Any:
         given = signed | attempt.colluders_sign(cohort, lists[0])
         return {one: {who: given[who] for who in sorted(lists[one][1])} for one in signed}
@@ -345,12 +329,11 @@ async def other_signatures(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "one-signature-repeated",
     "Sends different survivors to each participant, and shows each its own signature six times.",
     "All refuse: the signers must be different members of u3.",
     naive(ASCENDING_SIGNERS, shows=SPLIT_OPENS),
 )
-async def repeated_signature(attempt: Attempt) -> Seen:
+async def one_signature_repeated(attempt: Attempt) -> Seen:
     def six_times(_: int, request: pb.UnmaskingRequest) -> None:
         own = next(entry for entry in request.signatures if entry.participant not in COLLUDERS)
         entries = [pb.SurvivorSignature(participant=own.participant, signature=own.signature) for _ in range(6)]
@@ -363,12 +346,11 @@ async def repeated_signature(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "signers-from-outside-u3",
     "Fills up the number of signatures with two of colluders that are called dropouts.",
     "All refuse: a signer must be in u3.",
     naive(ASCENDING_SIGNERS, shows="goes on"),
 )
-async def outside_signers(attempt: Attempt) -> Seen:
+async def signers_from_outside_u3(attempt: Attempt) -> Seen:
     cohort = await attempt.masked()
     sets = ALL, ALL - COLLUDERS
     signed = await attempt.ask_to_sign(cohort, sets)
@@ -379,12 +361,11 @@ async def outside_signers(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "one-signature-short",
     "Asks to open the agreed sum with one signature fewer than the rule requires.",
     "All refuse.",
     naive(FEWER_SIGNED, shows="goes on"),
 )
-async def one_short(attempt: Attempt) -> Seen:
+async def one_signature_short(attempt: Attempt) -> Seen:
     cohort = await attempt.masked()
     signed = await attempt.ask_to_sign(cohort, (ALL, ALL))
     await attempt.ask_to_unmask(cohort, (ALL, ALL), dict(sorted(signed.items())[:5]))
@@ -392,12 +373,11 @@ async def one_short(attempt: Attempt) -> Seen:
 
 
 @with_coordinator(
-    "signatures-of-an-earlier-attempt",
     "Asks to open a sum with the signatures that all gave over the same sets in the attempt before.",
     "All refuse: a signature covers the attempt's number.",
     naive(COVERS, shows="goes on"),
 )
-async def earlier_signatures(coordinator: CheatingCoordinator) -> Seen:
+async def signatures_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
     earlier = await coordinator.begin(1, 1)
     signed = await earlier.ask_to_sign(await earlier.masked(), (ALL, ALL))
     attempt = await coordinator.begin(1, 2)

@@ -43,7 +43,6 @@ BOTH = ALL, ALL  # u2 and u3 of an attempt without dropouts
 
 
 @in_attempt(
-    "both-kinds-of-share",
     "Has a sum opened, then shows other survivor sets, without one member of the sum, and asks for shares again.",
     "All refuse the second sets: each has signed once and answered once.",
     Naive(
@@ -64,7 +63,7 @@ BOTH = ALL, ALL  # u2 and u3 of an attempt without dropouts
         shows="both secrets of participant 3 are known",
     ),
 )
-async def both_kinds(attempt: Attempt) -> Seen:
+async def both_kinds_of_share(attempt: Attempt) -> Seen:
     cohort = await attempt.run()
     assert attempt.opened(cohort, ALL)
     await attempt.finish(cohort, (ALL, ALL - {3}), HONEST - {3})
@@ -72,12 +71,11 @@ async def both_kinds(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "a-second-request",
     "Asks for the shares a second time, with other signatures over the same sets.",
     "All refuse: only the identical request is answered again.",
     naive(SECOND_REQUEST, shows="goes on"),
 )
-async def second_request(attempt: Attempt) -> Seen:
+async def a_second_request(attempt: Attempt) -> Seen:
     cohort = await attempt.masked()
     signed = await attempt.ask_to_sign(cohort, BOTH)
     await attempt.ask_to_unmask(cohort, BOTH, signed)
@@ -86,7 +84,6 @@ async def second_request(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "the-same-request-again",
     "Asks for the shares again with the identical request, as after a restart.",
     "All give the same bytes again, and nothing new is known.",
     naive(
@@ -95,7 +92,7 @@ async def second_request(attempt: Attempt) -> Seen:
     ),
     outcome="the same answer",
 )
-async def same_request(attempt: Attempt) -> Seen:
+async def the_same_request_again(attempt: Attempt) -> Seen:
     cohort = await attempt.run()
     signed = {who: attempt.heard(who, "consistency").signature for who in HONEST}
     signed |= attempt.colluders_sign(cohort, BOTH)
@@ -113,7 +110,6 @@ CHARGES = "        await self._journal.charge(self._entry(attempt.terms, attempt
 
 
 @in_attempt(
-    "masked-twice",
     "Sends a participant another u2 after its upload, to get a second vector under the same masks.",
     "It refuses: it masks one vector, once.",
     Naive(
@@ -136,27 +132,23 @@ async def masked_twice(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "upload-credit-twice",
     "Grants a second credit, so that the upload comes twice.",
     "All refuse, since they have sent it once.",
-    Naive(
-        PARTICIPANT,
-        changed=(("if await self.behaviour.upload(", "if not await self.behaviour.upload("),),
-        shows="goes on",
+    Naive.instead(
+        PARTICIPANT, "if await self.behaviour.upload(", "if not await self.behaviour.upload(", shows="goes on"
     ),
 )
-async def credit_twice(attempt: Attempt) -> Seen:
+async def upload_credit_twice(attempt: Attempt) -> Seen:
     await attempt.take_uploads(await attempt.masked(), ALL, HONEST)
     return attempt.verdict()
 
 
 @in_attempt(
-    "upload-credit-too-early",
     "Grants a credit before anything was masked.",
     "All refuse.",
-    Naive(PARTICIPANT, without=("an upload credit that wasn't asked for",), shows="crashes"),
+    Naive.lacking(PARTICIPANT, "an upload credit that wasn't asked for", shows="crashes"),
 )
-async def credit_too_early(attempt: Attempt) -> Seen:
+async def upload_credit_too_early(attempt: Attempt) -> Seen:
     await attempt.show()
     round_, number = attempt.number
     credit = pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=round_, attempt=number))
@@ -165,17 +157,12 @@ async def credit_too_early(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "resumed-without-a-break",
     "Claims that it has received one message less than it has, although no connection broke.",
     "All refuse, and repeat nothing.",
-    Naive(
+    Naive.instead(
         PARTICIPANT,
-        changed=(
-            (
-                'raise CoordinatorMisbehaved("Resumed", "the count is impossible, or no session asked to resume")',
-                "return",
-            ),
-        ),
+        'raise CoordinatorMisbehaved("Resumed", "the count is impossible, or no session asked to resume")',
+        "return",
         shows="goes on",
     ),
 )
@@ -198,25 +185,23 @@ FORGETS = Naive(
 
 
 @with_coordinator(
-    "an-attempt-again",
     "Announces an attempt again after all have uploaded in it, to get fresh keys under the same number.",
     "All sit it out: the keys of an attempt exist once.",
     FORGETS,
     outcome="sits it out",
 )
-async def attempt_again(coordinator: CheatingCoordinator) -> Seen:
+async def an_attempt_again(coordinator: CheatingCoordinator) -> Seen:
     await (await coordinator.begin(1, 2)).masked()
     return (await coordinator.begin(1, 2)).verdict()
 
 
 @with_coordinator(
-    "an-earlier-attempt",
     "Goes back to an earlier attempt, then to an earlier round.",
     "All sit both out: numbers only grow.",
     Naive(FORGETS.module, changed=FORGETS.changed, shows="goes on"),
     outcome="sits it out",
 )
-async def earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
+async def an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
     await coordinator.begin(2, 2)
     for round_, number in ((2, 1), (1, 7)):
         seen = (await coordinator.begin(round_, number)).verdict(never="advertise_keys")
@@ -226,7 +211,6 @@ async def earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
 
 
 @coordinator_script(
-    "an-attempt-again-after-a-restart",
     "Announces an attempt again to clients that were stopped in the middle of it and restarted.",
     "All sit it out: the attempt is recorded on disk before keys are advertised.",
     Naive(
@@ -236,7 +220,7 @@ async def earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
     ),
     outcome="sits it out",
 )
-async def after_a_restart(places: Places) -> Seen:
+async def an_attempt_again_after_a_restart(places: Places) -> Seen:
     async with serving(places) as coordinator:
         async with joined(coordinator):
             await (await coordinator.begin()).masked()
@@ -249,16 +233,15 @@ async def after_a_restart(places: Places) -> Seen:
 
 
 @with_coordinator(
-    "cut-off-after-every-upload",
     "Disconnects a victim after its upload and announces the next attempt, again and again, to get one masked input "
     "after the other.",
     "Each upload is charged, and the victim's own budget ends it.",
-    Naive("client.policy", without=("epsilon-in-plan",), shows="uploads beyond the plan's budget"),
-    Naive(PARTICIPANT, changed=((CHARGES, ""),), shows="sent its input and was not charged"),
+    Naive.lacking("client.policy", "epsilon-in-plan", shows="uploads beyond the plan's budget"),
+    Naive.instead(PARTICIPANT, CHARGES, "", shows="sent its input and was not charged"),
     outcome="refused by policy",
     study="three",
 )
-async def cut_off(coordinator: CheatingCoordinator) -> Seen:
+async def cut_off_after_every_upload(coordinator: CheatingCoordinator) -> Seen:
     for number in range(1, 7):
         attempt = await coordinator.begin(1, number)
         seen = attempt.verdict([VICTIM], "advertise_keys")
@@ -271,7 +254,6 @@ async def cut_off(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
-    "cut-off-while-uploading",
     "Breaks the victim's stream during its upload, and announces the same attempt when it is back.",
     "It was charged before the first byte, and sits that attempt out.",
     FORGETS,
@@ -289,14 +271,13 @@ async def cut_off_while_uploading(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
-    "more-attempts-than-a-day-allows",
     "Announces attempt after attempt to participants that allow two a day.",
     "They refuse the third by their policy.",
-    Naive("client.policy", changed=(("if charged >= most:", "if False:"),), shows="goes on"),
+    Naive.instead("client.policy", "if charged >= most:", "if False:", shows="goes on"),
     outcome="refused by policy",
     policy={"max_rounds_per_day": 2},
 )
-async def a_day(coordinator: CheatingCoordinator) -> Seen:
+async def more_attempts_than_a_day_allows(coordinator: CheatingCoordinator) -> Seen:
     for number in range(1, 5):
         attempt = await coordinator.begin(1, number)
         seen = attempt.verdict(never="advertise_keys")
@@ -325,7 +306,7 @@ async def tell_left_out(attempt: Attempt, cohort: Notes, sets: Sets, signatures:
 def charge_taken_back(name: str, does: str, missing: str, u3: frozenset[int], signers: Signers) -> None:
     """Register a script that proves, with these signatures over this u3, that the victim was left out of a sum."""
 
-    @in_attempt(name, does, "It refuses, and stays charged.", naive(missing, shows=TAKEN_BACK))
+    @in_attempt(does, "It refuses, and stays charged.", naive(missing, shows=TAKEN_BACK), name=name)
     async def taken_back(attempt: Attempt) -> Seen:
         cohort = await attempt.masked()
         signed = await attempt.all_sign(cohort, BOTH)
@@ -345,7 +326,7 @@ charge_taken_back(
     forged,
 )
 charge_taken_back(
-    "a-charge-taken-back-with-her-own-sum",
+    "a-charge-taken-back-with-its-own-sum",
     "Shows a participant the signatures of the sum that holds its input, as if it did not.",
     "u3 was said to be without this participant",
     ALL,
@@ -384,12 +365,11 @@ async def survivors(attempt: Attempt, cohort: Notes, sets: Sets, to: frozenset[i
 
 
 @coordinator_script(
-    "a-charge-taken-back-without-signatures",
     "Under a plan without signed survivors, claims to a participant whose input is in the sum that it was left out.",
     "It refuses, and stays charged.",
     naive("unsigned survivor sets prove nothing", shows=TAKEN_BACK),
 )
-async def taken_back_unsigned(places: Places) -> Seen:
+async def a_charge_taken_back_without_signatures(places: Places) -> Seen:
     with UNSIGNED:
         async with cheating(places) as coordinator:
             attempt = await coordinator.begin()
@@ -399,12 +379,11 @@ async def taken_back_unsigned(places: Places) -> Seen:
 
 
 @coordinator_script(
-    "other-survivors-without-signatures",
     "Under a plan without signed survivors, asks a second time, with other survivors.",
     "All refuse: only the identical request is answered again.",
     naive(SECOND_REQUEST, shows="goes on"),
 )
-async def second_unsigned(places: Places) -> Seen:
+async def other_survivors_without_signatures(places: Places) -> Seen:
     with UNSIGNED:
         async with cheating(places) as coordinator:
             attempt = await coordinator.begin()

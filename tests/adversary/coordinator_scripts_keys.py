@@ -37,7 +37,7 @@ async def shown(attempt: Attempt, **cohort: Any) -> Seen:
 def cohort_shown(name: str, does: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive) -> None:
     """Register a script that shows the victim a cohort made with these arguments of `Attempt.cohort`."""
 
-    @in_attempt(name, does, must, *check)
+    @in_attempt(does, must, *check, name=name)
     async def show(attempt: Attempt) -> Seen:
         return await shown(attempt, **cohort(attempt))
 
@@ -62,12 +62,11 @@ cohort_shown(
 
 
 @with_coordinator(
-    "keys-of-an-earlier-attempt",
     "Shows a neighbour's advertisement of an earlier attempt, whose mask key was opened there.",
     "The participant refuses: the neighbour's signature covers the attempt's number.",
     naive(UNSIGNED, shows="goes on"),
 )
-async def replayed_keys(coordinator: CheatingCoordinator) -> Seen:
+async def keys_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
     earlier = await coordinator.begin(1, 1)
     cohort = await earlier.masked()
     await earlier.finish(cohort, (ALL, ALL - {3}), HONEST - {3})
@@ -125,7 +124,7 @@ cohort_shown(
     by_colluder(lambda real: (bytes(31), real[7].channel_key)),
     naive(
         "is not 32 bytes long",
-        also=(Naive("wire.codec", without=("must have {length} bytes",)),),
+        also=(Naive.lacking("wire.codec", "must have {length} bytes"),),
         shows="goes on",
     ),
 )
@@ -133,13 +132,11 @@ cohort_shown(
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
-    "neighbour-by-digest-alone",
     "Shows the digest of a neighbour's advertisement without the keys in it.",
     "A participant that needs the keys refuses.",
     naive("an advertisement of a neighbour is missing", shows="crashes"),
 )
-def by_digest(who: int, keys: pb.CohortKeys) -> None:
+def neighbour_by_digest_alone(who: int, keys: pb.CohortKeys) -> None:
     keys.members[1 if who == 0 else 0].advertisement_sha256 = bytes(32)
 
 
@@ -158,12 +155,11 @@ AGREES_ON_ZERO = Naive(
 
 
 @with_coordinator(
-    "low-order-channel-key",
     "Lets a colluder advertise a channel key of low order: everyone could read what is sealed with it.",
     "All refuse before they deal.",
     AGREES_ON_ZERO,
 )
-async def low_order_channel(coordinator: CheatingCoordinator) -> Seen:
+async def low_order_channel_key(coordinator: CheatingCoordinator) -> Seen:
     for round_, point in enumerate(LOW_ORDER, 1):
         attempt = await coordinator.begin(round_)
         advertised = attempt.signed_by(7, attempt.advertisements[7].mask_key, point)
@@ -174,12 +170,11 @@ async def low_order_channel(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
-    "low-order-mask-key",
     "Lets a colluder advertise a mask key of low order, so that everyone knows the masks with it.",
     "All refuse before they mask.",
     AGREES_ON_ZERO,
 )
-async def low_order_mask(coordinator: CheatingCoordinator) -> Seen:
+async def low_order_mask_key(coordinator: CheatingCoordinator) -> Seen:
     for round_, point in enumerate(LOW_ORDER, 1):
         attempt = await coordinator.begin(round_)
         advertised = attempt.signed_by(7, point, attempt.advertisements[7].channel_key)
@@ -197,13 +192,12 @@ async def low_order_mask(coordinator: CheatingCoordinator) -> Seen:
 
 
 @in_attempt(
-    "victim-among-colluders",
     "Shows a victim a cohort of itself and the two colluders.",
     "It refuses before it deals: u1 must have the plan's quorum.",
     naive(SIZES, shows="goes on"),
     naive(SIZES, SMALL_U2, "u3 has {len(u3)}", shows="the input of participant 0 is exposed", also=(ANY_PRICE,)),
 )
-async def among_colluders(attempt: Attempt) -> Seen:
+async def victim_among_colluders(attempt: Attempt) -> Seen:
     u1 = COLLUDERS | {VICTIM}
     cohort = attempt.cohort(u1)
     await attempt.show(cohort, [VICTIM])
@@ -214,13 +208,11 @@ async def among_colluders(attempt: Attempt) -> Seen:
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
-    "members-not-ascending",
     "Shows u1 in another order, so that positions on the polynomials, and signs of masks, would differ.",
     "All refuse.",
     NOT_ASCENDING,
 )
-def not_ascending(_: int, keys: pb.CohortKeys) -> None:
+def members_not_ascending(_: int, keys: pb.CohortKeys) -> None:
     members = list(keys.members)
     members[2], members[3] = members[3], members[2]
     del keys.members[:]
@@ -229,44 +221,37 @@ def not_ascending(_: int, keys: pb.CohortKeys) -> None:
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
-    "colluder-listed-twice",
     "Lists a colluder twice in u1, so that the cohort looks larger than it is.",
     "All refuse.",
     NOT_ASCENDING,
 )
-def listed_twice(who: int, keys: pb.CohortKeys) -> None:
+def colluder_listed_twice(who: int, keys: pb.CohortKeys) -> None:
     del keys.members[1 if who == 0 else 0]
     keys.members.append(keys.members[-1])
 
 
 @one_message_changed(
     "cohort_keys",
-    "share_keys",
-    "stranger-in-u1",
     "Invents a member of u1 that is not on the roster.",
     "All refuse.",
     naive("u1 names a participant that is not on the roster", shows="crashes"),
 )
-def stranger(_: int, keys: pb.CohortKeys) -> None:
+def stranger_in_u1(_: int, keys: pb.CohortKeys) -> None:
     keys.members[-1].participant = 99
 
 
 # ---------------------------------------------------------------- what the round is about
 
-SAME_MODEL = Naive(
-    "secagg.context", changed=(("            self.model_digest,\n", ""),), shows="one sum over two models"
-)
+SAME_MODEL = Naive.instead("secagg.context", "            self.model_digest,\n", "", shows="one sum over two models")
 
 
 @with_coordinator(
-    "another-model-to-one",
     "Lets one participant train another model than the others, so that its update can be told apart in the sum.",
     "Keys do not verify across the two models: all refuse before they deal.",
     naive(UNSIGNED, shows="goes on"),
     SAME_MODEL,
 )
-async def another_model(coordinator: CheatingCoordinator) -> Seen:
+async def another_model_to_one(coordinator: CheatingCoordinator) -> Seen:
     model = bytes(len(coordinator.public.model) - 4) + b"\x00\x00\x80\x3f"
     other = await coordinator.begin(model=model, to=[VICTIM])
     attempt = await coordinator.begin(to=HONEST - {VICTIM})
@@ -278,28 +263,26 @@ async def another_model(coordinator: CheatingCoordinator) -> Seen:
     return attempt.verdict(never="share_keys")
 
 
-OTHER_DOCUMENT = Naive("client.participant", without=("the round names another study document",), shows="goes on")
+OTHER_DOCUMENT = Naive.lacking("client.participant", "the round names another study document", shows="goes on")
 
 
 @with_coordinator(
-    "another-study-in-a-round",
     "Announces a round of another study document than the accepted one.",
     "All refuse.",
     OTHER_DOCUMENT,
 )
-async def another_study(coordinator: CheatingCoordinator) -> Seen:
+async def another_study_in_a_round(coordinator: CheatingCoordinator) -> Seen:
     coordinator.study_sha256 = coordinator.add(b"another")
     return (await coordinator.begin()).verdict(never="advertise_keys")
 
 
 @with_coordinator(
-    "round-beyond-the-plan",
     "Announces round 1,000,000 of a plan with 12: a client that joined it could join no earlier round.",
     "All refuse, and take part in round 1 afterwards.",
-    Naive("client.participant", without=("of a plan with {plan.rounds}",), shows="goes on"),
+    Naive.lacking("client.participant", "of a plan with {plan.rounds}", shows="goes on"),
     outcome="sum",
 )
-async def beyond_the_plan(coordinator: CheatingCoordinator) -> Seen:
+async def round_beyond_the_plan(coordinator: CheatingCoordinator) -> Seen:
     seen = (await coordinator.begin(1_000_000)).verdict(never="advertise_keys")
     return await completes(coordinator, 1) if seen.outcome == "refused" else seen
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tests.adversary.attempt_in_hand import Attempt
-from tests.adversary.cheating_coordinator import CheatingCoordinator, in_attempt, with_coordinator
+from tests.adversary.cheating_coordinator import ANSWERS, CheatingCoordinator, in_attempt, with_coordinator
 from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, VICTIM, naive
 from tests.adversary.coordinator_scripts_keys import OTHER_DOCUMENT, UNSIGNED, completes
@@ -54,20 +54,20 @@ def much_longer(data: bytes) -> bytes:
     return data + bytes(1 << 20)
 
 
-def damaged(kind: str, never: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive) -> None:
+def damaged(kind: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive) -> None:
     """Register a script in which each honest participant gets a message of a kind with another damage.
 
     If there are more damages than participants, the others follow in later rounds.
     """
 
-    @with_coordinator(name, does, must, *check)
+    @with_coordinator(does, must, *check, name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, start in enumerate(range(0, len(damages), len(HONEST)), 1):
             those = damages[start : start + len(HONEST)]
             coordinator.twist[kind] = lambda who, message, those=those: those[who % len(those)](message)
             attempt = await coordinator.begin(round_)
             await attempt.run()
-            seen = attempt.verdict(never=never)
+            seen = attempt.verdict(never=ANSWERS[kind])
             if seen.outcome != "refused":
                 return seen
         return seen
@@ -87,7 +87,6 @@ def swapped(message: Any) -> None:
 
 damaged(
     "cohort_keys",
-    "share_keys",
     [
         of(f"{NEIGHBOUR}.{name}", how)
         for name in ("mask_key", "channel_key", "signature")
@@ -100,7 +99,6 @@ damaged(
 )
 damaged(
     "neighbour_shares",
-    "masked_input",
     [*(of("shares.2.root", how) for how in (flip, cut)), *(of("u2", how) for how in (longer, cut, flip))],
     "damaged-dealings",
     "Changes one bit of a dealing's root, or of u2.",
@@ -109,19 +107,16 @@ damaged(
 )
 damaged(
     "survivor_sets",
-    "consistency",
     [*(of("u3", how) for how in (cut, longer, much_longer)), *(of("u2", how) for how in (cut, longer, flip))],
     "damaged-survivor-sets",
     "Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
     "All refuse to sign.",
-    Naive(
-        "secagg.messages",
-        without=("the bitmap doesn't have one bit for each member of u1", "unused bits of the bitmap are set"),
+    Naive.lacking(
+        "secagg.messages", "the bitmap doesn't have one bit for each member of u1", "unused bits of the bitmap are set"
     ),
 )
 damaged(
     "unmasking_request",
-    "unmasking",
     [*(of("signatures.1.signature", how) for how in (flip, cut, longer, much_longer)), renamed, swapped],
     "damaged-request",
     "Changes a bit of one signature in the request for shares, or its length, or names another signer.",
@@ -131,7 +126,6 @@ damaged(
 
 
 @in_attempt(
-    "damaged-shares",
     "Changes a bit of one ciphertext, or of its path, for each participant.",
     "The dealer stays in u2, its share counts as missing, and the sum opens.",
     naive(
@@ -160,13 +154,12 @@ async def damaged_shares(attempt: Attempt) -> Seen:
 
 
 @with_coordinator(
-    "damaged-round-start",
     "Changes a bit of the study's or the roster's digest in the announcement of a round, or its length.",
     "All refuse, and take part in the next round.",
     OTHER_DOCUMENT,
     outcome="sum",
 )
-async def damaged_start(coordinator: CheatingCoordinator) -> Seen:
+async def damaged_round_start(coordinator: CheatingCoordinator) -> Seen:
     changes = [of(name, how) for name in ("study_sha256", "roster_sha256") for how in (flip, cut, longer)]
     coordinator.twist["round_start"] = lambda who, message: changes[who % len(changes)](message)
     seen = (await coordinator.begin()).verdict(never="advertise_keys")
@@ -180,7 +173,6 @@ KINDS = ["cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "u
 
 
 @with_coordinator(
-    "noise-in-every-phase",
     "Replaces one message of each phase by bytes that were cut, flipped anywhere or drawn at random, and by messages "
     "of megabytes.",
     "Nothing crashes or opens; a participant that can't read a message refuses or reconnects, and an honest round "
@@ -195,7 +187,7 @@ KINDS = ["cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "u
     ),
     outcome="sum",
 )
-async def noise(coordinator: CheatingCoordinator) -> Seen:
+async def noise_in_every_phase(coordinator: CheatingCoordinator) -> Seen:
     for round_, kind in enumerate(["round_start", *KINDS], 1):
         coordinator.twist[kind] = partial(spoilt, random.Random(f"noise {kind}"), kind)
         attempt = await coordinator.begin(round_)
@@ -241,11 +233,10 @@ def swollen(kind: str, message: Any) -> pb.CoordinatorMessage:
 
 
 @with_coordinator(
-    "out-of-order",
     "Sends, in each phase, the messages of all other phases, unchanged from the attempt before.",
     "Each is refused, and nothing else is sent. The only exception: survivors may be signed before the coordinator "
     "has asked for the upload.",
-    Naive("client.participant", without=("is out of order",), also=(naive("is not what this phase waits for"),)),
+    Naive.lacking("client.participant", "is out of order", also=(naive("is not what this phase waits for"),)),
 )
 async def out_of_order(coordinator: CheatingCoordinator) -> Seen:
     kept: dict[str, pb.CoordinatorMessage] = {}

@@ -83,7 +83,7 @@ def neighbour_missed_u2(
 ) -> None:
     """Register a script in which the victim masks only with the arc and with colluders, and others give its seed."""
 
-    @coordinator_script(name, does, must, naive(check, shows="the sum of 5 honest inputs opens, 9 were promised"))
+    @coordinator_script(does, must, naive(check, shows="the sum of 5 honest inputs opens, 9 were promised"), name=name)
     async def run(places: Places) -> Seen:
         async with on_a_ring(places) as ring:
             answering = frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
@@ -118,13 +118,12 @@ neighbour_missed_u2(
 
 
 @coordinator_script(
-    "ring-left-with-colluders",
     "Claims to a victim that all its honest neighbours missed u2, in a plan that allows that many to be missing.",
     "It refuses before it masks: as many neighbours as the threshold must be in u2.",
     naive(FEW_NEIGHBOURS, shows="goes on"),
     naive(FEW_NEIGHBOURS, NOT_UPLOADED, shows="exposed"),
 )
-async def ring_with_colluders(places: Places) -> Seen:
+async def ring_left_with_colluders(places: Places) -> Seen:
     async with on_a_ring(places, "looser") as ring:
         honest = frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.coordinator.honest
         await ring.masked(honest, ring.signers | {ring.drops})
@@ -133,12 +132,11 @@ async def ring_with_colluders(places: Places) -> Seen:
 
 
 @coordinator_script(
-    "ring-arc-cut-out",
     "Calls two participants dropouts that, with the four colluders, are all that ties an arc to the rest of the ring.",
     "All refuse to sign: there are more dropouts than the ring's degree was chosen for.",
     naive("u3 has {len(u3)}", also=(ANY_PRICE,), shows="the sum of 4 honest inputs opens, 9 were promised"),
 )
-async def ring_arc(places: Places) -> Seen:
+async def ring_arc_cut_out(places: Places) -> Seen:
     async with on_a_ring(places) as ring:
         await ring.masked((), ring.signers | {ring.drops})
         await ring.opened(ring.members - {ring.drops, ring.victim})

@@ -45,7 +45,7 @@ def with_document(
     If the clients accept it, a round follows.
     """
 
-    @coordinator_script(name, does, must, check, outcome="leaves")
+    @coordinator_script(does, must, check, outcome="leaves", name=name)
     async def run(places: Places) -> Seen:
         async with serving(places) as coordinator:
             coordinator.public = dataclasses.replace(coordinator.public, study_bytes=document(coordinator))
@@ -71,7 +71,7 @@ def less_noise(coordinator: CheatingCoordinator) -> bytes:
     return with_plan(coordinator, local_variance=f"{variance.numerator}/{variance.denominator}")
 
 
-NO_THRESHOLD = Naive("secagg.parameters", without=("is below the threshold",), shows="sum")
+NO_THRESHOLD = Naive.lacking("secagg.parameters", "is below the threshold", shows="sum")
 
 
 def below_the_threshold(coordinator: CheatingCoordinator) -> bytes:
@@ -82,10 +82,10 @@ def below_the_threshold(coordinator: CheatingCoordinator) -> bytes:
 
 
 with_document(
-    "fewer-survivors-than-her-policy",
+    "fewer-survivors-than-policy-allows",
     "Runs a study whose sums may hold six, for participants whose policy requires eight.",
     "They leave before any round.",
-    Naive("client.policy", changed=(("plan.min_survivors, f", "10**6, f"),), shows="sum"),
+    Naive.instead("client.policy", "plan.min_survivors, f", "10**6, f", shows="sum"),
     lambda one: one.public.study_bytes,
     min_survivors=8,
 )
@@ -101,26 +101,25 @@ with_document(
     "less-noise-than-promised",
     "Runs a study whose plan states the same epsilon with a quarter of the noise's variance.",
     "They leave: epsilon is computed again from the noise.",
-    Naive("mechanisms.plan", without=("exceeds the target", "exceeds its budget"), shows="sum"),
+    Naive.lacking("mechanisms.plan", "exceeds the target", "exceeds its budget", shows="sum"),
     less_noise,
 )
 with_document(
     "fewer-colluders-assumed",
     "States in the plan that there are no colluders, so that less noise would be enough.",
     "They leave: A is computed again from the share of adversarial participants.",
-    Naive("wire.study", without=("the plan assumes fewer colluders",), shows="sum"),
+    Naive.lacking("wire.study", "the plan assumes fewer colluders", shows="sum"),
     lambda one: with_plan(one, colluders=0),
 )
 
 
 @coordinator_script(
-    "another-document-later",
     "Replaces the study document, after the first was accepted, by one with smaller sums.",
     "They leave: a study keeps the document that was accepted first.",
-    Naive("client.journal", without=("differs from the one this host accepted first",), shows="goes on"),
+    Naive.lacking("client.journal", "differs from the one this host accepted first", shows="goes on"),
     outcome="leaves",
 )
-async def another_document(places: Places) -> Seen:
+async def another_document_later(places: Places) -> Seen:
     async with serving(places, "strict") as coordinator:
         async with joined(coordinator):
             pass
@@ -159,32 +158,25 @@ def rounds_with(
 ) -> None:
     """Register a script that announces a round with each roster; the verdict is on the last."""
 
-    @with_coordinator(name, does, must, check)
+    @with_coordinator(does, must, check, name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, make in enumerate(rosters, 1):
             attempt = await coordinator.begin(round_, roster=make(coordinator))
         return attempt.verdict(never="advertise_keys")
 
 
-NO_FIT = Naive(
+NO_FIT = Naive.instead(
     "wire.study",
-    changed=(
-        (
-            "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n",
-            "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n    return\n",
-        ),
-    ),
+    "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n",
+    "def check_roster_fits(plan: Plan, roster: Roster) -> None:\n    return\n",
 )
 WHOLE_ROSTER = "the cohort is not the whole roster"
 rounds_with(
     "roster-of-its-own",
     "Shows a roster with an invented participant, signed by a key made by the coordinator.",
     "All refuse.",
-    Naive(
-        "secagg.roster",
-        without=("not signed by this study's authority",),
-        also=(NO_FIT, naive(WHOLE_ROSTER)),
-        shows="goes on",
+    Naive.lacking(
+        "secagg.roster", "not signed by this study's authority", also=(NO_FIT, naive(WHOLE_ROSTER)), shows="goes on"
     ),
     lambda one: roster(one, 2, sybil=True, signer=Ed25519PrivateKey.from_private_bytes(b"s" * 32)),
 )
@@ -200,7 +192,7 @@ rounds_with(
     "roster-that-goes-back",
     "Shows version 3 of the roster, then version 2, which again lists a revoked participant.",
     "All refuse version 2.",
-    Naive("client.journal", without=("but version {rows[0][1]} was seen before",), shows="goes on"),
+    Naive.lacking("client.journal", "but version {rows[0][1]} was seen before", shows="goes on"),
     lambda one: roster(one, 3, without=8),
     lambda one: roster(one, 2),
 )
@@ -208,30 +200,28 @@ rounds_with(
     "two-rosters-of-one-version",
     "Shows another version 1 of the roster than before, also signed by the authority.",
     "All refuse.",
-    Naive("client.journal", without=("of the roster than was seen before",), shows="goes on"),
+    Naive.lacking("client.journal", "of the roster than was seen before", shows="goes on"),
     lambda one: roster(one, 1, without=8),
 )
 
 
 @with_coordinator(
-    "taken-off-the-roster",
     "Announces a round to a participant that the authority has taken off the roster.",
     "It refuses, and the others take part.",
     naive("this participant is not on the roster", "this participant did not win", shows="goes on"),
 )
-async def taken_off(coordinator: CheatingCoordinator) -> Seen:
+async def taken_off_the_roster(coordinator: CheatingCoordinator) -> Seen:
     attempt = await coordinator.begin(roster=roster(coordinator, 2, without=0))
     assert all(attempt.heard(who, "advertise_keys") is not None for who in HONEST - {0})
     return attempt.verdict([0], "advertise_keys")
 
 
 @with_coordinator(
-    "roster-that-is-not-there",
     "Names a roster in a round, and does not serve it.",
     "All refuse that round, and take part in the next.",
     outcome="sum",
 )
-async def no_roster(coordinator: CheatingCoordinator) -> Seen:
+async def roster_that_is_not_there(coordinator: CheatingCoordinator) -> Seen:
     data = roster(coordinator, 2)
     coordinator.document = lambda sha256: (  # type: ignore[method-assign]
         None if sha256 == hashlib.sha256(data).digest() else coordinator.documents.get(sha256)
@@ -256,12 +246,12 @@ def drawn(
 ) -> None:
     """Register a script that begins round 1 of a study with drawn cohorts with this ticket."""
 
-    @with_coordinator(name, does, must, check, study="drawn")
+    @with_coordinator(does, must, check, study="drawn", name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         return (await coordinator.begin(ticket=ticket(coordinator))).verdict(never="advertise_keys")
 
 
-NOT_THE_DRAW = Naive("secagg.context", without=("is not the one that the authority drew",))
+NOT_THE_DRAW = Naive.lacking("secagg.context", "is not the one that the authority drew")
 drawn(
     "no-draw",
     "Begins a round of a study with drawn cohorts, and shows no draw: the coordinator would choose the cohort.",
@@ -292,14 +282,13 @@ drawn(
 
 
 @with_coordinator(
-    "invited-without-having-won",
     "Announces a round to participants that did not win its lottery.",
     "They refuse; the winners' sum opens.",
     naive("this participant did not win the round's lottery", shows="goes on"),
     outcome="sum of the others",
     study="drawn",
 )
-async def not_won(coordinator: CheatingCoordinator) -> Seen:
+async def invited_without_having_won(coordinator: CheatingCoordinator) -> Seen:
     attempt = await coordinator.begin(ticket=draws_of(coordinator).ticket(1))
     seen = attempt.verdict(coordinator.honest - attempt.config.invited, "advertise_keys")
     cohort = await attempt.run(attempt.cohort(attempt.config.invited))
@@ -309,14 +298,13 @@ async def not_won(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
-    "colluders-who-have-not-won",
     "Puts colluders that did not win the lottery into the cohort of a winner, in the place of absent winners.",
     "The winner refuses: every member of u1 must have won.",
     naive("u1 names a participant that is not on the roster", shows="goes on"),
     study="drawn",
     colluders=5,
 )
-async def among_losers(coordinator: CheatingCoordinator) -> Seen:
+async def colluders_who_have_not_won(coordinator: CheatingCoordinator) -> Seen:
     draws, plan = draws_of(coordinator), coordinator.public.document.plan
     # The first round that some colluder has lost.
     round_ = next(
@@ -341,7 +329,7 @@ async def among_losers(coordinator: CheatingCoordinator) -> Seen:
 def with_model(name: str, does: str, must: str, check: Naive, data: bytes, named: bytes) -> None:
     """Register a script of a round whose model has the digest of `named` and is served as `data`."""
 
-    @with_coordinator(name, does, must, check)
+    @with_coordinator(does, must, check, name=name)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         digest = coordinator.add(named)
         coordinator.documents[digest] = data
@@ -355,7 +343,7 @@ with_model(
     "model-with-other-bytes",
     "Serves another model than the one whose digest the round names.",
     "All refuse before anything is charged.",
-    Naive("client.connection", without=("a document doesn't have the digest that was announced",), shows="goes on"),
+    Naive.lacking("client.connection", "a document doesn't have the digest that was announced", shows="goes on"),
     data=bytes(44) + b"\x00\x00\x80\x3f",
     named=bytes(48),
 )
@@ -366,7 +354,7 @@ with_model(
     Naive(
         "client.connection",
         changed=(('raise DocumentMismatch(f"a document is longer than {largest} bytes")', "pass"),),
-        also=(Naive("wire.round_model", changed=(("if len(data) != model_bytes(dim, rule):", "if False:"),)),),
+        also=(Naive.instead("wire.round_model", "if len(data) != model_bytes(dim, rule):", "if False:"),),
         shows="goes on",
     ),
     data=bytes(4800),
@@ -375,12 +363,11 @@ with_model(
 
 
 @in_attempt(
-    "model-that-policy-does-not-list",
     "Begins a round from a model that the participants' policy does not list.",
     "They refuse by their policy.",
-    Naive("client.policy", without=("which {key} doesn't hold",), shows="goes on"),
+    Naive.lacking("client.policy", "which {key} doesn't hold", shows="goes on"),
     outcome="refused by policy",
     policy={"model_digests": ("ab" * 32,)},
 )
-async def unlisted_model(attempt: Attempt) -> Seen:
+async def model_that_policy_does_not_list(attempt: Attempt) -> Seen:
     return attempt.verdict(never="advertise_keys")

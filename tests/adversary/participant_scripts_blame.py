@@ -89,22 +89,16 @@ def says_nothing(*_: Any) -> None:
 AS_IT_SHOULD = Cheat(sends(UNMASK, lambda _, honest: honest))
 
 
-GIVES_UP = Off(
-    OPENING,
-    changed=(("            if not wrong:\n                raise\n", "            raise\n"),),
-    shows="budget reached",
+GIVES_UP = Off.instead(
+    OPENING, "            if not wrong:\n                raise\n", "            raise\n", shows="budget reached"
 )
-HURRIES = Off(
-    ROUNDS,
-    changed=(("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),),
-    shows="budget reached",
+HURRIES = Off.instead(
+    ROUNDS, "if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:", shows="budget reached"
 )
-NOBODY_SET_ASIDE = Off("server.exclusions", changed=(("sorted(aside)", "()"),), shows=BUDGET_REACHED)
-NOBODY_COUNTS = Off(
-    "server.exclusions", changed=(("membership.in_too_many_conflicts(found) | ", ""),), shows="is not named"
-)
+NOBODY_SET_ASIDE = Off.instead("server.exclusions", "sorted(aside)", "()", shows=BUDGET_REACHED)
+NOBODY_COUNTS = Off.instead("server.exclusions", "membership.in_too_many_conflicts(found) | ", "", shows="is not named")
 OTHER_SEED = Blame(0, UNMASK, "rebuild another self-mask seed", excluded=True)
-WRONG_SEED = Off(OPENING, without=("another self-mask seed than it committed to",), shows="opens a wrong sum")
+WRONG_SEED = Off.lacking(OPENING, "another self-mask seed than it committed to", shows="opens a wrong sum")
 blame_script(
     "commitment-to-another-seed",
     "commits to another self-mask seed than the one it deals shares of",
@@ -129,7 +123,7 @@ blame_script(
     SECOND_TIME,
     ABORT_THEN_SUM,
     deals(another(MASK_KEY), masked_input=leaves),
-    Off(OPENING, without=("another mask key than it advertised",), shows="opens a wrong sum"),
+    Off.lacking(OPENING, "another mask key than it advertised", shows="opens a wrong sum"),
     blames=[Blame(0, UNMASK, "rebuild another mask key", excluded=True)],
 )
 blame_script(
@@ -167,7 +161,7 @@ blame_script(
     ENOUGH + ", its reply is ignored, and the cheat is named and excluded",
     SUM_OF_ALL,
     deals(outside_for_itself),
-    Off(OPENING, without=("has a symbol outside the field",), shows="crash"),
+    Off.lacking(OPENING, "has a symbol outside the field", shows="crash"),
     blames=[Blame(0, UNMASK, "outside the field", excluded=True)],
 )
 blame_script(
@@ -176,11 +170,7 @@ blame_script(
     SECOND_TIME,
     ABORT_THEN_SUM,
     {0: Cheat(seals_rubbish(0, 1, 2, 3))},
-    Off(
-        OPENING,
-        changed=(("_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 99"),),
-        shows="is not named",
-    ),
+    Off.instead(OPENING, "_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 99", shows="is not named"),
     blames=[Blame(0, UNMASK, "fails its check", excluded=True)],
 )
 blame_script(
@@ -244,11 +234,7 @@ blame_script(
     SUM_OF_ALL,
     {0: accuses_by_round(ONE_EACH), 1: accuses_by_round(ONE_EACH)},
     NOBODY_COUNTS,
-    Off(
-        "server.membership",
-        changed=(("> most", ">= most"),),
-        shows="participant 3 is excluded",
-    ),
+    Off.instead("server.membership", "> most", ">= most", shows="participant 3 is excluded"),
     blames=[Blame(who, UNMASK, CONFLICTS, round=3, excluded=True) for who in (0, 1)],
     rounds=4,
 )
@@ -266,10 +252,8 @@ blame_script(
     "next one is the exact sum of the others",
     ABORT_THEN_SUM,
     {0: accuses(3, attempts=1), 1: accuses(3, attempts=1)},
-    Off(
-        OPENING,
-        changed=(("_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 0"),),
-        shows="participant 3 is excluded",
+    Off.instead(
+        OPENING, "_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 0", shows="participant 3 is excluded"
     ),
     participants=5,
     set_aside=frozenset({3}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from secagg.commitments import MerkleTree, pair_node
@@ -60,21 +61,28 @@ def flipped(data: bytes, bit: int = 0) -> bytes:
 
 
 def one_cheat(
+    kind: str,
     name: str,
     does: str,
-    kind: str,
     change: Change,
-    reason: str,
     *check: Naive,
+    reason: str = "",
     must: str = "",
     excluded: bool = True,
     more: Mapping[str, Twist] | None = None,
 ) -> None:
-    """Register a script in which participant 0 cheats once and is named in that phase for that reason."""
+    """Register a script in which participant 0 cheats once and is named in that phase.
+
+    Args:
+        reason: a piece of the reason that is given; by default what the first naive side lacks.
+    """
     outcome = SUM_OF_ALL if KINDS.index(kind) > KINDS.index(INPUT) else SUM_OF_OTHERS
     cheat = Cheat({**sends(kind, change), **(more or {})})
-    blames = [Blame(0, kind, reason, excluded=excluded)]
+    blames = [Blame(0, kind, reason or check[0].without[0], excluded=excluded)]
     study_script(name, does, must or MUST.get(kind, NAMED), outcome, {0: cheat}, *check, blames=blames)
+
+
+advertises, deals, offers, signs, answers = (partial(one_cheat, kind) for kind in KINDS)
 
 
 # ---------------------------------------------------------------- AdvertiseKeys
@@ -89,50 +97,36 @@ def resigned(cheater: Cheater, honest: pb.Advertisement, mask_key: bytes, channe
     return message
 
 
-one_cheat(
+advertises(
     "keys-without-signature",
     "advertises keys that its identity has not signed",
-    ADVERTISE,
     lambda _, honest: altered(honest, signature=bytes(64)),
-    "not signed",
-    Off(CORE, without=("the keys are not signed by",), shows="an honest participant refused"),
+    Off.lacking(CORE, "the keys are not signed by", shows="an honest participant refused"),
 )
-one_cheat(
+advertises(
     "mask-key-of-low-order",
     "advertises a mask key with which every agreement is zero",
-    ADVERTISE,
     lambda me, honest: resigned(me, honest, LOW_ORDER[2], honest.channel_key),
-    "low order",
-    Off(CORE, without=("a public key is of low order",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key is of low order", shows="an honest participant refused"),
 )
-one_cheat(
+advertises(
     "channel-key-of-low-order",
     "advertises a channel key with which every agreement is zero",
-    ADVERTISE,
     lambda me, honest: resigned(me, honest, honest.mask_key, LOW_ORDER[5]),
-    "low order",
-    Off(CORE, without=("a public key is of low order",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key is of low order", shows="an honest participant refused"),
 )
-one_cheat(
+advertises(
     "one-key-for-two-purposes",
     "advertises one key as mask key and as channel key",
-    ADVERTISE,
     lambda me, honest: resigned(me, honest, honest.mask_key, honest.mask_key),
-    "advertised before",
-    Off(CORE, without=("a public key was advertised before",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key was advertised before", shows="an honest participant refused"),
 )
-one_cheat(
+advertises(
     "short-key",
     "advertises a key of one byte",
-    ADVERTISE,
     lambda _, honest: altered(honest, mask_key=b"k"),
-    "32 bytes",
-    Off(
-        CODEC,
-        without=("bytes, not",),
-        also=(Off(CORE, without=("a public key is not 32 bytes long",)),),
-        shows="low order",
-    ),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not 32 bytes long"),), shows="low order"),
+    reason="32 bytes",
 )
 
 
@@ -150,7 +144,7 @@ study_script(
     NAMED,
     SUM_OF_OTHERS,
     {0: Cheat(), 1: Cheat(sends(ADVERTISE, key_of_a_partner))},
-    Off(CORE, without=("a public key was advertised before",), shows="an honest participant refused"),
+    Off.lacking(CORE, "a public key was advertised before", shows="an honest participant refused"),
     blames=[Blame(1, ADVERTISE, "advertised before", excluded=True)],
     participants=7,
 )
@@ -164,18 +158,14 @@ def second_time(
     def twice(cheater: Cheater, honest: Any) -> list[pb.ParticipantMessage]:
         return [cheater.wrap(**{kind: honest})] * 2
 
-    one_cheat(name, does, kind, twice, reason, check, must=must, excluded=False)
+    one_cheat(kind, name, does, twice, check, reason=reason, must=must, excluded=False)
 
 
 second_time(
     "advertises-twice",
     "advertises its keys a second time",
     ADVERTISE,
-    Off(
-        CORE,
-        changed=(("known and sender not in self._advertisements", "known"),),
-        shows="participant 0 is excluded",
-    ),
+    Off.instead(CORE, "known and sender not in self._advertisements", "known", shows="participant 0 is excluded"),
 )
 
 
@@ -196,77 +186,56 @@ def dealing(cheater: Cheater, honest: pb.SealedShares, **changes: Any) -> pb.Sea
     return message
 
 
-one_cheat(
+deals(
     "shares-without-signature",
     "deals shares whose commitments its identity has not signed",
-    SHARE,
     lambda _, honest: altered(honest, leaves=[*honest.leaves[:-1], flipped(honest.leaves[-1])]),
-    "not signed",
-    Off(CORE, without=("the commitments are not signed by",), shows="an honest participant refused"),
+    Off.lacking(CORE, "the commitments are not signed by", shows="an honest participant refused"),
 )
-one_cheat(
+deals(
     "shares-for-too-few",
     "seals shares for all of its neighbours but one",
-    SHARE,
     lambda _, honest: altered(honest, ciphertexts=list(honest.ciphertexts)[1:]),
-    "exactly the neighbours",
-    Off(CORE, without=("shares must go to exactly the neighbours",), shows="crash"),
+    Off.lacking(CORE, "shares must go to exactly the neighbours", shows="crash"),
 )
-one_cheat(
+deals(
     "shares-for-strangers",
     "seals a share for one more holder than there are neighbours",
-    SHARE,
     lambda _, honest: altered(honest, ciphertexts=[*honest.ciphertexts, bytes(112)]),
-    "exactly the neighbours",
-    Off(CORE, without=("shares must go to exactly the neighbours",), shows="crash"),
+    Off.lacking(CORE, "shares must go to exactly the neighbours", shows="crash"),
 )
-one_cheat(
+deals(
     "commitments-for-too-few",
     "commits to shares of all holders but one, and signs that",
-    SHARE,
     lambda me, honest: dealing(me, honest, leaves=list(honest.leaves)[:-2]),
-    "two commitments",
-    Off(CORE, without=("there must be two commitments",), shows="crash"),
+    Off.lacking(CORE, "there must be two commitments", shows="crash"),
 )
-one_cheat(
+deals(
     "short-sealed-share",
     "seals a share that is a byte short",
-    SHARE,
     lambda _, honest: altered(honest, ciphertexts=[honest.ciphertexts[0][:-1], *honest.ciphertexts[1:]]),
-    "112 bytes",
-    Off(
-        CODEC,
-        without=("bytes, not",),
-        also=(Off(CORE, without=("a sealed share is not",)),),
-        shows="is not named",
-    ),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a sealed share is not"),), shows="is not named"),
+    reason="112 bytes",
 )
-one_cheat(
+deals(
     "short-commitment",
     "commits to a share with a hash that is a byte short",
-    SHARE,
     lambda _, honest: altered(honest, leaves=[honest.leaves[0][:-1], *honest.leaves[1:]]),
-    "32 bytes",
-    Off(CODEC, without=("bytes, not",), also=(Off(CORE, without=("there must be two commitments",)),), shows="crash"),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "there must be two commitments"),), shows="crash"),
+    reason="32 bytes",
 )
-one_cheat(
+deals(
     "short-seed-commitment",
     "signs a commitment to its seed that is a byte short",
-    SHARE,
     lambda me, honest: dealing(me, honest, seed_commitment=honest.seed_commitment[:-1]),
-    "32 bytes",
-    Off(
-        CODEC,
-        without=("bytes, not",),
-        also=(Off(CORE, without=("the seed commitment is not",)),),
-        shows="crash",
-    ),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "the seed commitment is not"),), shows="crash"),
+    reason="32 bytes",
 )
 second_time(
     "deals-twice",
     "deals a second time",
     SHARE,
-    Off(CORE, changed=(("known and sender not in self._dealings", "known"),), shows="is not named"),
+    Off.instead(CORE, "known and sender not in self._dealings", "known", shows="is not named"),
 )
 
 
@@ -282,35 +251,30 @@ def offer(cheater: Cheater, sha256: bytes) -> pb.MaskedInputOffer:
     return pb.MaskedInputOffer(sha256=sha256, signature=cheater.identity.sign(statement))
 
 
-one_cheat(
+offers(
     "offer-without-signature",
     "offers a vector that its identity has not signed",
-    INPUT,
     lambda _, honest: altered(honest, signature=bytes(64)),
-    "not signed",
-    Off(CORE, without=("the upload is not signed by",), shows="is not named"),
+    Off.lacking(CORE, "the upload is not signed by", shows="is not named"),
 )
-one_cheat(
+offers(
     "offer-masked-in-another-u2",
     "signs its upload as masked in a set that it was not sent",
-    INPUT,
     lambda me, _: _offer_in_another_u2(me),
-    "not signed",
-    Off(CORE, without=("the upload is not signed by",), shows="is not named"),
+    Off.lacking(CORE, "the upload is not signed by", shows="is not named"),
 )
-one_cheat(
+offers(
     "offer-of-a-short-digest",
     "offers a vector by a digest of one byte",
-    INPUT,
     lambda me, _: offer(me, b"d"),
-    "32 bytes",
-    Off("server.attempt.steps", without=("the offer's sha256 must have",), shows="is not named"),
+    Off.lacking("server.attempt.steps", "the offer's sha256 must have", shows="is not named"),
+    reason="32 bytes",
 )
 second_time(
     "offers-twice",
     "offers its vector a second time",
     INPUT,
-    Off("server.attempt.uploads", without=("offered before",), shows="is not named"),
+    Off.lacking("server.attempt.uploads", "offered before", shows="is not named"),
     reason="offered before",
 )
 
@@ -333,22 +297,18 @@ def signs_other_sets(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
     return pb.ConsistencySignature(signature=cheater.identity.sign(statement))
 
 
-COVERS = Off(SETS, without=("doesn't cover these sets",), shows="an honest participant refused")
+COVERS = Off.lacking(SETS, "doesn't cover these sets", shows="an honest participant refused")
 TWICE = (("known and sender not in signed.signatures", "known"),)  # also when others are already asked for shares
-one_cheat(
+signs(
     "signs-other-sets",
     "signs survivors other than those it was sent",
-    CHECK,
     signs_other_sets,
-    "doesn't cover",
     COVERS,
 )
-one_cheat(
+signs(
     "sets-without-signature",
     "sends zeros for its signature over the survivors",
-    CHECK,
     lambda _, honest: altered(honest, signature=bytes(64)),
-    "doesn't cover",
     COVERS,
 )
 second_time(
@@ -399,83 +359,69 @@ def keeps_its_shares(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
     return honest
 
 
-WRONG_KIND = Off(OPENING, without=("the wrong kind of share",), shows="is not named")
-SHORT = Off(CODEC, without=("bytes, not",), also=(Off(OPENING, without=("has another length",)),), shows="crash")
-one_cheat(
+WRONG_KIND = Off.lacking(OPENING, "the wrong kind of share", shows="is not named")
+SHORT = Off.lacking(CODEC, "bytes, not", also=(Off.lacking(OPENING, "has another length"),), shows="crash")
+answers(
     "false-share",
     "reveals a share that is not the one it was dealt",
-    UNMASK,
     revealed("share", lambda share: flipped(share, 3)),
-    "doesn't match the commitment",
-    Off(OPENING, without=("doesn't match the commitment",), shows="participant 3 is excluded"),
+    Off.lacking(OPENING, "doesn't match the commitment", shows="participant 3 is excluded"),
 )
-one_cheat(
+answers(
     "share-outside-the-field",
     "reveals a share that is no share at all",
-    UNMASK,
     revealed("share", lambda _: b"\xff" * 32),
-    "doesn't match the commitment",
+    reason="doesn't match the commitment",
 )
-one_cheat(
+answers(
     "share-called-another-kind",
     "reveals a share of a seed and calls it one of a mask key",
-    UNMASK,
     entry(as_the_other_kind),
-    "wrong kind",
     WRONG_KIND,
 )
-one_cheat(
+answers(
     "share-of-the-other-secret",
     "reveals the mask key's share of a participant in the sum, which would help to open both its secrets",
-    UNMASK,
     other_share,
-    "wrong kind",
     WRONG_KIND,
     more=sends(CHECK, keeps_its_shares),
 )
-one_cheat(
+answers(
     "short-share",
     "reveals a share that is two bytes short",
-    UNMASK,
     revealed("share", lambda share: share[:-2]),
-    "32 bytes",
     SHORT,
+    reason="32 bytes",
 )
-one_cheat(
+answers(
     "short-salt",
     "reveals a share with a salt that is a byte short",
-    UNMASK,
     revealed("salt", lambda salt: salt[:-1]),
-    "16 bytes",
     SHORT,
+    reason="16 bytes",
 )
-one_cheat(
+answers(
     "empty-entries",
     "answers with entries that say nothing",
-    UNMASK,
     lambda _, honest: pb.UnmaskingReply(shares=[pb.PeerShare()] * len(honest.shares)),
-    "entry of the reply is empty",
+    reason="entry of the reply is empty",
 )
-one_cheat(
+answers(
     "too-few-shares",
     "leaves out an entry of its reply, so that every later one would count for another dealer",
-    UNMASK,
     lambda _, honest: altered(honest, shares=list(honest.shares)[1:]),
-    "one entry for each",
-    Off(OPENING, without=("there must be one entry for each",), shows="is not named"),
+    Off.lacking(OPENING, "there must be one entry for each", shows="is not named"),
 )
-one_cheat(
+answers(
     "shares-of-strangers",
     "reveals shares of a participant that dealt nothing",
-    UNMASK,
     lambda _, honest: altered(honest, shares=[*honest.shares, honest.shares[-1]]),
-    "one entry for each",
-    Off(OPENING, without=("there must be one entry for each",), shows="crash"),
+    Off.lacking(OPENING, "there must be one entry for each", shows="crash"),
 )
 second_time(
     "answers-twice",
     "sends its shares a second time",
     UNMASK,
-    Off(OPENING, changed=(("known and sender not in self._u5", "known"),), shows="is not named"),
+    Off.instead(OPENING, "known and sender not in self._u5", "known", shows="is not named"),
     must="the round ends in the exact sum, and the second answer is ignored",
 )

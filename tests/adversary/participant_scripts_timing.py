@@ -53,7 +53,7 @@ def in_each_phase(
     cheat = Cheat({kind: twist(kind, round_) for round_, kind in phases}, rounds=frozenset(range(1, 6)))
     study_script(
         name,
-        f"{does}",
+        does,
         must,
         SUM_OF_OTHERS,
         {0: cheat},
@@ -86,7 +86,7 @@ def by_other_culprits(
         blames.append(Blame(who, kind, reason, round=who + first, excluded=True))
     study_script(
         name,
-        f"{does}",
+        does,
         NAMED,
         SUM_OF_OTHERS,
         dict(sorted(cheats.items())),
@@ -130,10 +130,8 @@ in_each_phase(
     "says nothing when it is its turn",
     silence,
     DEADLINE,
-    Off(
-        ATTEMPT,
-        changed=(('await self._leave(step, who, "did not answer before the deadline")', "pass"),),
-        shows="is not named",
+    Off.instead(
+        ATTEMPT, 'await self._leave(step, who, "did not answer before the deadline")', "pass", shows="is not named"
     ),
     but=frozenset({CHECK, UNMASK}),
     silent=True,
@@ -240,7 +238,7 @@ study_script(
     "they are not kept for later: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: everything_at_once})},
-    Off(ATTEMPT, changed=(("            if name != step.name:\n", "            if name is None:\n"),)),
+    Off.instead(ATTEMPT, "            if name != step.name:\n", "            if name is None:\n"),
 )
 study_script(
     "empty-phase-message",
@@ -248,7 +246,7 @@ study_script(
     NAMED,
     SUM_OF_OTHERS,
     {0: Cheat({ADVERTISE: lambda cheater, _: [cheater.wrap()]})},
-    Off(ATTEMPT, without=("an empty phase message",), shows="hang"),
+    Off.lacking(ATTEMPT, "an empty phase message", shows="hang"),
     blames=[Blame(0, ADVERTISE, "an empty phase message", excluded=True)],
 )
 
@@ -269,7 +267,7 @@ study_script(
     "no more than one answer waits for it: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: heartbeats}, options=NARROW)},
-    Off("server.service", changed=(("if session.outbox.empty():", "if True:"),), shows="answers wait"),
+    Off.instead("server.service", "if session.outbox.empty():", "if True:", shows="answers wait"),
 )
 
 
@@ -320,7 +318,7 @@ in_each_phase(
     "sends what is due followed by 100 kB",
     cut_off_by(lambda *due: serialized(*due) + bytes(100_000)),
     "larger than all of an attempt",
-    Off("server.service", without=("a message is larger than all of an attempt",)),
+    Off.lacking("server.service", "a message is larger than all of an attempt"),
     must=UNREAD,
 )
 in_each_phase(
@@ -328,7 +326,7 @@ in_each_phase(
     "sends two thousand messages of an attempt that doesn't run",
     strays,
     "more messages than the attempts under way have",
-    Off("server.sessions", without=("more messages than the attempts under way have",)),
+    Off.lacking("server.sessions", "more messages than the attempts under way have"),
     must=UNREAD,
 )
 in_each_phase(
@@ -384,7 +382,7 @@ by_other_culprits(
     first=2,
 )
 by_other_culprits(
-    "messages-of-somebody-else",
+    "messages-of-another-participant",
     "sends the message of another participant in its own name",
     {
         ADVERTISE: of_a_partner(ADVERTISE, ""),
@@ -412,15 +410,10 @@ study_script(
     "none is read: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: old_numbers}, rounds=frozenset({2}))},
-    Off(
+    Off.instead(
         "server.study",
-        changed=(
-            (
-                "if attempt is not None and (message.round, message.attempt) == _number(attempt):\n"
-                "            attempt.deliver",
-                "if attempt is not None:\n            attempt.deliver",
-            ),
-        ),
+        "if attempt is not None and (message.round, message.attempt) == _number(attempt):\n            attempt.deliver",
+        "if attempt is not None:\n            attempt.deliver",
         shows="participant 0 is excluded",
     ),
 )
@@ -445,7 +438,7 @@ study_script(
     "the first one is over and it is left out of the attempt; the round ends in the exact sum of the others",
     SUM_OF_OTHERS,
     {0: Cheat(sends(SHARE, second_session))},
-    Off("server.sessions", changed=(("if old is not None:", "if False:"),)),
+    Off.instead("server.sessions", "if old is not None:", "if False:"),
     blames=[Blame(0, SHARE, "replaced by a newer connection")],
 )
 
@@ -488,17 +481,15 @@ in_the_name_of_another(
     "session-in-the-name-of-another",
     "opens a session in the name of an honest participant, whose key it doesn't have",
     "proof of identity",
-    Off("server.sessions", without=("the proof of identity doesn't verify",), shows="participant 3 is dropped"),
+    Off.lacking("server.sessions", "the proof of identity doesn't verify", shows="participant 3 is dropped"),
     key=False,
 )
 in_the_name_of_another(
     "stolen-identity-key",
     "opens a session with the stolen identity key of a participant on another host, and its own certificate",
     "certificate",
-    Off(
-        "server.peer_certificate",
-        without=("the certificate is that of another identity",),
-        shows="participant 3 is dropped",
+    Off.lacking(
+        "server.peer_certificate", "the certificate is that of another identity", shows="participant 3 is dropped"
     ),
     key=True,
     study={"hosts": 5},

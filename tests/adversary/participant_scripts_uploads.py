@@ -31,7 +31,6 @@ def one_upload(
     reason: str,
     *check: Naive,
     must: str = NAMED,
-    excluded: bool = True,
     told: str = "",
     most_read: int = LARGEST_FRAME,
     **options: Any,
@@ -49,7 +48,7 @@ def one_upload(
         lost = error is not None and error.code() is grpc.StatusCode.INTERNAL
         return "" if told in answer or lost else "the upload gets another answer"
 
-    blames = [Blame(0, INPUT, reason, excluded=excluded)]
+    blames = [Blame(0, INPUT, reason, excluded=must == NAMED)]
     cheats = {0: Cheat(uploader=uploader)}
     study_script(
         name,
@@ -94,10 +93,11 @@ one_upload(
     "uploads a byte more than a vector has",
     sending(lambda packed: frames(packed + b"\0")),
     "longer than",
-    Off(
+    Off.lacking(
         UPLOADS,
-        without=("the vector is longer than", "len(staged) != self.size"),
-        also=(Off(CORE, without=("the upload has",)),),
+        "the vector is longer than",
+        "len(staged) != self.size",
+        also=(Off.lacking(CORE, "the upload has"),),
         shows="is not named",
     ),
     told="longer than",
@@ -107,9 +107,8 @@ one_upload(
     "uploads a byte less than a vector has",
     sending(lambda packed: frames(packed[:-1])),
     "has 15 bytes",
-    Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
+    Off.lacking(UPLOADS, "len(staged) != self.size", shows="gets another answer"),
     must=LEFT_OUT,
-    excluded=False,
     told="15 bytes",
 )
 one_upload(
@@ -117,9 +116,8 @@ one_upload(
     "ends its upload before it has begun",
     sending(lambda _: frames(b"")),
     "has 0 bytes",
-    Off(UPLOADS, without=("len(staged) != self.size",), shows="gets another answer"),
+    Off.lacking(UPLOADS, "len(staged) != self.size", shows="gets another answer"),
     must=LEFT_OUT,
-    excluded=False,
     told="0 bytes",
 )
 one_upload(
@@ -127,7 +125,7 @@ one_upload(
     "uploads without an end",
     sending(endless),
     "longer than",
-    Off(UPLOADS, without=("the vector is longer than",), shows="more of an upload is read"),
+    Off.lacking(UPLOADS, "the vector is longer than", shows="more of an upload is read"),
     most_read=2 * LARGEST_FRAME,
 )
 one_upload(
@@ -135,7 +133,7 @@ one_upload(
     "uploads another vector than the one it signed",
     sending(lambda packed: frames(flipped(packed))),
     "digest that was signed",
-    Off(CORE, without=("doesn't have the digest that was signed",), shows="opens a wrong sum"),
+    Off.lacking(CORE, "doesn't have the digest that was signed", shows="opens a wrong sum"),
     told="not taken",
 )
 one_upload(
@@ -143,7 +141,7 @@ one_upload(
     "uploads bytes that are not framed",
     sending(lambda packed: [packed]),
     "not a chunk",
-    Off("wire.transport", without=("not a chunk",), shows="is not named"),
+    Off.lacking("wire.transport", "not a chunk", shows="is not named"),
     told="chunk",
 )
 one_upload(
@@ -162,12 +160,7 @@ study_script(
     LEFT_OUT,
     SUM_OF_OTHERS,
     {0: signed_and_uploaded(lambda packed: packed[:-1])},
-    Off(
-        UPLOADS,
-        without=("len(staged) != self.size",),
-        also=(Off(CORE, without=("the upload has",)),),
-        shows="is not named",
-    ),
+    Off.lacking(UPLOADS, "len(staged) != self.size", also=(Off.lacking(CORE, "the upload has"),), shows="is not named"),
     blames=[Blame(0, INPUT, "has 15 bytes")],
 )
 
@@ -188,7 +181,7 @@ study_script(
     NAMED,
     SUM_OF_OTHERS,
     {0: signed_and_uploaded(padded)},
-    Off("secagg.packing", without=("unused bits at the end",), shows="is not named"),
+    Off.lacking("secagg.packing", "unused bits at the end", shows="is not named"),
     blames=[Blame(0, INPUT, "unused bits", excluded=True)],
     study={"task_options": {"dim": 4}, "bits": 15},
 )
@@ -229,10 +222,8 @@ async def close_channel(cheater: Cheater) -> None:
 
 
 # gRPC can report a broken connection as a stream that its sender has ended.
-EXCLUDES = Off(
-    UPLOADS,
-    changed=(('raise BrokenUpload(f"the vector has', 'raise MalformedUpload(f"the vector has'),),
-    shows="is excluded",
+EXCLUDES = Off.instead(
+    UPLOADS, 'raise BrokenUpload(f"the vector has', 'raise MalformedUpload(f"the vector has', shows="is excluded"
 )
 
 one_upload(
@@ -242,7 +233,6 @@ one_upload(
     "upload failed",
     EXCLUDES,
     must=LEFT_OUT,
-    excluded=False,
 )
 one_upload(
     "connection-that-breaks-in-an-upload",
@@ -250,7 +240,6 @@ one_upload(
     broken_off(close_channel),
     "",
     must=LEFT_OUT,
-    excluded=False,
 )
 one_upload(
     "upload-broken-off-and-back",
@@ -258,7 +247,6 @@ one_upload(
     broken_off(lambda cheater: cheater.leave(returns=True)),
     "",
     must="its upload is ignored; the round ends in the exact sum of the others, and the next one is with it",
-    excluded=False,
 )
 one_upload(
     "upload-that-stalls",
@@ -266,7 +254,6 @@ one_upload(
     sending(half),
     "nothing arrived",
     must=LEFT_OUT,
-    excluded=False,
     stall_s=STALL_S,
     told="nothing arrived",
 )
@@ -275,9 +262,8 @@ one_upload(
     "uploads a byte every now and then, and keeps its place without limit",
     sending(crawl),
     "at less than 16 KiB a second",
-    Off(UPLOADS, changed=(("(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),)),
+    Off.instead(UPLOADS, "(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),
     must=LEFT_OUT,
-    excluded=False,
     stall_s=STALL_S,
 )
 one_upload(
@@ -286,7 +272,6 @@ one_upload(
     lambda cheater, packed: asyncio.sleep(0),
     "nothing arrived",
     must="its turn passes on: the round ends in the exact sum of the others, and it is left out of this attempt only",
-    excluded=False,
     stall_s=STALL_S,
     coordinator_table={"upload_credits": 1},
 )
@@ -389,16 +374,15 @@ in_addition(
     "uploads a vector that it has not offered",
     "the upload is refused unread; offered and sent in its turn the same vector counts once",
     Cheat(sends(INPUT, too_early)),
-    Off(UPLOADS, changed=((EXPECTED, "offer is not None and"),)),
+    Off.instead(UPLOADS, EXPECTED, "offer is not None and"),
 )
 in_addition(
-    "token-of-somebody-else",
+    "token-of-another-participant",
     "uploads with tokens that it guesses",
     "each is refused; the round ends in the exact sum, and no other participant is affected",
     Cheat(uploader=with_wrong_tokens),
-    Off(
-        "server.sessions",
-        changed=(("return self._by_token.get(token)", "return next(iter(self._by_token.values()), None)"),),
+    Off.instead(
+        "server.sessions", "return self._by_token.get(token)", "return next(iter(self._by_token.values()), None)"
     ),
     refusals=4,
     reason="no open session has this token",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 from tests.support import naive_variants
 
@@ -60,6 +60,16 @@ class Naive:
     changed: tuple[tuple[str, str], ...] = ()
     also: tuple[Naive, ...] = ()
     shows: str = ""
+
+    @classmethod
+    def lacking(cls, module: str, *fragments: str, also: tuple[Naive, ...] = (), shows: str = "") -> Self:
+        """Make a side that lacks these checks of a module."""
+        return cls(module, without=fragments, also=also, shows=shows)
+
+    @classmethod
+    def instead(cls, module: str, old: str, new: str, *, also: tuple[Naive, ...] = (), shows: str = "") -> Self:
+        """Make a side that runs one piece of a module's source in place of another."""
+        return cls(module, changed=((old, new),), also=also, shows=shows)
 
     def load(self) -> ModuleType:
         """Return the module as this side runs it."""

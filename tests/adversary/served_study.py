@@ -9,34 +9,32 @@ from typing import Any
 
 import grpc
 
-import server.study_file
 from learning.make_task import make_task
 from learning.parameters import flatten
 from secagg.roster import Roster, verify_roster
 from server.coordinator import open_study, server_credentials
+from server.study_file import load
+from tests.support.study_in_process import with_tables
 from wire.round_model import write_model
 from wire.study import StudyDocument
 
 SYNTHETIC = {"task": "synthetic", "task_options": {"dim": 12}, "epsilon": 8.0, "delta": 1e-3, "rounds": 12}
+
+
+def study_of(participants: int, quorum: int, **others: Any) -> dict[str, Any]:
+    return {"participants": participants, "min_survivors": quorum, "quorum": quorum, **SYNTHETIC, **others}
+
+
 STUDIES: dict[str, dict[str, Any]] = {
     # With nine, of which two collude, the threshold is 6: the smallest cohort with room for every attack.
-    "nine": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC},
-    "strict": {"participants": 9, "min_survivors": 8, "quorum": 8, **SYNTHETIC},
-    "three": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "rounds": 3},
-    "weaker": {"participants": 9, "min_survivors": 6, "quorum": 6, **SYNTHETIC, "name": "strict"},
+    "nine": study_of(9, 6),
+    "strict": study_of(9, 8),
+    "three": study_of(9, 6, rounds=3),
+    "weaker": study_of(9, 6, name="strict"),
     # The ring of tests/support/small_rings.py: 14, of which 4 collude; "looser" allows more dropouts than its degree.
-    "ring": {"participants": 14, "adversarial": 0.3, "min_survivors": 13, "quorum": 13, **SYNTHETIC},
-    "looser": {"participants": 14, "adversarial": 0.3, "min_survivors": 10, "quorum": 10, **SYNTHETIC},
-    "drawn": {
-        "participants": 14,
-        "sampling": "lottery",
-        "cohort": 9,
-        "population": 14,
-        "min_survivors": 8,
-        "quorum": 8,
-        **SYNTHETIC,
-        "rounds": 3,
-    },
+    "ring": study_of(14, 13, adversarial=0.3),
+    "looser": study_of(14, 10, adversarial=0.3),
+    "drawn": study_of(14, 8, sampling="lottery", cohort=9, population=14, rounds=3),
 }
 
 
@@ -63,11 +61,8 @@ _public: dict[Path, Public] = {}
 def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
     """Read, once, what an honest coordinator would serve from this folder."""
     if folder not in _public:
-        configuration = server.study_file.load(folder)
-        overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}
-        configuration = configuration.model_copy(
-            update={name: getattr(configuration, name).model_copy(update=one) for name, one in overrides.items()}
-        )
+        overrides = {"coordinator": {"state": folder / "read-once.sqlite"}, **tables}
+        configuration = with_tables(load(folder), overrides)
         study, journal = open_study(configuration)
         study.close()
         journal.close()

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from authority.folder import AuthorityFolder, AuthorityKeys, AuthorityTable, write_folder
 from authority.invitations import invite, revoke
@@ -28,7 +29,7 @@ HOUR, DAY = 3600.0, 86_400.0
 
 @dataclass
 class Participant:
-    """Somebody with an identity and a TLS key."""
+    """A participant with an identity and a TLS key."""
 
     identity: IdentityKey
     host: str = "laptop"
@@ -88,9 +89,10 @@ class Office:
     def public(self) -> bytes:
         return self.folder.keys.public
 
-    def invite(self, name: str = "", valid_s: float = DAY) -> JoinCode:
+    def invite(self, name: str = "", valid_s: float = DAY, **others: Any) -> JoinCode:
         with locked(self.folder.state, 0) as store:
-            return invite(self.folder, store, name=name, valid_s=valid_s, now=self.now, random_bytes=self.rng.randbytes)
+            chosen = {"now": self.now, "random_bytes": self.rng.randbytes} | others
+            return invite(self.folder, store, name=name, valid_s=valid_s, **chosen)
 
     def revoke(self, who: str) -> list[Member]:
         with locked(self.folder.state, 0) as store:

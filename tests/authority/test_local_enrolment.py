@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_never_more_codes_than_places(front: Front) -> None:
         with pytest.raises(Failure, match="gives no code: all 2 places are taken") as error:
             front.code()
         assert error.value.code == ExitCode.INPUT
-    assert sum("refused" in one for one in front.told) == 1  # who asks again and again fills no log
+    assert sum("refused" in one for one in front.told) == 1  # repeated requests fill no log
     front.office.now += local_enrolment.VALID_S + 61  # the open one has expired
     front.code()
 
@@ -160,12 +161,10 @@ def test_a_code_of_the_desk_costs_the_same_whatever_was_before(front: Front, mon
 
 def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Front) -> None:
     """The authority was away for more than ten minutes: the refusal names the delay, not a missing code."""
-    folder, drawn = front.office.folder, front.office.rng.randbytes
     never_used, by_hand = front.code(), front.office.invite(valid_s=local_enrolment.VALID_S)
     for after_s in (-60.0, 60.0, EXPIRED_KEPT_S):
         front.office.now = never_used.expires + after_s
-        with locked(folder.state) as store:
-            invite(folder, store, name="", valid_s=600, now=front.office.now, random_bytes=drawn, from_desk=True)
+        front.office.invite(valid_s=600, from_desk=True)
         assert never_used.code_id in front.rows()
     late = participant(1).join(never_used)
     assert "had expired 60 minutes before" in front.office.judge(late).reason
@@ -178,17 +177,18 @@ def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Fr
 def test_a_code_that_is_forgotten_still_tells_that_the_clock_went_back(front: Front) -> None:
     """Codes that had expired would be good again: the time of the last decision never grows less."""
     folder, drawn = front.office.folder, front.office.rng.randbytes
+    invitation = partial(invite, folder, name="", valid_s=600, random_bytes=drawn, from_desk=True)
     front.office.now = NOW + 86_400
     last = front.code(keep=False)
     front.wait_for("taken_back")
     with locked(folder.state) as store:
         for now in (NOW + 86_400 - 300, NOW + 86_400 - 200):  # as far as a clock may go back
-            invite(folder, store, name="", valid_s=600, now=now, random_bytes=drawn, from_desk=True)
+            invitation(store, now=now)
             assert store.last_written() == NOW + 86_400
         assert store.invitation(last.code_id) is not None
         with pytest.raises(AuthorityError, match="clock is behind"):
             check_clock(store, NOW)
-        invite(folder, store, name="", valid_s=600, now=NOW + 86_401, random_bytes=drawn, from_desk=True)
+        invitation(store, now=NOW + 86_401)
         assert store.invitation(last.code_id) is None
         assert store.last_written() == NOW + 86_401
 
@@ -243,7 +243,7 @@ def test_nonsense_gets_no_code(front: Front, said: bytes) -> None:
     front.code()
 
 
-def test_the_authority_states_who_has_a_place(front: Front) -> None:
+def test_the_authority_states_which_identity_has_a_place(front: Front) -> None:
     alice = participant(1)
     assert front.state(alice) == "unknown"
     front.office.attend(alice.join(front.code()))
@@ -262,7 +262,7 @@ def test_a_socket_in_the_desks_place_is_not_believed(front: Front) -> None:
     """A process that can write to its folder can put one there, and repeat what was true once, or is true of others."""
     alice, bob = participant(1), participant(2)
     front.office.attend(alice.join(front.code()), bob.join(front.code()))
-    path, answers, asked = front.path.with_name("taken"), list[dict[str, Any]](), list[dict[str, Any]]()
+    path, answers = front.path.with_name("taken"), list[dict[str, Any]]()
     with locked(front.office.folder.state) as store:
         [revoked, member] = sorted(store.members(), key=lambda one: one.identity != bob.identity.public)
         revoke(store, revoked.host, NOW)
@@ -272,23 +272,10 @@ def test_a_socket_in_the_desks_place_is_not_believed(front: Front) -> None:
     assert truth["state"] == "revoked"
     answers += [{"state": "revoked"}, {"state": "revoked", "signature": "00" * 64}, truth, truth | {"state": "unknown"}]
     answers += [{"state": "revoked", "signature": signed} for signed in ("none", 7, truth["signature"][2:])]
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def lie() -> None:
-            for answer in answers:
-                visitor, _ = listener.accept()
-                with visitor:
-                    asked.append(json.loads(visitor.recv(4096)))
-                    visitor.sendall(json.dumps(answer).encode() + b"\n")
-
-        thread = threading.Thread(target=lie)
-        thread.start()
+    with _impostor(path, [json.dumps(answer).encode() + b"\n" for answer in answers]) as asked:
         for number in range(len(answers)):
             assert front.state((alice, bob)[number % 2], path) is None
-        thread.join()
-    assert len({one["nonce"] for one in asked}) == len(answers)
+    assert len({json.loads(one)["nonce"] for one in asked}) == len(answers)
     assert member.identity == alice.identity.public
     assert front.state(alice) == "member"
 
@@ -390,7 +377,7 @@ def test_a_desk_with_too_many_visitors_is_asked_again(front: Front) -> None:
     assert time.monotonic() - begun < visits.BUSY_S / 2
 
 
-def test_a_visitor_who_gets_no_thread_ends_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visitor_that_gets_no_thread_ends_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     real, refused = threading.Thread.start, [0]
 
     def start(thread: threading.Thread) -> None:
@@ -405,6 +392,27 @@ def test_a_visitor_who_gets_no_thread_ends_nothing(front: Front, monkeypatch: py
             front.code()
     front.code()
     assert refused == [3]
+
+
+@contextlib.contextmanager
+def _impostor(path: Path, answers: list[bytes]) -> Iterator[list[bytes]]:
+    """A socket that gives each visitor one of these answers; yields what they ask."""
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def answer_all() -> None:
+            for answer in answers:
+                visitor, _ = listener.accept()
+                with visitor:
+                    asked.append(visitor.recv(4096))
+                    visitor.sendall(answer)
+
+        thread = threading.Thread(target=answer_all)
+        thread.start()
+        yield asked
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -460,21 +468,12 @@ def test_a_desk_is_waited_for(front: Front, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("said", [b"", b"hello\n", b"[]\n", b'{"code": 3}\n'], ids=len)
 def test_something_else_than_a_desk(front: Front, said: bytes) -> None:
     path = front.path.with_name("other")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def answer() -> None:
-            visitor, _ = listener.accept()
-            with visitor:
-                visitor.recv(4096)
-                visitor.sendall(said)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with pytest.raises(Failure, match=r"gave no answer|not an authority's local"), join_code_at(path, print):
-            pass
-        thread.join()
+    with (
+        _impostor(path, [said]),
+        pytest.raises(Failure, match=r"gave no answer|not an authority's local"),
+        join_code_at(path, print),
+    ):
+        pass
 
 
 def test_the_authority_looks_sooner_when_a_code_is_out(front: Front) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,32 +14,21 @@ import pytest
 from authority.new_study import make_local_study, new_study
 from client.host_file import load
 from client.journal import ClientJournal
+from mechanisms.plan import Plan
 from server.journal import Journal
 from sordino.reporting.budget_limits import limit_lines
-from tests.support.commands import Run, output, refusal
+from tests.support.commands import Run, output, refusal, words
+from tests.support.rounds_on_record import plan as plan_of
 from wire.guarantee import UNRECORDED
 from wire.records.ledger_rows import LedgerEntry, make_entry
-from wire.study import StudyDocument, plan_study
+from wire.study import StudyDocument
 
 ME, OTHER = bytes(range(32)), bytes(range(1, 33))
 MIDNIGHT = "22:00-06:00"
 
 
-@functools.cache
-def plan(mechanism: str = "ddgauss", adversary: str = "malicious") -> Any:
-    return plan_study(
-        mechanism=mechanism,
-        clients=20,
-        dim=64,
-        bits=16,
-        clip=1.0,
-        epsilon=8.0,
-        delta=1e-5,
-        rounds=4,
-        max_dropout=0.2,
-        adversarial=0.1,
-        adversary=adversary,
-    )
+def plan(mechanism: str = "ddgauss", adversary: str = "malicious") -> Plan:
+    return plan_of(20, mechanism, adversary=adversary, epsilon=8.0, delta=1e-5, rounds=4)
 
 
 def entry(study: str, round_: int, who: bytes | None = ME, mechanism: str = "ddgauss", **others: Any) -> LedgerEntry:
@@ -169,10 +156,8 @@ def test_identities_over_the_same_data(home: Path, run: Run) -> None:
     assert now["data"][0]["identities"] == sorted((bytes(32).hex(), ME.hex()))
     assert now["data"][0]["renyi"] == pytest.approx(2 * was["data"][0]["renyi"])
     assert now["epsilon_coordinator"] == now["data"][0]["epsilon"] > was["epsilon_coordinator"]
-    clinic, asked = (
-        body["limits"]["studies"][0],
-        json.loads(run("budget", "show", home, "--participant", ME.hex()[:8], "--json")[1])["limits"]["studies"][0],
-    )
+    mine = json.loads(run("budget", "show", home, "--participant", ME.hex()[:8], "--json")[1])
+    clinic, asked = (one["limits"]["studies"][0] for one in (body, mine))
     assert (clinic["participants"], clinic["data"], clinic["attempts"]) == (3, 2, 4)
     assert clinic["epsilon"] == asked["epsilon"] == now["epsilon_coordinator"]
     assert asked["attempts"] == 4
@@ -187,7 +172,7 @@ def test_identities_over_the_same_data(home: Path, run: Run) -> None:
 
 def test_guarantees_of_two_kinds_stand_apart(home: Path, run: Run) -> None:
     spend(home, "trusted", 1, mechanism="gaussian")
-    _, out, _ = run("budget", "show", home, "--participant")
+    out = output(run, "budget", "show", home, "--participant")
     together = [line for line in out.splitlines() if line.startswith("  together (")]
     assert len(together) == 2
     assert "coordinator trusted" in together[1]
@@ -209,7 +194,9 @@ def test_a_ledger_without_its_host(home: Path, run: Run) -> None:
     assert "Against this host's policy" not in run("budget", "show", home / "ledger.sqlite")[1]
 
 
-def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_path: Path) -> None:
+def test_nothing_yet_and_nothing_here(
+    study: Path, home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = study / "hosts" / "host-02"
     assert "nothing is recorded yet" in refusal(run, "budget", "show", host, "--participant")
     for name in ("ledger.sqlite", "ledger.sqlite.head", "journal.sqlite"):
@@ -217,13 +204,8 @@ def test_nothing_yet_and_nothing_here(study: Path, home: Path, run: Run, tmp_pat
     ClientJournal(home / "journal.sqlite", home / "ledger.sqlite").close()
     assert "Nothing was charged yet." in output(run, "budget", "show", home, "--participant")
     (tmp_path / "empty").mkdir()
-    before = os.getcwd()
-    os.chdir(tmp_path / "empty")
-    try:
-        code, _, err = run("budget", "show", "--participant")
-    finally:
-        os.chdir(before)
-    assert code == 2
+    monkeypatch.chdir(tmp_path / "empty")
+    err = refusal(run, "budget", "show", "--participant")
     assert "there is no ledger here. Name a study's folder, a host's folder, or the file." in err
 
 
@@ -262,7 +244,6 @@ def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, 
     (tmp_path / "alone").mkdir()
     for file in tmp_path.glob("ledger.sqlite*"):
         shutil.copy(file, tmp_path / "alone")
-    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; Renyi filter" in " ".join(
-        output(run, "budget", "show", tmp_path / "alone").split()
-    )
+    alone = words(run, "budget", "show", tmp_path / "alone")
+    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; Renyi filter" in alone
     assert json.loads(run("budget", "show", tmp_path / "alone", "--json")[1])["studies"][0]["adversary"] is None

@@ -12,7 +12,7 @@ from mechanisms.statement import LARGEST_BETA
 from runtime.settings_file import ConfigurationError, Settings, Table, read_settings
 from runtime.settings_keys import key, settings_keys
 from server.study_file import StudyConfiguration
-from tests.support.commands import Run, output, refusal
+from tests.support.commands import Run, one_clear_error, output, refusal
 
 
 def test_whole_files_have_no_mistake(run: Run, small_study: Path) -> None:
@@ -33,9 +33,7 @@ def test_whole_files_have_no_mistake(run: Run, small_study: Path) -> None:
 def test_each_mistake_is_a_line(run: Run, small_study: Path, old: str, new: str, told: str) -> None:
     wrong = small_study / "wrong.toml"
     wrong.write_text((small_study / "study.toml").read_text().replace(old, new, 1))
-    code, out, err = run("config", "check", wrong)
-    assert (code, out) == (2, "")
-    assert told in err
+    one_clear_error(run, told, "config", "check", wrong)
     assert run("config", "show", wrong)[0] == 2
 
 

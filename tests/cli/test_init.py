@@ -20,7 +20,7 @@ from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import verify_roster
-from tests.support.commands import Run, output, refusal
+from tests.support.commands import Run, one_clear_error, output, refusal, words
 from wire.authority_statements import verify_card
 
 
@@ -123,20 +123,19 @@ def test_plan_and_init_share_the_options_of_clips(run: Run, tmp_path: Path) -> N
     planned = json.loads(run("plan", "--clients", 100, "--dim", dim, *sketch)[1])
     made = json.loads(run("init", tmp_path / "two", *sketch)[1])["plan"]
     assert made["sketch"] == planned["sketch"] == [15, dim // 150]
-    pages = [" ".join(run(verb, "--help")[1].split()) for verb in ("plan", "init")]
+    pages = [words(run, verb, "--help") for verb in ("plan", "init")]
     for option in ("update", "quantile", "rate", "bit-weight", "scaling"):
         assert all(f"--clip-{option} " in page for page in pages)
 
 
 def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
-    _, out, _ = run("init", tmp_path / "trial", "--mechanism", "gaussian")
+    out = output(run, "init", tmp_path / "trial", "--mechanism", "gaussian")
     assert "Note: the coordinator is trusted: it sees every sum without noise." in out
     assert "the coordinator sees sums without noise" in (tmp_path / "trial/hosts/host-01/host.toml").read_text()
 
 
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
-    _, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--epsilon", 20, "--adversary", "curious")
-    said = " ".join(out.split())
+    said = words(run, "init", tmp_path / "trial", "--participants", 10, "--epsilon", 20, "--adversary", "curious")
     assert "Note: the coordinator is trusted to follow the protocol: it sends everybody the same, and" in said
     assert "accepts that (the hosts' files made here already do: curious_coordinator = true)" in said
     configuration = server.study_file.load(tmp_path / "trial")
@@ -150,20 +149,17 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()
     for option, name in (("--adversary", "evil"), ("--graph", "star")):
-        code, _, err = run("init", tmp_path / "other", option, name)
-        assert (code, (tmp_path / "other").exists()) == (2, False)
-        assert f"{option} {name} is unknown" in err
-    _, _, err = run("init", tmp_path / "other", "--adversary", "semi-malicious")
+        assert f"{option} {name} is unknown" in refusal(run, "init", tmp_path / "other", option, name)
+        assert not (tmp_path / "other").exists()
+    err = refusal(run, "init", tmp_path / "other", "--adversary", "semi-malicious")
     assert "for comparison only" in err
     assert "malicious or curious" in err
 
 
-def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
+def test_places_for_participants_that_enrol(run: Run, tmp_path: Path) -> None:
     """The plan is for all of them, so the first to join doesn't make another study of it."""
     folder = tmp_path / "trial"
-    code, out, _ = run("init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)
-    text = " ".join(out.split())
-    assert code == 0
+    text = words(run, "init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)
     assert "4 participants on 2 hosts, and 6 places for those who enrol" in text
     assert "sordino authority invite" in text
     assert "away from the coordinator's machine" in text
@@ -185,11 +181,10 @@ def test_places_for_those_who_enrol(run: Run, tmp_path: Path) -> None:
 
 def test_a_study_without_participants_yet(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "trial"
-    code, out, _ = run("init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
-    assert (code, json.loads(out)["hosts"]) == (0, [])
-    roster = verify_roster(
-        (folder / "roster.json").read_bytes(), server.study_file.load(folder).read_authority_public_key()
-    )
+    out = output(run, "init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
+    assert json.loads(out)["hosts"] == []
+    authority = server.study_file.load(folder).read_authority_public_key()
+    roster = verify_roster((folder / "roster.json").read_bytes(), authority)
     assert (roster.version, len(roster)) == (1, 0)
 
 
@@ -197,9 +192,8 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     folder = tmp_path / "trial"
     lottery = ("--sampling", "lottery", "--cohort", 20, "--population", 30)
     options = ("--participants", 40, *lottery, "--epsilon", 50, "--rounds", 3, "--json")
-    code, out, _ = run("init", folder, *options)
-    plan = json.loads(out)["plan"]
-    assert (code, plan["clients"], plan["population"], plan["sampling"]) == (0, 20, 30, "lottery")
+    plan = json.loads(output(run, "init", folder, *options))["plan"]
+    assert (plan["clients"], plan["population"], plan["sampling"]) == (20, 30, "lottery")
     study = server.study_file.load(folder)
     privacy = study.privacy
     assert (study.study.participants, privacy.population, privacy.largest_roster) == (20, 30, 40)
@@ -208,16 +202,14 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     assert (folder / "lottery.json").stat().st_mode & 0o777 == 0o600  # who is drawn for the rounds to come
     assert roster.lottery is not None
     assert (roster.lottery.draws, len(draws["seeds"]), draws["version"]) == (3, 3, 1)
-    _, out, _ = run("init", tmp_path / "another", *options[:-1])
-    said = " ".join(out.split())
+    said = words(run, "init", tmp_path / "another", *options[:-1])
     assert "Each round: 20 of at least 30 on the roster" in said
     assert "the coordinator knows all draws" in said
 
 
 def test_verb_json(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
+    out = output(run, "init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20, "--json")
     body = json.loads(out)
-    assert code == 0
     assert body["study"] == "trial"
     assert len(body["hosts"]) == 2
     assert body["plan"]["epsilon_coordinator"] <= 20
@@ -265,10 +257,7 @@ def test_verb_json(run: Run, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_made(run: Run, tmp_path: Path, arguments: tuple[object, ...], code: int, told: str) -> None:
     folder = tmp_path / "study"
-    ended, out, err = run("init", folder, *arguments)
-    assert (ended, out) == (code, "")
-    assert told in err
-    assert "Traceback" not in err
+    err = one_clear_error(run, told, "init", folder, *arguments, code=code)
     assert str(tmp_path) not in err.replace(str(folder), "")
     assert list(tmp_path.iterdir()) == []
 
@@ -319,13 +308,13 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
         assert not (tmp_path / "another").exists()
     changed = (study / "roster.json").read_bytes().replace(b'"version": 1', b'"version": 2')
     (carried / "roster.json").write_bytes(changed)
-    _, _, err = run("init", tmp_path / "another", "--authority", carried, "--enrol", 12, "--epsilon", 30)
-    assert "not signed by this study's authority" in err
+    given = ("--authority", carried, "--enrol", 12, "--epsilon", 30)
+    assert "not signed by this study's authority" in refusal(run, "init", tmp_path / "another", *given)
 
 
 def test_hosts_are_as_many_as_participants_where_those_are_few(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("init", tmp_path / "few", "--participants", "6", "--max-dropout", "0.1", "--json")
-    assert (code, len(json.loads(out)["hosts"])) == (0, 6)
+    out = output(run, "init", tmp_path / "few", "--participants", "6", "--max-dropout", "0.1", "--json")
+    assert len(json.loads(out)["hosts"]) == 6
 
 
 def test_default_bounds_are_noted_by_init(run: Run, tmp_path: Path) -> None:
@@ -337,6 +326,6 @@ def test_default_bounds_are_noted_by_init(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_test_file_that_is_missing_is_an_options_fault(run: Run, tmp_path: Path) -> None:
-    code, _, err = run("init", tmp_path / "study", "--test", tmp_path / "nofile.csv")
-    assert (code, err) == (2, f"sordino init: --test {tmp_path / 'nofile.csv'}: there is no such file.\n")
+    err = refusal(run, "init", tmp_path / "study", "--test", tmp_path / "nofile.csv")
+    assert err == f"sordino init: --test {tmp_path / 'nofile.csv'}: there is no such file.\n"
     assert not (tmp_path / "study").exists()

@@ -6,7 +6,6 @@ import inspect
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,14 @@ from learning.task_names import SERVER_OPTIMIZERS
 from runtime.failure import ExitCode
 from sordino.cli import init, simulate
 from sordino.lab.simulation.progress import SimulationProgress, duration
+from tests.support.commands import Run, one_clear_error, output, refusal
 
-Run = Callable[..., tuple[int, str, str]]
 SMALL = ("--participants", "60", "--rounds", "2", "--bits", "18")
 
 
 def body_of(run: Run, *arguments: str) -> dict[str, Any]:
     """The JSON object of a simulation that succeeds."""
-    code, out, err = run("simulate", *arguments, "--json")
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = json.loads(output(run, "simulate", *arguments, "--json"))
     return found
 
 
@@ -40,8 +37,7 @@ def test_options_of_init_are_shared() -> None:
 
 
 def test_a_simulation_in_plain_lines(run: Run) -> None:
-    code, out, err = run("simulate", *SMALL, "--drop", "0.1")
-    assert (code, err) == (0, "")
+    out = output(run, "simulate", *SMALL, "--drop", "0.1")
     lines = out.splitlines()
     assert lines[0] == "Simulation: softmax-regression, 60 participants, 2 rounds"
     assert lines[1] == "Privacy: ddgauss, epsilon 8 at delta 1e-05, zero-out, if at most 3 of 60 collude."
@@ -66,8 +62,7 @@ def test_an_epsilon_is_shown_with_its_adjacency_and_condition(
     """A trusted coordinator's noise doesn't protect against the coordinator, so no text may say so."""
     file = tmp_path / "run.jsonl"
     asked = ("--participants", "60", "--rounds", "1", "--bits", "20", "--mechanism", mechanism, "--output", file)
-    code, out, err = run("simulate", *asked)
-    assert (code, err) == (0, "")
+    out = output(run, "simulate", *asked)
     lines = out.splitlines()
     assert lines[1] == f"Privacy: {mechanism}, epsilon 8 at delta 1e-05, {holds}."
     [at] = [at for at, line in enumerate(lines) if line.startswith("epsilon ")]
@@ -81,8 +76,7 @@ def test_an_epsilon_is_shown_with_its_adjacency_and_condition(
 
 def test_a_target_is_named_beside_what_holds(run: Run) -> None:
     asked = ("--sampling", "poisson", "--cohort", "20", "--adversarial", "0", "--target", "conditional")
-    code, out, _ = run("simulate", *SMALL, *asked)
-    assert code == 0
+    out = output(run, "simulate", *SMALL, *asked)
     told = out.splitlines()[1]
     assert told.startswith("Privacy: ddgauss, epsilon 8 at delta 1e-05, zero-out, if at most ")
     asked_of = "asked of epsilon_conditional: if all were drawn independently."
@@ -90,8 +84,7 @@ def test_a_target_is_named_beside_what_holds(run: Run) -> None:
 
 
 def test_without_noise_it_says_that_nothing_is_private(run: Run) -> None:
-    code, out, _ = run("simulate", *SMALL, "--mechanism", "none")
-    assert code == 0
+    out = output(run, "simulate", *SMALL, "--mechanism", "none")
     assert "NOT PRIVATE: no noise is added, epsilon is infinite." in out
     assert "epsilon     infinite: NOT PRIVATE" in out
     body = body_of(run, *SMALL, "--mechanism", "none")
@@ -114,23 +107,17 @@ def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SimulationProgress, "row", interrupted)
-    code, _, err = run("simulate", *SMALL, "--output", str(file))
-    assert code == 130
+    kept = (*SMALL, "--output", file)
+    err = refusal(run, "simulate", *kept, code=130)
     assert f"stopped after round 1 of 2. The same command goes on from {file}." in err
-    code, _, err = run("simulate", *SMALL)
-    assert code == 130
+    err = refusal(run, "simulate", *SMALL, code=130)
     assert err == f"sordino simulate: stopped after round 1 of 2. {simulate.NOTHING_KEPT}\n"
     monkeypatch.setattr(SimulationProgress, "row", shown)
-    code, out, _ = run("simulate", *SMALL, "--output", str(file))
-    assert code == 0
+    out = output(run, "simulate", *kept)
     assert "Goes on after round 1." in out
     assert f"Written:    {file} and run.jsonl.npz" in out
-    code, out, _ = run("simulate", *SMALL, "--output", str(file))
-    assert code == 0
-    assert "Finished before; nothing is run again." in out
-    code, _, err = run("simulate", *SMALL, "--epsilon", "7", "--output", str(file))
-    assert code == 2
-    assert "study.epsilon was 8.0 and is 7.0" in err
+    assert "Finished before; nothing is run again." in output(run, "simulate", *kept)
+    assert "study.epsilon was 8.0 and is 7.0" in refusal(run, "simulate", *kept, "--epsilon", "7")
 
 
 def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
@@ -142,9 +129,7 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
     body = body_of(run, str(folder), "--participants", "300", "--cohort", "40")
     assert body["configuration"]["plan"]["sampling"] == "lottery"
     assert [row["participants"] for row in body["rows"]] == [40, 40]
-    code, _, err = run("simulate", str(folder), "--epsilon", "3")
-    assert code == 2
-    assert "--epsilon doesn't go with" in err
+    assert "--epsilon doesn't go with" in refusal(run, "simulate", str(folder), "--epsilon", "3")
 
 
 @pytest.mark.parametrize(
@@ -210,8 +195,7 @@ def test_what_init_refuses_is_refused_in_the_same_words(
 def test_diverged_training_is_reported(run: Run) -> None:
     """Only a simulation knows it; a study's coordinator sees zeros with noise."""
     wild = ("--participants", "60", "--rounds", "1", "--client-rate", "3e38")
-    code, out, _ = run("simulate", *wild)
-    assert code == 0
+    out = output(run, "simulate", *wild)
     assert "diverged    every one of 60 local trainings gave NaN or infinity and went in as zeros" in out
     summary = body_of(run, *wild)["summary"]
     assert (summary["diverged"], summary["contributions"]) == (60, 60)
@@ -234,9 +218,8 @@ def test_the_figure_on_condition_is_never_above_the_proved_one(run: Run) -> None
 
 def test_a_study_of_few_can_be_simulated_without_noise(run: Run) -> None:
     """Without a plan nothing is refused."""
-    code, out, _ = run("simulate", "--participants", "3", "--rounds", "1", "--mechanism", "none")
-    assert code == 0
-    assert "survivors   3.0 a round" in out
+    few = ("--participants", "3", "--rounds", "1", "--mechanism", "none")
+    assert "survivors   3.0 a round" in output(run, "simulate", *few)
 
 
 def test_every_optimiser_learns_at_its_own_rate(run: Run) -> None:
@@ -252,12 +235,11 @@ def test_every_optimiser_learns_at_its_own_rate(run: Run) -> None:
 def test_both_spellings_are_taken(run: Run) -> None:
     """Verbs name clients, participants and dropouts differently; an ambiguous spelling gets a question."""
     assert body_of(run, "--clients=50", "--rounds", "1")["rows"][0]["participants"] == 50
-    code, out, _ = run("plan", "--participants", "50", "--rounds", "1", "--drop", "0.2", "--json")
-    assert (code, json.loads(out)["clients"]) == (0, 50)
-    code, _, told = run("loadtest", "--participants", "5", "--dropout=2")
-    assert (code, told) == (2, "sordino loadtest: --drop 2 is out of range. Use at least 0 and below 1, such as 0.1.\n")
-    code, _, told = run("simulate", "--dropout", "0.1")
-    assert code == 2
+    planned = output(run, "plan", "--participants", "50", "--rounds", "1", "--drop", "0.2", "--json")
+    assert json.loads(planned)["clients"] == 50
+    told = refusal(run, "loadtest", "--participants", "5", "--dropout=2")
+    assert told == "sordino loadtest: --drop 2 is out of range. Use at least 0 and below 1, such as 0.1.\n"
+    told = refusal(run, "simulate", "--dropout", "0.1")
     assert "Use --drop for the share that leaves, or --max-dropout for the share that the plan allows" in told
 
 
@@ -275,8 +257,7 @@ def test_a_task_that_swaps_its_arrays_is_told(run: Run, tmp_path: Path, monkeypa
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    code, _, told = run("simulate", *SMALL, "--task", "swaps_arrays:Swapped")
-    assert code == 2
+    told = refusal(run, "simulate", *SMALL, "--task", "swaps_arrays:Swapped")
     assert "the task swaps_arrays:Swapped: local_update returns b [3], a [2]; it must return a [2], b [3]" in told
 
 
@@ -327,6 +308,4 @@ def test_durations() -> None:
     ],
 )
 def test_options_without_effect_are_refused(run: Run, arguments: tuple[str, ...], told: str) -> None:
-    code, out, err = run("simulate", *SMALL, *arguments)
-    assert (code, out) == (2, "")
-    assert told in err
+    one_clear_error(run, told, "simulate", *SMALL, *arguments)

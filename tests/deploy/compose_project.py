@@ -63,7 +63,7 @@ class Project:
         return _run([*self.command, *arguments], environment, quiet=quiet)
 
     def up(self, clients: int) -> None:
-        """Start everything that isn't running, with so many clients."""
+        """Start everything that isn't running, with this number of clients."""
         self.compose("up", "-d", "--no-build", "--scale", f"client={clients}")
 
     def containers(self, service: str, *, stopped: bool = False) -> list[str]:
@@ -73,7 +73,7 @@ class Project:
         return docker("ps", "-q", "--no-trunc", *(["-a"] if stopped else []), *chosen).split()
 
     def http(self, path: str) -> tuple[int, str]:
-        """Of the coordinator's port for whoever operates it; status 0 where nobody answers."""
+        """Ask the coordinator's HTTP port; status 0 if there is no answer."""
         try:
             [coordinator] = self.containers("coordinator")
             port = docker("port", coordinator, "9464").split(":")[-1].strip()
@@ -85,7 +85,7 @@ class Project:
             return 0, ""
 
     def read_events(self) -> list[dict[str, Any]]:
-        """Those since the last call, in order; all of them are in ``events``."""
+        """Return the events since the last call, in order; all of them are in ``events``."""
         [coordinator] = self.containers("coordinator")
         asked = ["python3", "-", f"{STUDY}/{self.study}", str(self._seen)]
         said = docker("exec", "-i", coordinator, *asked, stdin=_EVENTS)
@@ -96,7 +96,7 @@ class Project:
         return fresh
 
     def wait_for(self, what: str, found: Callable[[dict[str, Any]], bool], longest_s: float) -> dict[str, Any]:
-        """The first event from now on that is one.
+        """Return the first event from now on for which ``found`` holds.
 
         Raises:
             ComposeError: none came in time.
@@ -122,7 +122,7 @@ class Project:
         return self.compose("logs", "--no-color", "--tail", "60")
 
     def left_behind(self) -> list[str]:
-        """Whatever the engine still has of this project."""
+        """Return what the engine still has of this project."""
         label = f"label=com.docker.compose.project={self.name}"
         kinds = {"container": ["ps", "-aq"], "volume": ["volume", "ls", "-q"], "network": ["network", "ls", "-q"]}
         return [

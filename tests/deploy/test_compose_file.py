@@ -310,4 +310,4 @@ def test_a_coordinator_is_healthy_when_it_is_ready(status: int, code: int) -> No
         finally:
             server.shutdown()
             thread.join()
-    assert healthcheck("http", SORDINO_HTTP_PORT=str(server.server_port)) == 1  # nobody listens any more
+    assert healthcheck("http", SORDINO_HTTP_PORT=str(server.server_port)) == 1  # no process listens any more

@@ -43,7 +43,7 @@ def pods() -> list[dict[str, Any]]:
 
 
 def test_pods_keep_to_the_restricted_standard() -> None:
-    """Which the namespace enforces: a pod that doesn't is not begun at all."""
+    """The namespace enforces it: a pod that breaks it is not started."""
     assert len(pods()) == 2
     for pod in pods():
         assert pod["automountServiceAccountToken"] is False
@@ -85,8 +85,8 @@ def test_the_study_is_told_every_variable_that_its_scripts_need() -> None:
         assert needed <= told, name
 
 
-def test_nothing_is_started_again_by_who_reaches_the_port_for_metrics() -> None:
-    """Whoever holds its connections keeps answers out (docs/monitoring.md): only readiness may be asked there."""
+def test_the_port_for_metrics_starts_nothing_again() -> None:
+    """A client that holds its connections keeps answers out (docs/monitoring.md): only readiness may be asked there."""
     for pod in pods():
         for container in pod["containers"]:
             for probe in ("startupProbe", "livenessProbe"):

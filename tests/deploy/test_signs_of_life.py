@@ -64,7 +64,7 @@ def lives(tmp_path: Path) -> bool:
     return True
 
 
-def test_who_waits_to_be_admitted(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_client_that_waits_to_be_admitted(tmp_path: Path, environment: dict[str, str]) -> None:
     authority = Authority()
     (tmp_path / "port").mkdir()
     with port_in_thread(tmp_path / "port", authority, signs=False) as (where, _):
@@ -78,7 +78,7 @@ def test_who_waits_to_be_admitted(tmp_path: Path, environment: dict[str, str]) -
             assert lives(tmp_path)
 
 
-def test_who_waits_for_the_coordinator_or_the_desk(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_client_that_waits_for_the_coordinator_or_the_socket(tmp_path: Path, environment: dict[str, str]) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     asks = ("join", nobody, "--yes", "--service", "--desk", tmp_path / "desk", "--home", tmp_path / "home")
     with started(tmp_path, environment, *asks):
@@ -94,7 +94,7 @@ def test_who_waits_for_the_coordinator_or_the_desk(tmp_path: Path, environment: 
 
 
 @pytest.mark.parametrize("options", [(), ("--service",)])
-def test_who_takes_part_with_a_coordinator_that_is_away(
+def test_a_participant_whose_coordinator_is_away(
     tmp_path: Path, environment: dict[str, str], options: tuple[str, ...]
 ) -> None:
     home = make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}") / "hosts" / "host-01"
@@ -113,7 +113,7 @@ def test_an_authority_that_asks_every_hour(tmp_path: Path, environment: dict[str
         assert lives(tmp_path)
 
 
-def test_nothing_is_touched_where_nobody_asks(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_without_the_variable_nothing_is_touched(tmp_path: Path, environment: dict[str, str]) -> None:
     del environment["SORDINO_HEALTH_FILE"]
     home = make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}") / "hosts" / "host-01"
     with started(tmp_path, environment, "join", "--home", home):

@@ -18,17 +18,27 @@ from tests.support.drawn_panel import drawn
 Events = list[Event]
 
 
-def test_fits_100_by_30_and_never_changes_its_height(events: Events, without_noise: list[float]) -> None:
+@pytest.mark.parametrize(("width", "height", "first"), [(100, 30, 0), (80, 24, 111)])
+def test_it_fits_and_never_changes_its_height(
+    events: Events, without_noise: list[float], width: int, height: int, first: int
+) -> None:
+    """With all hosts; on the small screen from event ``first`` on."""
     view, heights = StudyView(), set()
     for index, event in enumerate(events):
         view.apply(event)
         if index < 5 or index % 40 == 0 or index == len(events) - 1:
-            lines = drawn(view, without_noise)
-            assert max(map(len, lines)) <= 100
-            if len(view.hosts_in_order()) == 10:
+            lines = drawn(view, without_noise, width, height)
+            assert max(map(len, lines)) <= width
+            if index >= first and len(view.hosts_in_order()) == 10:
                 heights.add(len(lines))
     assert len(heights) == 1
-    assert heights.pop() <= 30
+    assert heights.pop() <= height
+
+
+def test_the_dropouts_are_seen_on_80_by_24(events: Events, without_noise: list[float]) -> None:
+    text = "\n".join(drawn(StudyView().apply_all(events), without_noise, 80, 24))
+    assert "Dropouts" in text
+    assert "round 13  Shares        " in text
 
 
 def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]) -> None:
@@ -59,21 +69,6 @@ def test_few_and_many_hosts(hosts: int) -> None:
     lines = drawn(view, [])
     assert len(lines) <= 30
     assert "1000 connected" in "\n".join(lines)
-
-
-def test_the_dropouts_are_seen_on_80_by_24(events: Events, without_noise: list[float]) -> None:
-    view, heights = StudyView(), set()
-    for index, event in enumerate(events):
-        view.apply(event)
-        if (index > 110 and index % 40 == 0) or index == len(events) - 1:
-            lines = drawn(view, without_noise, width=80, height=24)
-            assert max(map(len, lines)) <= 80
-            heights.add(len(lines))
-    assert len(heights) == 1
-    assert heights.pop() <= 24
-    text = "\n".join(lines)
-    assert "Dropouts" in text
-    assert "round 13  Shares        " in text
 
 
 def enrolled(participants: int = 13) -> StudyView:

@@ -32,7 +32,7 @@ Events = list[Event]
 
 
 class Page(HTMLParser):
-    """Collects text, addresses and ids, and checks that elements nest."""
+    """Collects text and addresses, and checks that elements nest and ids are different."""
 
     VOID = frozenset({"meta", "br", "link", "img", "hr", "input"})
 
@@ -44,6 +44,8 @@ class Page(HTMLParser):
         self.text = ""
         self.feed(source)
         self.close()
+        assert self.open == []
+        assert len(self.ids) == len(set(self.ids))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         if tag not in self.VOID:
@@ -66,6 +68,11 @@ class Page(HTMLParser):
         self.text += data
 
 
+def says(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part in text, part
+
+
 @pytest.fixture(scope="module")
 def extras() -> Extras:
     return Extras(
@@ -79,13 +86,12 @@ def test_whole_study(events: Events, extras: Extras) -> None:
     view = StudyView().apply_all(events)
     source = render(view, extras)
     page = Page(source)
-    assert page.open == []
-    assert len(page.ids) == len(set(page.ids))
     assert all(address.startswith("#") for address in page.addresses)
     for forbidden in ("<script", "@import", "<link", "url(http"):
         assert forbidden not in source
     text = " ".join(page.text.split())
-    for word in (
+    says(
+        text,
         f"{view.accuracy:.3f}",
         f"{view.epsilon_coordinator:.2f}",
         "at delta 1e-05",
@@ -101,8 +107,7 @@ def test_whole_study(events: Events, extras: Extras) -> None:
         "20 participants (host-03, host-07)",
         "attempt 1 aborted",
         "142 MB",
-    ):
-        assert word in text, word
+    )
 
 
 def test_figures_are_well_formed_and_in_the_pages_colours(events: Events, extras: Extras) -> None:
@@ -129,9 +134,7 @@ def test_same_events_same_figures(events: Events, extras: Extras) -> None:
 
 @pytest.mark.parametrize("count", [1, 60, 300])
 def test_unfinished_studies(events: Events, count: int) -> None:
-    page = Page(render(StudyView().apply_all(events[:count]), Extras()))
-    assert page.open == []
-    assert "has not finished" in page.text
+    assert "has not finished" in Page(render(StudyView().apply_all(events[:count]), Extras())).text
 
 
 def test_other_endings(stream: Callable[..., Events]) -> None:
@@ -157,7 +160,7 @@ def test_many_hosts_and_rounds(stream: Callable[..., Events]) -> None:
         if isinstance(event, ParticipantConnected | ParticipantDropped):
             event = replace(event, host=f"host-{event.participant % 50:02d}")
         view.apply(event)
-    assert Page(render(view, Extras())).open == []
+    Page(render(view, Extras()))
 
 
 def test_a_plan_of_another_version_is_left_out(events: Events) -> None:
@@ -179,25 +182,21 @@ def page_of(mechanism: str, *further: Event, **planned: Any) -> str:
         | planned
     )
     start = StudyStarted(study="s", participants=10, rounds=3, epsilon_target=8.0, delta=1e-5, plan=plan.to_json())
-    source = render(StudyView().apply_all([start, *(further or (ROUND,))]), Extras())
-    page = Page(source)
-    assert page.open == []
-    assert len(page.ids) == len(set(page.ids))
-    return " ".join(page.text.split())
+    return " ".join(Page(render(StudyView().apply_all([start, *(further or (ROUND,))]), Extras())).text.split())
 
 
 def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
     """The naive page says of every mechanism that each sum holds noise that no single party knows."""
     text = page_of("gaussian")
-    for told in (
+    says(
+        text,
         "of 8, at delta 1e-05; zero-out, if the coordinator is trusted",
         "it saw one sum over 7 updates without noise, no single update, and added the noise itself",
         "What all others can learn",
         "Against all readers except the coordinator, which is trusted.",
         "epsilon doesn't bound what it learns itself",
         "none of the noise is theirs",
-    ):
-        assert told in text, told
+    )
     promised = text[text.index("What is promised") :]
     for false in ("one noisy sum", "no single party knows", "holds the noise of", "its noise present"):
         assert false not in text[: text.index("The plan")] + promised, false
@@ -220,15 +219,15 @@ def test_sampling_is_stated_where_two_epsilons_are_the_same() -> None:
 def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     """The naive page says that honest participants stop before a lie opens anything."""
     text = page_of("ddgauss", adversary="curious")
-    for told in (
+    says(
+        text,
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
         "It is trusted to tell all the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
         "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
         "trusted to follow the protocol: it sends everybody the same, and reads what it can; nobody signs who is in a "
         "sum",
-    ):
-        assert told in text, told
+    )
     assert "honest participants stop" not in text
     assert "honest participants stop" in page_of("ddgauss")
     assert "doesn't lie" not in page_of("ddgauss")
@@ -238,13 +237,13 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
 
 def test_local_noise_is_replace_one_for_any_colluders() -> None:
     text = page_of("local-gaussian")
-    for told in (
+    says(
+        text,
         "of 8, at delta 1e-05; replace-one, even if all others collude",
         "What any reader can learn",
         "Adjacency is replace-one",
         "a participant counts on its own noise only",
-    ):
-        assert told in text, told
+    )
     for false in ("zero-out", "Their noise is not counted", "twice the sensitivity. How"):
         assert false not in text, false
 
@@ -256,15 +255,15 @@ def test_clips_by_layer_and_wrapping() -> None:
         for number, share in ((1, 0.0), (2, 0.013), (3, 0.001))
     ]
     text = page_of("skellam", *rounds, clip=None, clipping=rule)
-    for told in (
+    says(
+        text,
         "skellam: distributed Skellam",
         "of each of 2 layers in round 1, then following the 0.5 quantile of the norms in geometric steps",
         "at most 1.3 % of a sum's values (round 2)",
         "1 layer 2 (5 values)",
         "0.40 layer 1",
         "0.5 wanted",
-    ):
-        assert told in text, told
+    )
     assert "as good as no value" in page_of("skellam", replace(ROUND, wrapped_share=0.0))
     assert "Within the clip" not in page_of("skellam", replace(ROUND, clips=(1.0,)))
     many = ClipRule(layers=(1,) * 8, clips=(0.3,) * 8, update="linear", quantile=0.5, rate=0.3, bit_weight=0.3)

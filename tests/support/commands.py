@@ -19,3 +19,18 @@ def refusal(run: Run, *arguments: object, code: int = 2) -> str:
     ended, _, err = run(*arguments)
     assert ended == code, err
     return err
+
+
+def one_clear_error(run: Run, told: str, *arguments: object, code: int = 2) -> str:
+    """The error of a command that ends with this code: one or two lines, which say this, and no output."""
+    ended, out, err = run(*arguments)
+    assert (ended, out) == (code, ""), err
+    assert told in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= 2
+    return err
+
+
+def words(run: Run, *arguments: object) -> str:
+    """The output of a command, as `output` does, on one line."""
+    return " ".join(output(run, *arguments).split())

@@ -18,7 +18,6 @@ import grpc
 import numpy as np
 import pytest
 
-import server.study_file
 from authority.new_study import make_local_study, new_study
 from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
 from client.credentials import load_certificate, load_identity
@@ -32,6 +31,8 @@ from server.coordinator import make_session_server, open_study, server_credentia
 from server.events import Event, to_json
 from server.journal import Journal
 from server.study import Study
+from server.study_file import StudyConfiguration
+from server.study_file import load as load_study
 from tests.support.card_of_a_study import authority_of
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -130,18 +131,21 @@ class Coordinator:
         return open_channel(self.address, (home / "ca.pem").read_bytes(), certificate)
 
 
+def with_tables(configuration: StudyConfiguration, tables: Mapping[str, dict[str, Any]]) -> StudyConfiguration:
+    """Override keys in tables of study.toml."""
+    changed = {name: getattr(configuration, name).model_copy(update=table) for name, table in tables.items()}
+    return configuration.model_copy(update=changed)
+
+
 @contextlib.asynccontextmanager
 async def coordinator(
     folder: Path, state: Path, *, connections: int = 64, **tables: dict[str, Any]
 ) -> AsyncIterator[Coordinator]:
     """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml."""
-    configuration = server.study_file.load(folder)
     overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": state}, "deadlines": dict(QUICK)}
     for name, table in tables.items():
         overrides.setdefault(name, {}).update(table)
-    configuration = configuration.model_copy(
-        update={name: getattr(configuration, name).model_copy(update=table) for name, table in overrides.items()}
-    )
+    configuration = with_tables(load_study(folder), overrides)
     events: list[dict[str, Any]] = []
     changed = asyncio.Event()
 

@@ -65,7 +65,7 @@ def _spoilt(message: Any) -> Any:
 @pytest.fixture(scope="module")
 def recorded() -> Recorded:
     """Participant 7 leaves before its upload, so that replies hold both kinds of share; 6 has no share of its first
-    neighbour. On a ring, requests show uploads as well, of those who didn't sign.
+    neighbour. On a ring, requests show uploads as well, of members that did not sign.
     """
     script = Script(up={(MASK, 7): "lose", (SIGN, SILENT): "lose"})
     attempt = Recorded(RING, script, tamper_down={(MASK, 6): _spoilt})

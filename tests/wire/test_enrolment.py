@@ -182,6 +182,10 @@ def test_a_request_is_read_back() -> None:
     assert CODE.secret.hex() not in data.decode() + repr(signed)
 
 
+def compact(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -204,11 +208,11 @@ def test_a_mac_is_good_for_one_request(changes: dict[str, object]) -> None:
     forged = request(**changes | ({"code_id": other_code.code_id} if "code_id" in changes else {}))
     data = json.loads(make_request(forged, signer, other_code if "code_id" in changes else CODE))
     data["mac"] = honest.mac.hex()
-    assert not read_request(json.dumps(data, separators=(",", ":")).encode()).mac_is(CODE.secret)
+    assert not read_request(compact(data)).mac_is(CODE.secret)
     # And only the identity's owner can change a field and keep the signature.
     data["signature"] = honest.signature.hex()
     with pytest.raises(InvalidRequest, match="signed by its identity"):
-        read_request(json.dumps(data, separators=(",", ":")).encode())
+        read_request(compact(data))
 
 
 def test_a_request_has_one_encoding() -> None:
@@ -218,7 +222,7 @@ def test_a_request_has_one_encoding() -> None:
     variants = [
         json.dumps(fields).encode(),
         data + b"\n",
-        json.dumps(dict(reversed(fields.items())), separators=(",", ":")).encode(),
+        compact(dict(reversed(fields.items()))),
         data.replace(ALICE.public.hex().encode(), ALICE.public.hex().upper().encode()),
         data.replace(b'"kind":"join"', b'"kind":"renew","kind":"join"'),
     ]
@@ -254,9 +258,8 @@ def test_a_request_has_one_encoding() -> None:
     ids=str,
 )
 def test_what_is_no_request(change: dict[str, object], told: str) -> None:
-    fields = json.loads(make_request(request(), ALICE, CODE)) | change
     with pytest.raises(InvalidRequest, match=told):
-        read_request(json.dumps(fields, separators=(",", ":")).encode())
+        read_request(compact(json.loads(make_request(request(), ALICE, CODE)) | change))
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff", b"[" * 8000, b"{}" + b" " * LARGEST_REQUEST])
@@ -317,9 +320,8 @@ def test_a_card_is_believed_by_its_fingerprint() -> None:
     ids=str,
 )
 def test_a_changed_card(change: dict[str, object], told: str) -> None:
-    fields = json.loads(sign_card(CARD, AUTHORITY)) | change
     with pytest.raises(InvalidCard, match=told):
-        verify_card(json.dumps(fields).encode(), CODE.fingerprint)
+        verify_card(compact(json.loads(sign_card(CARD, AUTHORITY)) | change), CODE.fingerprint)
 
 
 def test_an_answer_is_read_back() -> None:
@@ -354,9 +356,8 @@ def test_an_answer_is_read_back() -> None:
     ids=str,
 )
 def test_a_changed_answer(change: dict[str, object], told: str) -> None:
-    fields = json.loads(sign_answer(ANSWER, AUTHORITY)) | change
     with pytest.raises(InvalidAnswer, match=told):
-        verify_answer(json.dumps(fields).encode(), PUBLIC)
+        verify_answer(compact(json.loads(sign_answer(ANSWER, AUTHORITY)) | change), PUBLIC)
 
 
 def test_an_answer_of_the_first_format_is_read_and_has_no_place() -> None:

@@ -23,12 +23,8 @@ def compiler() -> Path:
 
 def generate(folder: Path) -> None:
     (folder / "wire").mkdir()
-    subprocess.run(
-        [ROOT / "wire" / "generate.sh", folder],
-        env={**os.environ, "PYTHON": str(compiler())},
-        check=True,
-        timeout=60,
-    )
+    environment = os.environ | {"PYTHON": str(compiler())}
+    subprocess.run([ROOT / "wire" / "generate.sh", folder], env=environment, check=True, timeout=60)
 
 
 def test_stubs_are_up_to_date(tmp_path: Path) -> None:

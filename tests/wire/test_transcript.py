@@ -86,6 +86,10 @@ def failed(data: bytes, known: bytes | None = AUTHORITY_KEY) -> str:
     return caught.value.check
 
 
+def compact(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
 def naive(data: bytes) -> bool:
     """Only whether the coordinator signed it."""
     found = read_transcript(data)
@@ -163,14 +167,11 @@ def test_caught_participants_are_named_in_the_sum_or_not() -> None:
     first, last = (finished.config.roster.identity(who) for who in (0, 6))
 
     def written_with(caught: dict[bytes, str], excluded: dict[bytes, str]) -> Transcript:
-        data = write_transcript(
+        found, digests = (
             finished.transcript(excluded=excluded),
-            coordinator_key(),
-            sum_sha256=b"s" * 32,
-            next_model_sha256=b"n" * 32,
-            previous=None,
-            caught=caught,
+            {"sum_sha256": b"s" * 32, "next_model_sha256": b"n" * 32},
         )
+        data = write_transcript(found, coordinator_key(), **digests, previous=None, caught=caught)
         return verify_transcript(data, AUTHORITY_KEY).contents
 
     found = written_with({last: "sent rubbish\x1b[2J", first: "dealt inconsistent shares"}, {})
@@ -200,8 +201,7 @@ def test_every_field_is_changed_below() -> None:
 def test_no_field_can_be_changed_without_the_coordinators_key(name: str) -> None:
     fields = json.loads(written("drawn"))
     fields[name] = other_value(name, fields[name])
-    data = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-    assert failed(data) in (Check.FORM, Check.AUTHORITY, Check.COORDINATOR)
+    assert failed(compact(fields) + b"\n") in (Check.FORM, Check.AUTHORITY, Check.COORDINATOR)
 
 
 def other_value(name: str, value: Any) -> Any:
@@ -263,12 +263,11 @@ def test_whatever_the_coordinator_signs_is_held_or_refused(name: str) -> None:
     inner = fields[name] if isinstance(fields[name], dict) else {}
     changes = [{name: odd} for odd in ODD] + [{name: inner | {one: odd}} for one in inner for odd in ODD]
     for change in changes:
-        text = json.dumps(fields | change, sort_keys=True, separators=(",", ":")).encode()
+        text = compact(fields | change)
         signature = coordinator_key().sign(encode("sordino/v1/transcript", text)).hex()
-        whole_text = json.dumps({**fields, **change, "signature": signature}, sort_keys=True, separators=(",", ":"))
         said = ""
         try:
-            verify_transcript(whole_text.encode() + b"\n", AUTHORITY_KEY)
+            verify_transcript(compact({**fields, **change, "signature": signature}) + b"\n", AUTHORITY_KEY)
         except InvalidTranscript as error:
             said = str(error)
         assert said.isprintable()
@@ -312,15 +311,20 @@ def too_few(found: Transcript, finished: Finished) -> Transcript:
 
 
 def smaller_u1(found: Transcript, finished: Finished) -> Transcript:
-    """Whoever didn't deal is forgotten, with thresholds that fit."""
-    kept = [(who, one) for who, one in zip(found.u1, found.advertisements, strict=True) if who != 1]
-    u1 = tuple(who for who, _ in kept)
-    return replace(
-        found,
-        u1=u1,
-        advertisements=tuple(one for _, one in kept),
-        parameters=stated_parameters(finished.config.parameters, len(u1)),
-    )
+    """The participant that did not deal is forgotten, with thresholds that fit."""
+    members = members_of(found)
+    del members[1]
+    return with_u1(found, finished, members)
+
+
+def members_of(found: Transcript) -> dict[int, Advertisement]:
+    return dict(zip(found.u1, found.advertisements, strict=True))
+
+
+def with_u1(found: Transcript, finished: Finished, members: dict[int, Advertisement]) -> Transcript:
+    u1 = tuple(sorted(members))
+    parameters = stated_parameters(finished.config.parameters, len(u1))
+    return replace(found, u1=u1, advertisements=tuple(members[one] for one in u1), parameters=parameters)
 
 
 def another_in_u1(position: int) -> Change:
@@ -329,15 +333,8 @@ def another_in_u1(position: int) -> Change:
     def change(found: Transcript, finished: Finished) -> Transcript:
         losers = sorted(set(range(len(finished.config.roster))) - finished.config.invited)
         who = losers[0] if position < 0 else position
-        members = dict(zip(found.u1, found.advertisements, strict=True))
-        members[who] = found.advertisements[0] if position >= 0 else keys_of(finished, who)
-        u1 = tuple(sorted(members))
-        return replace(
-            found,
-            u1=u1,
-            advertisements=tuple(members[one] for one in u1),
-            parameters=stated_parameters(finished.config.parameters, len(u1)),
-        )
+        keys = found.advertisements[0] if position >= 0 else keys_of(finished, who)
+        return with_u1(found, finished, members_of(found) | {who: keys})
 
     return change
 
@@ -350,13 +347,19 @@ def keys_of(finished: Finished, who: int, mask_key: bytes | None = None) -> Adve
     return Advertisement(*keys, key.sign(statement))
 
 
-def advertised(at: int, one: Callable[[Transcript, Finished], Advertisement]) -> Change:
+def advertised(one: Callable[[Transcript, Finished], Advertisement]) -> Change:
+    """Other keys of participant 2."""
+
     def change(found: Transcript, finished: Finished) -> Transcript:
-        members = list(found.advertisements)
-        members[at] = one(found, finished)
-        return replace(found, advertisements=tuple(members))
+        before, after = found.advertisements[:2], found.advertisements[3:]
+        return replace(found, advertisements=(*before, one(found, finished), *after))
 
     return change
+
+
+def colludes(mask_key: Callable[[Transcript], bytes | None]) -> Change:
+    """Keys that participant 2 signs itself."""
+    return advertised(lambda found, finished: keys_of(finished, 2, mask_key(found)))
 
 
 def own_keys(found: Transcript, finished: Finished) -> Advertisement:
@@ -374,7 +377,7 @@ def another_plan(found: Transcript, finished: Finished) -> Transcript:
 def broken_plan(found: Transcript, finished: Finished) -> Transcript:
     document = json.loads(found.study)
     document["plan"]["epsilon"] /= 2
-    return replace(found, study=json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+    return replace(found, study=compact(document))
 
 
 def a_plan_with(**changed: str) -> Change:
@@ -455,22 +458,14 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "u2 and u3 are swapped": ("whole", Check.SETS, sets_swapped),
     "u3 is too small": ("whole", Check.SETS, too_few),
     "u2 holds a participant that isn't in u1": ("whole", Check.SETS, lambda t, _: replace(t, u2=(*t.u2, 7))),
-    "u1 forgets who left": ("whole", Check.QUORUM, smaller_u1),
+    "u1 forgets a participant that left": ("whole", Check.QUORUM, smaller_u1),
     "u1 holds a participant that wasn't drawn": ("drawn", Check.LOTTERY, another_in_u1(-1)),
     "u1 holds a number that isn't on the roster": ("whole", Check.LOTTERY, another_in_u1(7)),
-    "keys are the coordinator's": ("whole", Check.ADVERTISEMENTS, advertised(2, own_keys)),
-    "keys are another member's": ("whole", Check.ADVERTISEMENTS, advertised(2, lambda t, _: t.advertisements[4])),
-    "a colluder repeats a key": (
-        "whole",
-        Check.ADVERTISEMENTS,
-        advertised(2, lambda t, f: keys_of(f, 2, t.advertisements[0].mask_key)),
-    ),
-    "a colluder's key is of low order": (
-        "whole",
-        Check.ADVERTISEMENTS,
-        advertised(2, lambda t, f: keys_of(f, 2, bytes(32))),
-    ),
-    "a colluder's keys come later": ("whole", Check.QUORUM, advertised(2, lambda t, f: keys_of(f, 2))),
+    "keys are the coordinator's": ("whole", Check.ADVERTISEMENTS, advertised(own_keys)),
+    "keys are another member's": ("whole", Check.ADVERTISEMENTS, advertised(lambda t, _: t.advertisements[4])),
+    "a colluder repeats a key": ("whole", Check.ADVERTISEMENTS, colludes(lambda t: t.advertisements[0].mask_key)),
+    "a colluder's key is of low order": ("whole", Check.ADVERTISEMENTS, colludes(lambda _: bytes(32))),
+    "a colluder's keys come later": ("whole", Check.QUORUM, colludes(lambda _: None)),
     "two members' keys are exchanged": (
         "whole",
         Check.ADVERTISEMENTS,
@@ -507,7 +502,7 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "a signature of another": ("whole", Check.QUORUM, signatures(lambda s: ((s[0][0], s[1][1]), *s[1:]))),
     "fewer signatures than the quorum": ("whole", Check.QUORUM, signatures(lambda s: s[1:])),
     "a signer twice": ("whole", Check.QUORUM, signatures(lambda s: (s[0], s[0], *s[2:]))),
-    "a signer who isn't in u3": ("whole", Check.QUORUM, signatures(lambda s: sorted((*s[:-1], (3, s[-1][1]))))),
+    "a signer that isn't in u3": ("whole", Check.QUORUM, signatures(lambda s: sorted((*s[:-1], (3, s[-1][1]))))),
     "signatures of another attempt": ("whole", Check.QUORUM, of_attempt_two),
     "a cheaper charge": ("whole", Check.CHARGE, cheaper),
     "a cheaper curve": ("whole", Check.CHARGE, cheaper_elsewhere),
@@ -517,7 +512,7 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "a charge under another adjacency": ("whole", Check.CHARGE, lambda t, f: charged(t, f, adjacency="other")),
     "a charge of another study": ("whole", Check.CHARGE, lambda t, f: charged(t, f, study_sha256="0" * 64)),
     "a row under another number": ("whole", Check.CHARGE, lambda t, _: replace(t, charge=replace(t.charge, number=2))),
-    "a row of the ledger that has no hash": (
+    "a row that has no hash": (
         "whole",
         Check.CHARGE,
         lambda t, _: replace(t, charge=replace(t.charge, hash=bytes(32))),
@@ -525,14 +520,10 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "two survivors are one": ("whole", Check.CHARGE, lambda t, _: replace(t, numbers=(t.numbers[0], *t.numbers[:-1]))),
     "no digest of the sum": ("whole", Check.DIGESTS, lambda t, _: replace(t, sum_sha256=None)),
     "a digest of a sum without noise": ("gaussian", Check.DIGESTS, lambda t, _: replace(t, sum_sha256=number(0) * 4)),
-    "who is excluded takes part": (
-        "whole",
-        Check.SETS,
-        lambda t, f: replace(t, excluded=(Excluded(f.config.roster.identity(0), "cheated"),)),
-    ),
+    "an excluded participant takes part": ("whole", Check.SETS, caught_are(out=(0,))),
     "an identity that isn't on the roster is caught": ("whole", Check.SETS, caught_are(bytes(32))),
     "a participant is caught twice": ("whole", Check.SETS, caught_are(0, 0)),
-    "who is excluded is caught again": ("absent", Check.SETS, caught_are(6, out=(6,))),
+    "an excluded participant is caught again": ("absent", Check.SETS, caught_are(6, out=(6,))),
 }
 
 
@@ -547,8 +538,8 @@ def test_a_coordinator_that_lies_is_found_where_it_lies(lie: str) -> None:
     assert failed(data) == check
 
 
-def test_nothing_is_proved_about_a_round_in_which_nobody_signs() -> None:
-    """Participants of such a round signed their keys alone: whatever the coordinator writes about u3 would pass."""
+def test_nothing_is_proved_about_a_round_without_signatures() -> None:
+    """Participants of such a round signed only their keys: anything that the coordinator writes about u3 would pass."""
     setting = whole(plan=replace(plan(7), adversary="curious"))
     finished = play(setting, late=[3])
     assert finished.signatures == ()
