@@ -97,7 +97,7 @@ methods: .venv/.stamp ## every method, clip rule and statistic over the real pro
 	@.venv/bin/python -m tests.methods $(METHODS_ARGS)
 
 edge-test: .venv-demo/.stamp ## an arm64 client in 256 MB, a participant behind 2 Mbit/s (Docker, root; ten minutes the first time)
-	@OPENBLAS_NUM_THREADS=1 .venv-demo/bin/python -m tests.deploy.edge_test $(EDGE_ARGS)
+	@OPENBLAS_NUM_THREADS=1 .venv-demo/bin/python deploy/edge/edge_test.py $(EDGE_ARGS)
 
 load-test: .venv-demo/.stamp ## a thousand participants, 10 % leave and 5 % are late, against the project's bounds (ten minutes)
 	@.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/acceptance.toml $(LOAD_ARGS)
