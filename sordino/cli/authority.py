@@ -15,9 +15,8 @@ import typer
 
 from authority.folder import AuthorityTable
 from runtime.failure import ExitCode, InputFailure, listing
-from runtime.settings_keys import build
 from runtime.text import counted
-from sordino.cli.options import chosen, options, settled, with_options
+from sordino.cli.options import built, chosen, options, with_options
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _init(
     from wire.join_code import show_fingerprint
 
     values = chosen(given, AuthorityTable) | {"study": study}
-    settings = settled(lambda: build(AuthorityTable, values), lambda made: made, values, AuthorityTable)
+    settings = built(AuthorityTable, values)
     coordinator = settings.coordinator
     sessions = address if address is not None else session_address(coordinator, host or ())
     keys = found(directory, settings, address=sessions, names=host or ()).keys

@@ -15,7 +15,17 @@ from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
 from sordino.reporting.budget_limits import limit_lines, limits
 from wire.guarantee import condition, counts_colluders
-from wire.records.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
+from wire.records.ledger import (
+    COORDINATOR,
+    LEDGER_FILE,
+    About,
+    ChangedLedger,
+    Head,
+    Row,
+    collect,
+    head_file,
+    read_ledger,
+)
 from wire.records.ledger_rows import EXACT, epsilon
 from wire.records.ledger_totals import StudyTotals, Totals
 
@@ -125,12 +135,7 @@ def read(place: Place) -> Contents:
         raise InputFailure(f"{place.ledger}: nothing is recorded yet. `sordino serve` and `join` make it.")
     place.check()
     rows: list[Row] = []
-
-    def visit(row: Row) -> None:
-        del rows[row.number - 1 :]
-        rows.append(row)
-
-    about, head, totals = read_ledger(place.ledger, visit)
+    about, head, totals = read_ledger(place.ledger, collect(rows))
     return Contents(place, about, head, totals, rows[: head.rows])
 
 

@@ -140,6 +140,16 @@ def head_file(path: Path) -> Path:
 Visit = Callable[[Row], None]
 
 
+def collect(rows: list[Row]) -> Visit:
+    """Keeps the rows of one reading in ``rows``, also when it has to begin anew."""
+
+    def visit(row: Row) -> None:
+        del rows[row.number - 1 :]
+        rows.append(row)
+
+    return visit
+
+
 def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals]:
     """Check a whole ledger: rows, chain, order, head, and the file beside it. Writes nothing.
 
