@@ -77,9 +77,8 @@ async def reach(address: str) -> None:
 async def look(address: str, fingerprint: bytes) -> Look:
     """Fetch a study's card and document at HOST:PORT, and check them against the authority's fingerprint (16 bytes).
 
-    Raises:
-        EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed.
-        EnrolmentRefused: another authority, an invalid card or document, or a wrong clock.
+    Raises EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed; EnrolmentRefused: another
+    authority, an invalid card or document, or a wrong clock.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
     certificate = _read_certificate(der, address)
@@ -127,9 +126,8 @@ def clock_sentence(difference_s: float) -> str:
 async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
     """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `enrolment_channel`.
 
-    Raises:
-        EnrolmentUnavailable: not reachable, or too busy now.
-        EnrolmentRefused: the coordinator doesn't accept such a request.
+    Raises EnrolmentUnavailable: not reachable, or too busy now; EnrolmentRefused: the coordinator doesn't accept such a
+    request.
     """
     call = _method(channel, "Enrol", pb.EnrolAnswer)(
         pb.EnrolRequest(request=request).SerializeToString(), timeout=CALL_S

@@ -127,10 +127,8 @@ class Participant:
         Returns:
             The coordinator's reason for the end of the study; None if the stream ended without one.
 
-        Raises:
-            grpc.aio.AioRpcError: the stream broke.
-            TimeoutError: the coordinator is silent.
-            NotNow: an attempt was announced, and `may_begin` returned False.
+        Raises grpc.aio.AioRpcError: the stream broke; TimeoutError: the coordinator is silent; NotNow: an attempt was
+        announced, and `may_begin` returned False.
         """
         await self.rest(0)
         if self._terms is not None and self._terms.study_sha256 != terms.study_sha256:

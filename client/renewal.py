@@ -80,10 +80,8 @@ class Renewal:
         Args:
             give_up_s: how long the coordinator may be unreachable; None: without limit.
 
-        Raises:
-            EnrolmentRefused: no enrolment port is known, the authority refuses, or its answer can't be used.
-            EnrolmentUnavailable: the coordinator was unreachable for too long.
-            CertificateError: a file can't be written.
+        Raises EnrolmentRefused: no enrolment port is known, the authority refuses, or its answer can't be used;
+        EnrolmentUnavailable: the coordinator was unreachable for too long; CertificateError: a file can't be written.
         """
         address = self._settings.coordinator.enrolment
         if not address:

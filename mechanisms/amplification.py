@@ -62,8 +62,7 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     Returns:
         An array of the shape of ``orders``; never above the curve.
 
-    Raises:
-        ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
+    Raises ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all(alpha > 1):

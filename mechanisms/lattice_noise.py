@@ -92,8 +92,7 @@ class LatticeNoise(ABC):
         reach: the largest magnitude a draw can have.
         tables: one for each level; a draw is the sum of one draw from each.
 
-    Raises:
-        ValueError: another type, or outside the range.
+    Raises ValueError: another type, or outside the range.
     """
 
     def __init__(self, variance: Fraction) -> None:
@@ -117,9 +116,7 @@ class LatticeNoise(ABC):
         Args:
             x: (d,) contiguous writable int64; entries must leave `reach` of room.
 
-        Raises:
-            ValueError: another dtype or layout.
-            RandomnessFailed: the source returned a wrong length.
+        Raises ValueError: another dtype or layout; RandomnessFailed: the source returned a wrong length.
         """
         if x.dtype != np.int64 or x.ndim != 1 or not x.flags.c_contiguous:
             raise ValueError("noise is added to a contiguous vector of int64")

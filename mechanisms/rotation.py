@@ -65,8 +65,7 @@ def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
     Returns:
         (block_dim, padded_dim): a power of two, and how many coordinates come out.
 
-    Raises:
-        ValueError: ``dim`` < 1 or an unknown kind.
+    Raises ValueError: ``dim`` < 1 or an unknown kind.
     """
     whole = padded_dimension(dim)
     if kind == "hadamard":
@@ -152,8 +151,7 @@ class Rotation:
     Attributes:
         dim, block_dim, padded_dim: lengths of the input, of one block and of the output.
 
-    Raises:
-        ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
+    Raises ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
     """
 
     def __init__(self, seed: bytes, dim: int, kind: str = "hadamard") -> None:

@@ -104,8 +104,7 @@ def conditional_round(
     Returns:
         (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
 
-    Raises:
-        RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
+    Raises RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
     """
     with np.errstate(over="ignore"):
         norm = math.sqrt(np.dot(values, values))  # infinite or NaN if any value is; never below the largest of them
@@ -135,8 +134,7 @@ def conditional_round_rows(
     Returns:
         (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
 
-    Raises:
-        RoundingFailed: as there, for any of the rows.
+    Raises RoundingFailed: as there, for any of the rows.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", values, values))

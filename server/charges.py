@@ -52,8 +52,7 @@ class Charges:
         Args:
             ledger: where they are written, for the error.
 
-        Raises:
-            ChangedLedger: one is not a charge of this plan, or lower than the plan's price.
+        Raises ChangedLedger: one is not a charge of this plan, or lower than the plan's price.
         """
         for row in rows:
             try:

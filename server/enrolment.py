@@ -119,9 +119,8 @@ class Enrolment:
         Args:
             files: where a published roster goes; must have been read.
 
-        Raises:
-            ConfigurationError: the card can't be used.
-            runtime.durable.StorageError: the folder for requests can't be used.
+        Raises ConfigurationError: the card can't be used; runtime.durable.StorageError: the folder for requests can't
+        be used.
         """
         table = configuration.coordinator
         self._study, self._files, self._one_machine = study, files, table.one_machine
@@ -148,8 +147,7 @@ class Enrolment:
     async def describe(self, raw: bytes, address: str) -> pb.Description:
         """What a joiner reads before it sends anything.
 
-        Raises:
-            CallRefused: too many calls, or another protocol version.
+        Raises CallRefused: too many calls, or another protocol version.
         """
         self._count(address)
         version = _parse(pb.DescribeRequest, raw).protocol_version
@@ -164,8 +162,7 @@ class Enrolment:
     async def enrol(self, raw: bytes, address: str) -> pb.EnrolAnswer:
         """Take a request, or say what became of it.
 
-        Raises:
-            CallRefused: too many calls or requests, none at all, or nothing can be written down.
+        Raises CallRefused: too many calls or requests, none at all, or nothing can be written down.
         """
         self._count(address)
         if len(raw) > LARGEST_REQUEST + 16:
@@ -234,8 +231,7 @@ class Enrolment:
     async def pending(self, raw: bytes, address: str) -> pb.PendingRequests:
         """The oldest requests that wait, as many as fit one message; more when these are answered.
 
-        Raises:
-            CallRefused: not the authority.
+        Raises CallRefused: not the authority.
         """
         self._count(address)
         message = _parse(pb.PendingRequest, raw)
@@ -255,8 +251,7 @@ class Enrolment:
         Args:
             nonce, signature: as for `pending`, so that only the authority can make this process hold a package.
 
-        Raises:
-            CallRefused: not the authority, a package that can't be used, or one that can't be written.
+        Raises CallRefused: not the authority, a package that can't be used, or one that can't be written.
         """
         self._count(address)
         self._check_authority(nonce, signature)

@@ -170,9 +170,8 @@ class Membership:
     def offer(self, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Note a later version; `take` puts it to use.
 
-        Raises:
-            InvalidRoster: it isn't signed by the authority, not later than what is here, doesn't fit the study's plan,
-                or comes without the draws that its signature covers.
+        Raises InvalidRoster: it isn't signed by the authority, not later than what is here, doesn't fit the study's
+        plan, or comes without the draws that its signature covers.
         """
         roster = verify_roster(roster_file, self._authority_public)
         newest = (self.offered or self.signed).roster

@@ -39,8 +39,7 @@ class TrainedModel:
         Args:
             folder: that of the checkpoints.
 
-        Raises:
-            learning.options.OptionError: the learner can't serve as many rounds as are planned.
+        Raises learning.options.OptionError: the learner can't serve as many rounds as are planned.
         """
         learner.prepare(plan.rounds)
         self._study, self._task, self._learner, self._plan, self._folder = study, task, learner, plan, folder
@@ -83,8 +82,7 @@ class TrainedModel:
         Args:
             clips: of the next round; empty where the journal doesn't have them, as the plan's are used.
 
-        Raises:
-            InputFailure: it is gone, damaged, or another task's.
+        Raises InputFailure: it is gone, damaged, or another task's.
         """
         try:
             self.clips = self._plan.clipping.checked(clips or self.clips)

@@ -59,8 +59,7 @@ def are_published(state: Path) -> bool:
 def check_publishing(plan: Plan) -> None:
     """Whether transcripts of a study under this plan may be published.
 
-    Raises:
-        InfeasiblePlan: its epsilon assumes that the drawn cohorts are secret, and a transcript names them.
+    Raises InfeasiblePlan: its epsilon assumes that the drawn cohorts are secret, and a transcript names them.
     """
     if plan.sampling != NO_SAMPLING and plan.target == RELEASED:
         raise InfeasiblePlan(
@@ -145,9 +144,8 @@ class Transcripts:
     def restore(self, completed_rounds: int) -> None:
         """Continue the chain behind the last round that counts, and publish what isn't published yet.
 
-        Raises:
-            TranscriptError: the last file isn't a transcript of this round and study.
-            OSError: the folder takes no writes.
+        Raises TranscriptError: the last file isn't a transcript of this round and study; OSError: the folder takes no
+        writes.
         """
         self._noted = None
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -207,8 +205,7 @@ class Transcripts:
             numbers: position in the roster -> number in the ledger; default: the same.
             excluded: identity -> reason, of all excluded participants.
 
-        Raises:
-            TranscriptError: the roster's file isn't UTF-8 text.
+        Raises TranscriptError: the roster's file isn't UTF-8 text.
         """
         cohort = unmasking.cohort
         message = codec.read_unmasking_request(pb.UnmaskingRequest.FromString(request))
@@ -244,9 +241,7 @@ class Transcripts:
             next_model_sha256: of the model that the next round begins with.
             caught: identity -> reason, of the cheats of this attempt.
 
-        Raises:
-            ValueError: another attempt was noted, or none.
-            OSError: the folder takes no writes.
+        Raises ValueError: another attempt was noted, or none; OSError: the folder takes no writes.
         """
         noted = self._noted
         if noted is None or (noted.round, noted.attempt) != (round_, attempt):
@@ -267,8 +262,7 @@ class Transcripts:
     def publish(self, round_: int) -> None:
         """Copy a round's file to the published folder, if there is one; once the journal counts the round.
 
-        Raises:
-            OSError: the folder takes no writes.
+        Raises OSError: the folder takes no writes.
         """
         if self.published is None:
             return
@@ -281,8 +275,7 @@ class Transcripts:
 def read_transcript_key(path: Path) -> Ed25519PrivateKey:
     """The coordinator's own key.
 
-    Raises:
-        TranscriptError: missing, open to others, or not an unencrypted Ed25519 private key in PEM.
+    Raises TranscriptError: missing, open to others, or not an unencrypted Ed25519 private key in PEM.
     """
     try:
         key = load_pem_private_key(read_key_file(path), password=None)

@@ -184,8 +184,7 @@ class Attempt:
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
         """Stage and add one vector; returns its digest once it counts.
 
-        Raises:
-            UploadRefused: not expected, malformed, late, or not what was offered.
+        Raises UploadRefused: not expected, malformed, late, or not what was offered.
         """
         participant = session.participant
         if not self._slots.speaks(session):
