@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
 from runtime.durable import StorageError, replace_durably
-from runtime.key_files import KeyFileError, read_key_file
+from runtime.key_files import KeyFileError
 from secagg.server_unmasking import Unmasking
 from secagg.sharing import CURIOUS
 from server.study_file import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import InvalidCard, verify_card
+from wire.certificates import read_ed25519_key
 from wire.join_code import fingerprint
 from wire.records.ledger import Row
 from wire.records.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
@@ -278,12 +277,6 @@ def read_transcript_key(path: Path) -> Ed25519PrivateKey:
     Raises TranscriptError: missing, open to others, or not an unencrypted Ed25519 private key in PEM.
     """
     try:
-        key = load_pem_private_key(read_key_file(path), password=None)
+        return read_ed25519_key(path)
     except KeyFileError as error:
         raise TranscriptError(str(error)) from error
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not chained: what a parser says of a file that it can't read may quote it.
-        raise TranscriptError(f"{path} is not an unencrypted private key in PEM") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise TranscriptError(f"{path} is not an Ed25519 key")
-    return key

@@ -136,6 +136,7 @@ def invite(
     from authority.invitations import invite as make
     from authority.invitations import without_place
     from authority.store import locked
+    from authority.text import minute
     from wire.join_code import show_fingerprint
 
     seconds = _seconds("--valid", valid)
@@ -165,7 +166,7 @@ def invite(
     lines = [
         f"study        {settings.study}",
         f"fingerprint  {show_fingerprint(fingerprint)}",
-        f"expires      {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(codes[0].expires))}\n",
+        f"expires      {minute(codes[0].expires)}\n",
         *([f"code         {codes[0].to_text()}\n"] if count == 1 else []),
         "The participant types:" if count == 1 else "Each participant types one of these:",
         *(f"  {command}" for command in commands),
