@@ -59,8 +59,7 @@ class EnrolmentRefused(InputFailure):
 class Look:
     """What is known about a study before it is joined; nothing about the participant has been sent.
 
-    Attributes:
-        clock_difference_s: by how much the coordinator's clock is ahead of this machine's; None if it didn't say.
+    ``clock_difference_s``: by how much the coordinator's clock is ahead of this machine's; None if it didn't say.
     """
 
     card: Card

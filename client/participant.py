@@ -124,8 +124,7 @@ class Participant:
     async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
         """Handle messages until the study or the session ends; an attempt under way stays for the next session.
 
-        Returns:
-            The coordinator's reason for the end of the study; None if the stream ended without one.
+        Returns the coordinator's reason for the end of the study; None if the stream ended without one.
 
         Raises grpc.aio.AioRpcError: the stream broke; TimeoutError: the coordinator is silent; NotNow: an attempt was
         announced, and `may_begin` returned False.

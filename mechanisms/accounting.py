@@ -120,8 +120,7 @@ class Account:
 
         The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far.
 
-        Args:
-            survivors_at_most: the largest |u3| that the attempt can have; by default the plan's clients.
+        ``survivors_at_most``: the largest |u3| that the attempt can have; by default the plan's clients.
 
         Raises ValueError: more than the plan's clients, or fewer than its min_survivors.
         """

@@ -145,8 +145,7 @@ class Encoder:
             update: (dim,) float16, float32 or float64, data units, finite.
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
 
-        Returns:
-            (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
+        Returns (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
 
         Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the norm bound;
         nothing may be sent; RandomnessFailed: the source gave a wrong length.
@@ -167,9 +166,8 @@ class Encoder:
             updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
             random_bytes: 64 bytes are drawn in all.
 
-        Returns:
-            (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the order of
-            additions in the rotation.
+        Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
+        order of additions in the rotation.
 
         Raises:
             InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any of them; nothing may be used then.

@@ -110,8 +110,7 @@ def discretisation_distance(stddev_grid: float, draws: int = 1) -> float:
         stddev_grid: s, in steps of the grid, > 0.
         draws: how many coordinates of noise are drawn in all, >= 0.
 
-    Returns:
-        An upper bound in [0, 1].
+    Returns an upper bound in [0, 1].
 
     Raises ValueError: a standard deviation that is not finite and positive, or a negative count.
     """

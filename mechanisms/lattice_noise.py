@@ -83,9 +83,8 @@ class LatticeNoise(ABC):
     """A sampler of one symmetric law for one rational variance. Immutable once built; safe to share between
     threads.
 
-    Args:
-        variance: 0 < variance <= 2^54, of one coordinate, grid units squared. An exact `Fraction`, because
-            the accountant analyses this very number.
+    ``variance``: 0 < variance <= 2^54, of one coordinate, grid units squared. An exact `Fraction`, because the
+    accountant analyses this very number.
 
     Attributes:
         variance: as given.
@@ -113,8 +112,7 @@ class LatticeNoise(ABC):
     def add(self, x: NDArray[np.int64], random_bytes: RandomBytes) -> None:
         """Add an independent draw to each entry of ``x``, in place, under a fresh key.
 
-        Args:
-            x: (d,) contiguous writable int64; entries must leave `reach` of room.
+        ``x``: (d,) contiguous writable int64; entries must leave `reach` of room.
 
         Raises ValueError: another dtype or layout; RandomnessFailed: the source returned a wrong length.
         """

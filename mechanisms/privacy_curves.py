@@ -43,8 +43,7 @@ def rounded_l2_bound(l2_norm: float, dim: int, beta: float) -> float:
         dim: vector length after padding.
         beta: in [0, 1); 0 means the worst case over all roundings.
 
-    Returns:
-        A bound in grid units; never below ``l2_norm``.
+    Returns a bound in grid units; never below ``l2_norm``.
 
     Raises ValueError: an argument lies outside its range.
     """
@@ -104,8 +103,7 @@ def ddgauss_rdp(
         local_variance: of one share, grid units squared.
         shares: how many honest noise shares the sum carries, >= 1.
 
-    Returns:
-        An array of the shape of ``orders``.
+    Returns an array of the shape of ``orders``.
 
     Raises ValueError: an order <= 1, or less local deviation than half a grid step (the theorem does not hold there).
     """
@@ -142,8 +140,7 @@ def skellam_rdp(
         central_variance: of the unknown noise in one coordinate of the sum, grid units squared: h times that of
             one share. The variance, not the mean of the two Poisson variables behind it, which is half of it.
 
-    Returns:
-        An array of the shape of ``orders``.
+    Returns an array of the shape of ``orders``.
 
     Raises ValueError: an order that is no integer or below 2, a variance that is not positive, a negative norm.
     """

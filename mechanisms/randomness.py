@@ -36,11 +36,7 @@ class WordSource(Protocol):
 
 
 class Keystream:
-    """The ChaCha20 keystream of one key, zero nonce, from block 0 on.
-
-    Args:
-        key: 32 bytes, used for this stream only.
-    """
+    """The ChaCha20 keystream of one key, zero nonce, from block 0 on. ``key``: 32 bytes, used for this stream only."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:

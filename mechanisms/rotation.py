@@ -62,8 +62,7 @@ def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
         dim: length before padding, >= 1.
         kind: "hadamard" or "hadamard-blocks".
 
-    Returns:
-        (block_dim, padded_dim): a power of two, and how many coordinates come out.
+    Returns (block_dim, padded_dim): a power of two, and how many coordinates come out.
 
     Raises ValueError: ``dim`` < 1 or an unknown kind.
     """
@@ -148,8 +147,7 @@ class Rotation:
         dim: length of the vectors before padding.
         kind: see `rotation_layout`.
 
-    Attributes:
-        dim, block_dim, padded_dim: lengths of the input, of one block and of the output.
+    ``dim``, ``block_dim``, ``padded_dim``: lengths of the input, of one block and of the output.
 
     Raises ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
     """

@@ -58,8 +58,7 @@ class _Scratch:
         that of a small negative value is not. 53 random bits are compared with it as integers; the open case (chance
         2^-53) draws on. No float generator and no rounded probability anywhere.
 
-        Returns:
-            The exact squared norm of ``out``.
+        Returns the exact squared norm of ``out``.
         """
         size = values.size
         whole, excess, words = self.whole[:size], self.excess[:size], self.words[:size]
@@ -101,8 +100,7 @@ def conditional_round(
         random_bytes: source of a fresh key; all tries draw on one stream.
         most_tries: cap on the redraws.
 
-    Returns:
-        (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
+    Returns (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
 
     Raises RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
     """
@@ -131,8 +129,7 @@ def conditional_round_rows(
         values: (n, d), contiguous, grid units.
         squared_limit, random_bytes, most_tries: as there; the limit is that of one row.
 
-    Returns:
-        (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
+    Returns (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
 
     Raises RoundingFailed: as there, for any of the rows.
     """

@@ -286,8 +286,7 @@ async def _open_enrolment(
 def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
     """The coordinator's certificate, and the authority of the client certificates that it accepts.
 
-    Args:
-        with_client: demand a certificate of ``client_ca``.
+    ``with_client``: demand a certificate of ``client_ca``.
 
     Raises:
         InputFailure, OSError: a file can't be used.

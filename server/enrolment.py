@@ -116,8 +116,7 @@ class Enrolment:
 
     def __init__(self, configuration: StudyConfiguration, study: Study, files: RosterFile) -> None:
         """
-        Args:
-            files: where a published roster goes; must have been read.
+        ``files``: where a published roster goes; must have been read.
 
         Raises ConfigurationError: the card can't be used; runtime.durable.StorageError: the folder for requests can't
         be used.
@@ -248,8 +247,7 @@ class Enrolment:
     ) -> pb.PublishReceipt:
         """Take a package of the authority: all of it or nothing. The same one again is fine.
 
-        Args:
-            nonce, signature: as for `pending`, so that only the authority can make this process hold a package.
+        ``nonce``, ``signature``: as for `pending`, so that only the authority can make this process hold a package.
 
         Raises CallRefused: not the authority, a package that can't be used, or one that can't be written.
         """
@@ -380,7 +378,7 @@ def _admit(context: Any, method: str) -> Caller:
 def make_server(
     enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS, *, first_message_s: float = FIRST_MESSAGE_S
 ) -> grpc.aio.Server:
-    """A gRPC server of its own: its limits are those of strangers.
+    """A separate gRPC server, because its limits are those of strangers.
 
     Args:
         connections: at the same time.

@@ -131,8 +131,7 @@ class Journal:
         Positions change from version to version. Charges and events name a participant by this number, which is given
         once, in the order of first appearance.
 
-        Returns:
-            Identity -> number, of every participant that was ever on a roster of this study.
+        Returns identity -> number, of every participant that was ever on a roster of this study.
 
         Raises StorageError: a later version was in use before, or this one with other content.
         """
@@ -303,8 +302,7 @@ def read_members(state: Path) -> dict[int, bytes]:
 def check_ledger(state: Path) -> list[Row]:
     """Check the ledger beside a state file against what the journal there noted; writes nothing.
 
-    Returns:
-        All charges.
+    Returns all charges.
 
     Raises runtime.durable.StorageError: a file can't be read. For the ledger: `wire.records.ledger.LedgerError`, and
     `wire.records.ledger.ChangedLedger` where it differs from what the coordinator wrote.

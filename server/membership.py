@@ -152,8 +152,7 @@ class Membership:
 
         Participants that left the roster aren't counted, since others may cheat in their place.
 
-        Args:
-            further: conflicts that aren't noted yet, by number.
+        ``further``: conflicts that aren't noted yet, by number.
         """
         most, here, conflicts = self.most_cheats, set(self.numbers), self._with(further)
         counts = {who: len(conflicts.get(number, set()) & here) for who, number in enumerate(self.numbers)}
@@ -185,8 +184,7 @@ class Membership:
     def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
         """Put a version to use, once the journal knows it and has numbered its participants.
 
-        Returns:
-            Numbers of the participants that it added and removed.
+        Returns numbers of the participants that it added and removed.
         """
         before, after = self.roster.positions.keys(), signed.roster.positions.keys()
         self.signed = signed

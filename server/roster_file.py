@@ -134,8 +134,7 @@ class RosterFile:
     def publish(self, roster: Roster, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Make checked contents those of the files, both or neither after any crash; durable when this returns.
 
-        Args:
-            roster: what the roster file holds.
+        ``roster``: what the roster file holds.
 
         Raises OSError: the disk takes no writes. Then either nothing has changed, or the rest is done by the next call
         of `read`.

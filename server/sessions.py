@@ -162,8 +162,7 @@ class Sessions:
     def adopt(self, roster: Roster) -> list[Session]:
         """Use a later roster. Sessions of participants that are not on it any more end.
 
-        Returns:
-            The sessions that ended.
+        Returns the sessions that ended.
         """
         self._roster = roster
         self._left_early &= roster.positions.keys()
@@ -186,8 +185,7 @@ class Sessions:
     def challenge(self, message: pb.Open) -> tuple[bytes, bytes, bytes]:
         """Check a request to open a session.
 
-        Returns:
-            The identity, the nonce to send, and the statement whose signature opens the session.
+        Returns the identity, the nonce to send, and the statement whose signature opens the session.
 
         Raises SessionRefused: another protocol version or study, or an identity that is not on the roster.
         """

@@ -293,8 +293,7 @@ class Study:
     async def run(self, address: str, http_address: str = "") -> Outcome:
         """All rounds that are left.
 
-        Args:
-            address, http_address: HOST:PORT of the session port and of the port for metrics, for the first event.
+        ``address``, ``http_address``: HOST:PORT of the session port and of the port for metrics, for the first event.
 
         Raises asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """

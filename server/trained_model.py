@@ -36,8 +36,7 @@ class TrainedModel:
 
     def __init__(self, study: str, task: Task, learner: Learner, plan: Plan, folder: Path) -> None:
         """
-        Args:
-            folder: that of the checkpoints.
+        ``folder``: that of the checkpoints.
 
         Raises learning.options.OptionError: the learner can't serve as many rounds as are planned.
         """
@@ -79,8 +78,7 @@ class TrainedModel:
     def restore(self, name: str, clips: tuple[float, ...]) -> None:
         """Go on from a checkpoint.
 
-        Args:
-            clips: of the next round; empty where the journal doesn't have them, as the plan's are used.
+        ``clips``: of the next round; empty where the journal doesn't have them, as the plan's are used.
 
         Raises InputFailure: it is gone, damaged, or another task's.
         """

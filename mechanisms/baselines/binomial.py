@@ -69,8 +69,7 @@ class BinomialEncoder:
             update: (dim,) float16, float32 or float64, data units, finite.
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
 
-        Returns:
-            (padded_dim,) unsigned words, values in [0, 2^bits).
+        Returns (padded_dim,) unsigned words, values in [0, 2^bits).
 
         Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the bounds;
         nothing may be sent; RandomnessFailed: the source gave a wrong length.
