@@ -185,14 +185,11 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
     write_key_file(path / TLS_KEY_FILE, keys.tls.key_pem)
     (path / PUBLIC_FILE).write_text(keys.public.hex() + "\n", encoding="ascii")
     (path / TLS_FILE).write_bytes(keys.tls.pem)
-    (path / AUTHORITY_FILE).write_text(_settings_text(settings), encoding="utf-8")
-    return AuthorityFolder(path, settings, keys)
-
-
-def _settings_text(settings: AuthorityTable) -> str:
     table = settings.model_dump(exclude={name for name in ("own_data", "task") if not getattr(settings, name)})
     header = ("The authority of a Sordino study. Keep this folder away from the coordinator's machine.",)
-    return tables_toml(AuthoritySettings, {"authority": table}, header)
+    text = tables_toml(AuthoritySettings, {"authority": table}, header)
+    (path / AUTHORITY_FILE).write_text(text, encoding="utf-8")
+    return AuthorityFolder(path, settings, keys)
 
 
 @dataclass(frozen=True)

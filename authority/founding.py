@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,7 +55,6 @@ def found(
     *,
     address: str,
     names: Sequence[str] = (),
-    clock: Callable[[], float] = time.time,
 ) -> AuthorityFolder:
     """Make an authority in a new or empty folder: keys, an empty roster, and ``coordinator/`` to be carried away. The
     folder appears whole or not at all.
@@ -72,7 +71,7 @@ def found(
         raise AuthorityError(
             f"{directory} is not empty: name a folder that is new or empty; an authority is never overwritten"
         )
-    now = clock()
+    now = time.time()
     when = datetime.datetime.fromtimestamp(int(now), datetime.UTC)
     keys = AuthorityKeys.make(settings.study, when)
     reached = [split_address(settings.coordinator)[0]] if settings.coordinator else []

@@ -12,10 +12,10 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from authority.folder import AuthorityError
 from runtime.durable import DAMAGED, DurableStore, Statement, StorageError
@@ -118,9 +118,7 @@ class AuthorityStore:
     """The open file. Reads see every decision; `write` returns when it is durable."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises runtime.durable.StorageError: not an authority's store, or not writable.
-        """
+        """Raises runtime.durable.StorageError: not an authority's store, or not writable."""
         if not path.exists():  # SQLite would use the umask for its mode, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
@@ -135,11 +133,8 @@ class AuthorityStore:
         """One transaction. Raises runtime.durable.StorageError: nothing of it is stored."""
         self._store.submit(*statements).result()
 
-    def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self._store.read(sql, parameters)
-
     def _invitations(self, condition: str = "", *parameters: object) -> list[Invitation]:
-        rows = self._read(
+        rows = self._store.read(
             "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
             f"{condition} ORDER BY made, code_id",
             parameters,
@@ -159,7 +154,7 @@ class AuthorityStore:
 
     def open_codes(self, now: float) -> tuple[int, int]:
         """How many invitations are open, and how many of these are from the local enrolment socket."""
-        rows = self._read(
+        rows = self._store.read(
             "SELECT count(*), coalesce(sum(from_desk), 0) FROM invitations "
             "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?",
             (now,),
@@ -167,7 +162,7 @@ class AuthorityStore:
         return int(rows[0][0]), int(rows[0][1])
 
     def _members(self, condition: str = "", *parameters: object) -> list[Member]:
-        rows = self._read(
+        rows = self._store.read(
             f"SELECT identity, host, by_code, joined, revoked, place FROM members {condition} ORDER BY identity",
             parameters,
         )
@@ -182,11 +177,11 @@ class AuthorityStore:
 
     def present(self) -> int:
         """How many members there are now."""
-        return int(self._read("SELECT count(*) FROM members WHERE revoked IS NULL")[0][0])
+        return int(self._store.read("SELECT count(*) FROM members WHERE revoked IS NULL")[0][0])
 
     def present_by_desk(self) -> int:
         """How many of them joined with a code from the local enrolment socket."""
-        rows = self._read(
+        rows = self._store.read(
             "SELECT count(*) FROM members WHERE revoked IS NULL AND identity IN "
             "(SELECT identity FROM invitations WHERE from_desk AND identity IS NOT NULL)"
         )
@@ -194,10 +189,10 @@ class AuthorityStore:
 
     def hosts(self) -> list[str]:
         """Host names of all members ever."""
-        return [row[0] for row in self._read("SELECT host FROM members")]
+        return [row[0] for row in self._store.read("SELECT host FROM members")]
 
     def _judged(self, condition: str, *parameters: object) -> list[Judged]:
-        rows = self._read(
+        rows = self._store.read(
             f"SELECT id, kind, identity, csr, judged, answer FROM requests WHERE {condition} ORDER BY id", parameters
         )
         return [Judged(*row) for row in rows]
@@ -212,24 +207,24 @@ class AuthorityStore:
     def judged_since(self, identity: bytes, since: float) -> int:
         """How many requests of an identity were accepted after a time."""
         return int(
-            self._read("SELECT count(*) FROM requests WHERE identity = ? AND judged > ?", (identity, since))[0][0]
+            self._store.read("SELECT count(*) FROM requests WHERE identity = ? AND judged > ?", (identity, since))[0][0]
         )
 
     def unpublished(self) -> list[tuple[bytes, bytes]]:
         """(request id, answer) that no coordinator has confirmed yet; at most as many as fit one package."""
-        rows = self._read(
+        rows = self._store.read(
             "SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id LIMIT ?", (AT_ONCE,)
         )
         return [(row[0], row[1]) for row in rows]
 
     def versions(self) -> list[tuple[int, float, int, bool]]:
         """(version, signed, participants, published) of each, in ascending order."""
-        rows = self._read("SELECT version, signed, participants, published FROM versions ORDER BY version")
+        rows = self._store.read("SELECT version, signed, participants, published FROM versions ORDER BY version")
         return [(version, signed, participants, bool(published)) for version, signed, participants, published in rows]
 
     def newest(self) -> Version | None:
         """The last version that was signed."""
-        rows = self._read(
+        rows = self._store.read(
             "SELECT version, signed, participants, roster, lottery, published FROM versions "
             "ORDER BY version DESC LIMIT 1"
         )
@@ -240,7 +235,7 @@ class AuthorityStore:
 
     def last_written(self) -> float:
         """The time of the last decision, by the clock of its machine; 0 if there is none."""
-        row = self._read(
+        row = self._store.read(
             "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
             "requests), (SELECT coalesce(max(signed), 0) FROM versions), (SELECT coalesce(max(revoked), 0) FROM "
             "members))"

@@ -147,48 +147,44 @@ def _state(invitation: Invitation, now: float) -> str:
 
 def overview_lines(found: dict[str, Any]) -> list[str]:
     """The overview as text."""
-    now = found["at"]
+    now, members = found["at"], found["members"]
+    revoked = sum(member["revoked"] is not None for member in members)
     result = [
         f"study        {found['study']}",
         f"fingerprint  {show_fingerprint(bytes.fromhex(found['fingerprint']))}",
         f"coordinator  {found['coordinator'] or 'none: by hand'}",
         "",
-        _headline(found["members"]),
+        f"members ({len(members)}" + (f", {revoked} of them revoked)" if revoked else ")"),
     ]
-    for member in found["members"]:
+    for member in members:
         if member["revoked"] is not None:
-            state = f"revoked {_minute(member['revoked'])}" + (", still listed: sign" if member["listed"] else "")
+            state = f"revoked {minute(member['revoked'])}" + (", still listed: sign" if member["listed"] else "")
         else:
             state = "" if member["listed"] else "not listed yet: sign"
-        joined = _minute(member["joined"])
+        joined = minute(member["joined"])
         place = f"{member['place']:>4}"
         result.append(f"  {place}  {member['identity'][:16]}  {member['host']:<24}  {joined}  {state}".rstrip())
-    hosts = {member["identity"]: member["host"] for member in found["members"]}
+    hosts = {member["identity"]: member["host"] for member in members}
     result += ["", "invitations"]
     for one in found["invitations"]:
         state = one["state"]
         if state == "open":
-            state = f"open for {duration(one['expires'] - now)}, until {_minute(one['expires'])}"
+            state = f"open for {duration(one['expires'] - now)}, until {minute(one['expires'])}"
         elif state == "used":
             state = f"used by {hosts.get(one['identity'], 'a participant')}, identity {one['identity'][:16]}"
         elif state == "expired":
-            state = f"expired {_minute(one['expires'])}"
-        result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {_minute(one['made'])}  {state}")
+            state = f"expired {minute(one['expires'])}"
+        result.append(f"  {one['id'][:8]}  {one['name'] or '-':<24}  {minute(one['made'])}  {state}")
     result += ["", "versions"]
     # The coordinator's version replaces all earlier ones.
     has = max((version["version"] for version in found["versions"] if version["published"]), default=0)
     for version in found["versions"][-10:]:
         published = "" if version["version"] <= has else "not confirmed by the coordinator yet"
         participants = counted(version["participants"], "participant")
-        result.append(f"  {version['version']:>4}  {_minute(version['signed'])}  {participants}  {published}".rstrip())
+        result.append(f"  {version['version']:>4}  {minute(version['signed'])}  {participants}  {published}".rstrip())
     return result
 
 
-def _headline(members: list[dict[str, Any]]) -> str:
-    """The members' number is that of the rows below."""
-    revoked = sum(member["revoked"] is not None for member in members)
-    return f"members ({len(members)}" + (f", {revoked} of them revoked)" if revoked else ")")
-
-
-def _minute(seconds: float) -> str:
+def minute(seconds: float) -> str:
+    """``2030-01-31 12:00 UTC``."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -30,12 +30,12 @@ class Visit:
     waiting: int = 0  # accepted requests that wait for the next version
 
 
-def preview(folder: AuthorityFolder, link: Link, clock: Callable[[], float] = time.time) -> list[Judgement]:
+def preview(folder: AuthorityFolder, link: Link) -> list[Judgement]:
     """The requests at the coordinator, and how they would be judged; changes nothing."""
     requests = read_requests(link.pending().requests)
     with locked(folder.state) as store:
         roster = newest_roster(folder, store)
-        return [look(folder, store, signed, roster, clock()) for signed in requests]
+        return [look(folder, store, signed, roster, time.time()) for signed in requests]
 
 
 def attend(

@@ -83,8 +83,7 @@ class Behaviour:
     ) -> bool:
         """One upload of the masked vector, from the offset where the coordinator's copy ends.
 
-        Args:
-            send: sends framed chunks; returns whether the coordinator counted them, False if the connection broke.
+        ``send``: sends framed chunks; returns whether the coordinator counted them, False if the connection broke.
         """
         return await send(chunks_of(packed, offset))
 

@@ -151,10 +151,9 @@ class Session:
     async def upload(self, chunks: AsyncIterator[bytes]) -> bytes:
         """Send framed chunks, made on demand; returns the digest that the coordinator counted.
 
-        Raises:
-            UploadRejected: it wasn't taken, or came too late. Only the session's stream shows whether the session goes
-                on: a call that the coordinator ends during a write can end in any status.
-            Exception: any error of `chunks`.
+        Raises UploadRejected: it wasn't taken, or came too late. Only the session's stream shows whether the session
+        goes on: a call that the coordinator ends during a write can end in any status; Exception: any error of
+        `chunks`.
         """
         broken: list[Exception] = []
 

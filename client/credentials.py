@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
 from secagg.keys import IdentityKey
-from wire.certificates import UNREADABLE, CertificateError
+from wire.certificates import UNREADABLE, CertificateError, read_ed25519_key
 
 RENEWED_FILE: Final = "renewed.pem"
 LARGEST_CHAIN: Final = 64 * 1024
@@ -143,13 +141,4 @@ def _public(key: object) -> bytes:
 
 def load_identity(path: Path) -> IdentityKey:
     """Read an identity key; raises KeyFileError unless it is a private, unencrypted Ed25519 key in PEM."""
-    try:
-        private = load_pem_private_key(read_key_file(path), password=None)
-    except KeyFileError:
-        raise
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not chained, and the content in no local: a parser's message, or a report with all locals, may quote it.
-        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
-    if not isinstance(private, Ed25519PrivateKey):
-        raise KeyFileError(f"{path} is not an Ed25519 key")
-    return IdentityKey(private)
+    return IdentityKey(read_ed25519_key(path))

@@ -59,8 +59,7 @@ class EnrolmentRefused(InputFailure):
 class Look:
     """What is known about a study before it is joined; nothing about the participant has been sent.
 
-    Attributes:
-        clock_difference_s: by how much the coordinator's clock is ahead of this machine's; None if it didn't say.
+    ``clock_difference_s``: by how much the coordinator's clock is ahead of this machine's; None if it didn't say.
     """
 
     card: Card
@@ -77,9 +76,8 @@ async def reach(address: str) -> None:
 async def look(address: str, fingerprint: bytes) -> Look:
     """Fetch a study's card and document at HOST:PORT, and check them against the authority's fingerprint (16 bytes).
 
-    Raises:
-        EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed.
-        EnrolmentRefused: another authority, an invalid card or document, or a wrong clock.
+    Raises EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed; EnrolmentRefused: another
+    authority, an invalid card or document, or a wrong clock.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
     certificate = _read_certificate(der, address)
@@ -127,9 +125,8 @@ def clock_sentence(difference_s: float) -> str:
 async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
     """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `enrolment_channel`.
 
-    Raises:
-        EnrolmentUnavailable: not reachable, or too busy now.
-        EnrolmentRefused: the coordinator doesn't accept such a request.
+    Raises EnrolmentUnavailable: not reachable, or too busy now; EnrolmentRefused: the coordinator doesn't accept such a
+    request.
     """
     call = _method(channel, "Enrol", pb.EnrolAnswer)(
         pb.EnrolRequest(request=request).SerializeToString(), timeout=CALL_S

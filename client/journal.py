@@ -45,8 +45,7 @@ class ClientJournal:
             path: of the journal.
             ledger: of the participants' charges; both are created if neither exists.
 
-        Raises:
-            runtime.durable.StorageError: one of the two can't be used; nothing is written then.
+        Raises runtime.durable.StorageError: one of the two can't be used; nothing is written then.
         """
         self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
 
@@ -174,9 +173,8 @@ class ClientJournal:
 def check_ledger(journal: Path, ledger: Path) -> Head | None:
     """Compare a ledger with the end that the journal noted, which is returned (None: none); writes nothing.
 
-    Raises:
-        runtime.durable.StorageError: a file can't be read; for the ledger `wire.records.ledger.LedgerError`, or
-            `wire.records.ledger.ChangedLedger` if it isn't what the participants wrote.
+    Raises runtime.durable.StorageError: a file can't be read; for the ledger `wire.records.ledger.LedgerError`, or
+    `wire.records.ledger.ChangedLedger` if it isn't what the participants wrote.
     """
     noted = _noted(journal)
     met: list[Head] = []

@@ -124,13 +124,10 @@ class Participant:
     async def take_part(self, session: Session, terms: StudyTerms) -> str | None:
         """Handle messages until the study or the session ends; an attempt under way stays for the next session.
 
-        Returns:
-            The coordinator's reason for the end of the study; None if the stream ended without one.
+        Returns the coordinator's reason for the end of the study; None if the stream ended without one.
 
-        Raises:
-            grpc.aio.AioRpcError: the stream broke.
-            TimeoutError: the coordinator is silent.
-            NotNow: an attempt was announced, and `may_begin` returned False.
+        Raises grpc.aio.AioRpcError: the stream broke; TimeoutError: the coordinator is silent; NotNow: an attempt was
+        announced, and `may_begin` returned False.
         """
         await self.rest(0)
         if self._terms is not None and self._terms.study_sha256 != terms.study_sha256:

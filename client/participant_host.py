@@ -69,8 +69,7 @@ def join(
         service: reports to a supervisor that the process is ready, is alive and ends.
         behaviours: as `ParticipantHost`.
 
-    Raises:
-        Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
+    Raises Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
     way = choose_keystream(time.perf_counter)
     if has_aes() is False:
@@ -115,8 +114,7 @@ class ParticipantHost:
                 several participants.
             behaviours: identity -> its hooks, for tests and `sordino.lab`.
 
-        Raises:
-            Failure: a key, the data or the task can't be used.
+        Raises Failure: a key, the data or the task can't be used.
         """
         self._settings = settings
         self._reachable, self._told = True, -1
@@ -180,9 +178,8 @@ class ParticipantHost:
     async def stay(self) -> None:
         """Keep the participants connected until the study has ended for each of them.
 
-        Raises:
-            Failure: the first reason why one couldn't take part, after all have ended: the revocation of one
-                participant must not stop another.
+        Raises Failure: the first reason why one couldn't take part, after all have ended: the revocation of one
+        participant must not stop another.
         """
         renewal = Renewal(
             self._settings, self._participants[0].identity, self._ca, self._certificate, self._use_certificate

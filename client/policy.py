@@ -260,8 +260,7 @@ def check_round(
         data_name: of the participant's data; what all identities spent from it counts against the limits.
         model_sha256: of the model that the round begins with.
 
-    Raises:
-        PolicyRefusal: the first condition that isn't met.
+    Raises PolicyRefusal: the first condition that isn't met.
     """
     _check_pinned("model-digest", policy, "model_digests", model_sha256.hex(), "the round begins from the model")
     now = time.time()

@@ -23,8 +23,7 @@ _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from client.process im
 def become(settings: HostSettings, *, as_json: bool = False, service: bool = False) -> NoReturn:
     """Replace this process by the client with these settings. Flushes output first; does not return.
 
-    Args:
-        service: run as a system service that reports its state to systemd.
+    ``service``: run as a system service that reports its state to systemd.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -77,13 +77,10 @@ class Renewal:
     async def renew(self, give_up_s: float | None = None) -> None:
         """Request a new certificate, wait for the answer, and keep it.
 
-        Args:
-            give_up_s: how long the coordinator may be unreachable; None: without limit.
+        ``give_up_s``: how long the coordinator may be unreachable; None: without limit.
 
-        Raises:
-            EnrolmentRefused: no enrolment port is known, the authority refuses, or its answer can't be used.
-            EnrolmentUnavailable: the coordinator was unreachable for too long.
-            CertificateError: a file can't be written.
+        Raises EnrolmentRefused: no enrolment port is known, the authority refuses, or its answer can't be used;
+        EnrolmentUnavailable: the coordinator was unreachable for too long; CertificateError: a file can't be written.
         """
         address = self._settings.coordinator.enrolment
         if not address:

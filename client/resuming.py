@@ -29,8 +29,7 @@ log = structlog.get_logger()
 class ResumableSession:
     """Sends on the open session, and keeps what must outlive it.
 
-    Attributes:
-        number: the attempt under way, since its announcement was read.
+    ``number``: the attempt under way, since its announcement was read.
     """
 
     def __init__(self) -> None:
@@ -77,8 +76,7 @@ class ResumableSession:
     async def heard(self, kind: str, content: Any) -> bool:
         """Note a message that was just read.
 
-        Returns:
-            Whether the caller must handle it: this handles a valid answer to a request to resume.
+        Returns whether the caller must handle it: this handles a valid answer to a request to resume.
         """
         number = (getattr(content, "round", 0), getattr(content, "attempt", 0))
         if kind == "resumed":

@@ -21,14 +21,12 @@ T = TypeVar("T")
 class Notifier:
     """Reports the state of this process to systemd.
 
-    Attributes:
-        watchdog_s: how long systemd waits for a sign of life; None: without limit.
+    ``watchdog_s``: how long systemd waits for a sign of life; None: without limit.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """
-        Args:
-            environment: with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; by default the process's own.
+        ``environment``: with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; by default the process's own.
         """
         given = os.environ if environment is None else environment
         address = given.get("NOTIFY_SOCKET", "")

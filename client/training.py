@@ -58,8 +58,7 @@ class LocalTraining:
     def update(self, parameters: Parameters, l2_clip: float) -> Update | None:
         """The contribution, shape (task.dim,), always finite; None where training failed or diverged.
 
-        Args:
-            l2_clip: L2 norm to which the update will be clipped, in data units.
+        ``l2_clip``: L2 norm to which the update will be clipped, in data units.
         """
         update, failure = self._update(parameters, l2_clip)
         self.trained += 1

@@ -63,9 +63,8 @@ class Account:
     def charge(self, event: RoundCharge) -> None:
         """Record a charge. A retry of a round is a new attempt and a new charge.
 
-        Raises:
-            UnknownEvent: not a `RoundCharge`, made under another plan, already recorded, or its survivors are too few
-                or too many for the plan, or no roster positions. The account does not change then.
+        Raises UnknownEvent: not a `RoundCharge`, made under another plan, already recorded, or its survivors are too
+        few or too many for the plan, or no roster positions. The account does not change then.
         """
         if type(event) is not RoundCharge:
             raise UnknownEvent(f"no charge: {type(event).__name__}")
@@ -121,11 +120,9 @@ class Account:
 
         The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far.
 
-        Args:
-            survivors_at_most: the largest |u3| that the attempt can have; by default the plan's clients.
+        ``survivors_at_most``: the largest |u3| that the attempt can have; by default the plan's clients.
 
-        Raises:
-            ValueError: more than the plan's clients, or fewer than its min_survivors.
+        Raises ValueError: more than the plan's clients, or fewer than its min_survivors.
         """
         if survivors_at_most is None:
             survivors_at_most = self.plan.clients

@@ -59,11 +59,9 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
         curve: cost of a round that surely holds the participant, same adjacency.
         q: its sampling rate, 0 to 1.
 
-    Returns:
-        An array of the shape of ``orders``; never above the curve.
+    Returns an array of the shape of ``orders``; never above the curve.
 
-    Raises:
-        ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
+    Raises ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all(alpha > 1):
@@ -98,8 +96,7 @@ def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
         curve: cost of a round, replace-one, at twice the sensitivity; called once, with 2..max(orders).
         q: cohort over roster, 0 to 1.
 
-    Returns:
-        An array of the shape of ``orders``; never above the curve.
+    Returns an array of the shape of ``orders``; never above the curve.
 
     Raises:
         ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing values.

@@ -176,8 +176,7 @@ def _solve(stated: Statement) -> Calibration:
 def calibrate(stated: Statement) -> Calibration:
     """Find the smallest noise whose epsilon, over all planned rounds at h_min, is at most the target.
 
-    Raises:
-        InfeasiblePlan: no noise does; with the nearest number of bits, or the lowest epsilon, that works.
+    Raises InfeasiblePlan: no noise does; with the nearest number of bits, or the lowest epsilon, that works.
     """
     try:
         return _solve(stated)

@@ -51,9 +51,8 @@ def update_norm(clips: Sequence[float], sketch_rows: int) -> float:
 class ClipRule:
     """The part of a plan that says how updates are clipped.
 
-    Raises:
-        InfeasiblePlan: a number is out of range (a `ValueError`).
-        TypeError: a field has another type than declared; nothing is converted.
+    Raises InfeasiblePlan: a number is out of range (a `ValueError`); TypeError: a field has another type than declared;
+    nothing is converted.
     """
 
     layers: tuple[int, ...]  # values of each layer, in the order of the update
@@ -158,9 +157,8 @@ class ClipRule:
     def checked(self, clips: Sequence[float]) -> tuple[float, ...]:
         """Check clips of a round that came from elsewhere.
 
-        Raises:
-            ValueError: not one clip for each layer, one out of range, or other than the first ones where clips are
-                fixed.
+        Raises ValueError: not one clip for each layer, one out of range, or other than the first ones where clips are
+        fixed.
         """
         if len(clips) != len(self.layers):
             raise ValueError(f"{len(clips)} clips for {len(self.layers)} layers")

@@ -37,8 +37,7 @@ def clip_l2(vector: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
     """Scale ``vector``, (d,) in data units, down to a computed norm of at most ``clip`` > 0; return a shorter one
     unchanged.
 
-    Raises:
-        ValueError: a value is infinite or not a number.
+    Raises ValueError: a value is infinite or not a number.
     """
     norm = _norm_of_finite(vector, "the vector")
     if norm <= clip * HAIR:
@@ -66,9 +65,8 @@ def clip_layers(
         (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
             (infinite only beyond the largest double). A layer of zeros stays zero.
 
-    Raises:
-        ValueError: lengths that don't match, a clip or scale that is not positive and finite, a quotient of the two
-            beyond floating point, or a value that is infinite or not a number.
+    Raises ValueError: lengths that don't match, a clip or scale that is not positive and finite, a quotient of the two
+    beyond floating point, or a value that is infinite or not a number.
     """
     _check_layers(vector.shape, sizes, clips, scales)
     scaled = np.empty(vector.shape[0])

@@ -120,8 +120,7 @@ class Encoder:
         rotation_seed: 32 public bytes that no party chose, a hash of the cohort's context.
         clips: the round's, one for each layer, data units; by default the plan's first ones.
 
-    Raises:
-        ValueError: the seed has another length, or the clips don't fit the plan.
+    Raises ValueError: the seed has another length, or the clips don't fit the plan.
     """
 
     def __init__(self, plan: Plan, rotation_seed: bytes, clips: Sequence[float] | None = None) -> None:
@@ -146,13 +145,10 @@ class Encoder:
             update: (dim,) float16, float32 or float64, data units, finite.
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
 
-        Returns:
-            (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
+        Returns (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
 
-        Raises:
-            InvalidUpdate: wrong length or dtype, NaN or infinity.
-            RoundingFailed: no rounding met the norm bound; nothing may be sent.
-            RandomnessFailed: the source gave a wrong length.
+        Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the norm bound;
+        nothing may be sent; RandomnessFailed: the source gave a wrong length.
         """
         rotated = self._rotation.forward(self._clipped(update))
         rotated *= 1 / self._granularity
@@ -170,9 +166,8 @@ class Encoder:
             updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
             random_bytes: 64 bytes are drawn in all.
 
-        Returns:
-            (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the order of
-            additions in the rotation.
+        Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
+        order of additions in the rotation.
 
         Raises:
             InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any of them; nothing may be used then.
@@ -224,9 +219,8 @@ class Encoder:
             survivors: |u3|, how many vectors the sum holds.
             random_bytes: the coordinator's private randomness, where it adds the noise ("gaussian").
 
-        Raises:
-            ValueError: wrong length or dtype, a value not reduced, survivors outside min_survivors..clients, or no
-                randomness where noise is to be added.
+        Raises ValueError: wrong length or dtype, a value not reduced, survivors outside min_survivors..clients, or no
+        randomness where noise is to be added.
         """
         plan, rule = self.plan, self.plan.clipping
         centred = centred_sum(plan, total, survivors)

@@ -41,8 +41,7 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
         delta in (0, 1]: never below the exact value, and above it by less than 1e-10 of it for z from 1e-3 to 1e6 and
             delta from 1e-30.
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     _check_noise_multiplier(noise_multiplier)
     if not 0 <= epsilon < math.inf:
@@ -60,8 +59,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
         noise_multiplier: z, standard deviation over sensitivity, > 0.
         delta: in (0, 1).
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     _check_noise_multiplier(noise_multiplier)
     if not 0 < delta < 1:
@@ -112,11 +110,9 @@ def discretisation_distance(stddev_grid: float, draws: int = 1) -> float:
         stddev_grid: s, in steps of the grid, > 0.
         draws: how many coordinates of noise are drawn in all, >= 0.
 
-    Returns:
-        An upper bound in [0, 1].
+    Returns an upper bound in [0, 1].
 
-    Raises:
-        ValueError: a standard deviation that is not finite and positive, or a negative count.
+    Raises ValueError: a standard deviation that is not finite and positive, or a negative count.
     """
     if not 0 < stddev_grid < math.inf or draws < 0:
         raise ValueError("a finite standard deviation > 0 and draws >= 0 must be given")

@@ -83,17 +83,15 @@ class LatticeNoise(ABC):
     """A sampler of one symmetric law for one rational variance. Immutable once built; safe to share between
     threads.
 
-    Args:
-        variance: 0 < variance <= 2^54, of one coordinate, grid units squared. An exact `Fraction`, because
-            the accountant analyses this very number.
+    ``variance``: 0 < variance <= 2^54, of one coordinate, grid units squared. An exact `Fraction`, because the
+    accountant analyses this very number.
 
     Attributes:
         variance: as given.
         reach: the largest magnitude a draw can have.
         tables: one for each level; a draw is the sum of one draw from each.
 
-    Raises:
-        ValueError: another type, or outside the range.
+    Raises ValueError: another type, or outside the range.
     """
 
     def __init__(self, variance: Fraction) -> None:
@@ -114,12 +112,9 @@ class LatticeNoise(ABC):
     def add(self, x: NDArray[np.int64], random_bytes: RandomBytes) -> None:
         """Add an independent draw to each entry of ``x``, in place, under a fresh key.
 
-        Args:
-            x: (d,) contiguous writable int64; entries must leave `reach` of room.
+        ``x``: (d,) contiguous writable int64; entries must leave `reach` of room.
 
-        Raises:
-            ValueError: another dtype or layout.
-            RandomnessFailed: the source returned a wrong length.
+        Raises ValueError: another dtype or layout; RandomnessFailed: the source returned a wrong length.
         """
         if x.dtype != np.int64 or x.ndim != 1 or not x.flags.c_contiguous:
             raise ValueError("noise is added to a contiguous vector of int64")

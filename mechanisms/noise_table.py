@@ -28,8 +28,7 @@ _DEPTH: Final = 3
 class Scratch:
     """Room for one block of draws, made once for a vector: fresh arrays would cost a tenth of the time.
 
-    Args:
-        size: draws in the largest block.
+    ``size``: draws in the largest block.
     """
 
     def __init__(self, size: int) -> None:

@@ -70,9 +70,8 @@ DEFAULT_K_STDDEVS: Final = 4.0
 class Plan(Statement):
     """Everything about privacy and encoding that is public, fixed and equal on both sides.
 
-    Raises:
-        InfeasiblePlan: the numbers break a promise (a `ValueError`).
-        TypeError: a field has another type than declared; nothing is converted.
+    Raises InfeasiblePlan: the numbers break a promise (a `ValueError`); TypeError: a field has another type than
+    declared; nothing is converted.
     """
 
     granularity: float  # data units per grid step, with the first round's clips
@@ -160,8 +159,7 @@ class Plan(Statement):
     def round_curve(self, honest: int) -> Curve:
         """The Renyi curve of one sum that carries ``honest`` = |u3| - A unknown noise shares, unamplified.
 
-        Raises:
-            ValueError: fewer honest shares than `h_min`, or more than there can be.
+        Raises ValueError: fewer honest shares than `h_min`, or more than there can be.
         """
         if not self.h_min <= honest <= self.clients - self.colluders:
             raise ValueError(f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}")
@@ -225,8 +223,7 @@ class Plan(Statement):
     def from_json(cls, source: Mapping[str, Any] | str | bytes) -> Plan:
         """Parse what `to_json` or `to_bytes` gave; everything is checked again.
 
-        Raises:
-            ValueError: not JSON, a field unknown, missing, twice or malformed; or `InfeasiblePlan`.
+        Raises ValueError: not JSON, a field unknown, missing, twice or malformed; or `InfeasiblePlan`.
         """
         if isinstance(source, (str, bytes)):
             source = json.loads(source, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
@@ -278,9 +275,8 @@ def _parse_fraction(text: object) -> Fraction:
 def verify_plan(plan: Plan) -> None:
     """Recompute from the public numbers alone that the plan keeps its promises; every client runs it.
 
-    Raises:
-        InfeasiblePlan: local noise outside the theorems or the sampler, integer norms beyond 64 bits, sums that may
-            wrap at k_stddevs, or an epsilon after all rounds at h_min above its target or budget.
+    Raises InfeasiblePlan: local noise outside the theorems or the sampler, integer norms beyond 64 bits, sums that may
+    wrap at k_stddevs, or an epsilon after all rounds at h_min above its target or budget.
     """
     variance = plan.local_variance
     if variance < smallest_variance(plan.mechanism):
@@ -357,8 +353,7 @@ def make_plan(
         sketch: rows and width of a count-mean sketch; (0, 0) for none.
         budget_coordinator, budget_released: of the reader that isn't the target; by default what is planned.
 
-    Raises:
-        InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
+    Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
     """
     if type(dim) is int and not 1 <= dim <= LARGEST_DIM:
         raise InfeasiblePlan(f"dim {dim} is out of range", f"use 1 to {LARGEST_DIM}")

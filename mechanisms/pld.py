@@ -42,13 +42,11 @@ def poisson_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, del
         rounds: how many, >= 0; fixed in advance.
         delta: in (0, 1).
 
-    Returns:
-        An upper bound; infinite where floating point resolves nothing: delta below some 1e-14 a round, or a noise
-        multiplier below about 0.05, where the losses of one round exceed 500.
+    Returns an upper bound; infinite where floating point resolves nothing: delta below some 1e-14 a round, or a noise
+    multiplier below about 0.05, where the losses of one round exceed 500.
 
-    Raises:
-        ValueError: an argument outside its range.
-        ModuleNotFoundError: dp-accounting is not installed (it comes with the extra "server").
+    Raises ValueError: an argument outside its range; ModuleNotFoundError: dp-accounting is not installed (it comes with
+    the extra "server").
     """
     _check(noise_multiplier, q, rounds, delta)
     if q == 0 or rounds == 0:

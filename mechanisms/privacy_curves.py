@@ -43,11 +43,9 @@ def rounded_l2_bound(l2_norm: float, dim: int, beta: float) -> float:
         dim: vector length after padding.
         beta: in [0, 1); 0 means the worst case over all roundings.
 
-    Returns:
-        A bound in grid units; never below ``l2_norm``.
+    Returns a bound in grid units; never below ``l2_norm``.
 
-    Raises:
-        ValueError: an argument lies outside its range.
+    Raises ValueError: an argument lies outside its range.
     """
     if not (0 <= l2_norm < math.inf) or dim < 1 or not 0 <= beta < 1:
         raise ValueError("l2_norm >= 0, dim >= 1 and 0 <= beta < 1 must hold")
@@ -105,12 +103,9 @@ def ddgauss_rdp(
         local_variance: of one share, grid units squared.
         shares: how many honest noise shares the sum carries, >= 1.
 
-    Returns:
-        An array of the shape of ``orders``.
+    Returns an array of the shape of ``orders``.
 
-    Raises:
-        ValueError: an order <= 1, or less local deviation than half a grid step (the theorem does not hold
-            there).
+    Raises ValueError: an order <= 1, or less local deviation than half a grid step (the theorem does not hold there).
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all(alpha > 1):
@@ -145,11 +140,9 @@ def skellam_rdp(
         central_variance: of the unknown noise in one coordinate of the sum, grid units squared: h times that of
             one share. The variance, not the mean of the two Poisson variables behind it, which is half of it.
 
-    Returns:
-        An array of the shape of ``orders``.
+    Returns an array of the shape of ``orders``.
 
-    Raises:
-        ValueError: an order that is no integer or below 2, a variance that is not positive, a negative norm.
+    Raises ValueError: an order that is no integer or below 2, a variance that is not positive, a negative norm.
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all((alpha >= 2) & (alpha < math.inf) & (alpha == np.floor(alpha))):
@@ -172,8 +165,7 @@ def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) ->
     schedules fixed in advance: give a single order otherwise). Zero if the total variation, at most sqrt(1 -
     e^-R) by [BH79], is already below delta.
 
-    Raises:
-        ValueError: delta outside (0, 1), an order <= 1, or a negative Renyi bound.
+    Raises ValueError: delta outside (0, 1), an order <= 1, or a negative Renyi bound.
     """
     alpha, bound = np.atleast_1d(orders).astype(np.float64), np.atleast_1d(rdp).astype(np.float64)
     if not 0 < delta < 1 or not np.all(alpha > 1) or not np.all(bound >= 0) or alpha.shape != bound.shape:

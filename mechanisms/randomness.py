@@ -36,11 +36,7 @@ class WordSource(Protocol):
 
 
 class Keystream:
-    """The ChaCha20 keystream of one key, zero nonce, from block 0 on.
-
-    Args:
-        key: 32 bytes, used for this stream only.
-    """
+    """The ChaCha20 keystream of one key, zero nonce, from block 0 on. ``key``: 32 bytes, used for this stream only."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
@@ -61,8 +57,7 @@ class Keystream:
 def fresh_keystream(random_bytes: RandomBytes) -> Keystream:
     """A keystream under a key drawn now from ``random_bytes``.
 
-    Raises:
-        RandomnessFailed: the source returned a wrong length.
+    Raises RandomnessFailed: the source returned a wrong length.
     """
     return Keystream(bytes(random_bytes(KEY_BYTES)))
 
@@ -70,8 +65,7 @@ def fresh_keystream(random_bytes: RandomBytes) -> Keystream:
 def uniform_below(bound: int, source: WordSource) -> int:
     """An integer exactly uniform on [0, bound), by rejection on the bits that ``bound - 1`` needs.
 
-    Raises:
-        ValueError: ``bound`` < 1.
+    Raises ValueError: ``bound`` < 1.
     """
     if bound < 1:
         raise ValueError("bound must be at least 1")

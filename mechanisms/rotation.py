@@ -62,11 +62,9 @@ def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
         dim: length before padding, >= 1.
         kind: "hadamard" or "hadamard-blocks".
 
-    Returns:
-        (block_dim, padded_dim): a power of two, and how many coordinates come out.
+    Returns (block_dim, padded_dim): a power of two, and how many coordinates come out.
 
-    Raises:
-        ValueError: ``dim`` < 1 or an unknown kind.
+    Raises ValueError: ``dim`` < 1 or an unknown kind.
     """
     whole = padded_dimension(dim)
     if kind == "hadamard":
@@ -149,11 +147,9 @@ class Rotation:
         dim: length of the vectors before padding.
         kind: see `rotation_layout`.
 
-    Attributes:
-        dim, block_dim, padded_dim: lengths of the input, of one block and of the output.
+    ``dim``, ``block_dim``, ``padded_dim``: lengths of the input, of one block and of the output.
 
-    Raises:
-        ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
+    Raises ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
     """
 
     def __init__(self, seed: bytes, dim: int, kind: str = "hadamard") -> None:

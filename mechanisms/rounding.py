@@ -58,8 +58,7 @@ class _Scratch:
         that of a small negative value is not. 53 random bits are compared with it as integers; the open case (chance
         2^-53) draws on. No float generator and no rounded probability anywhere.
 
-        Returns:
-            The exact squared norm of ``out``.
+        Returns the exact squared norm of ``out``.
         """
         size = values.size
         whole, excess, words = self.whole[:size], self.excess[:size], self.words[:size]
@@ -101,11 +100,9 @@ def conditional_round(
         random_bytes: source of a fresh key; all tries draw on one stream.
         most_tries: cap on the redraws.
 
-    Returns:
-        (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
+    Returns (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
 
-    Raises:
-        RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
+    Raises RoundingFailed: no try met the limit, or the input is not finite or far too long to be meant.
     """
     with np.errstate(over="ignore"):
         norm = math.sqrt(np.dot(values, values))  # infinite or NaN if any value is; never below the largest of them
@@ -132,11 +129,9 @@ def conditional_round_rows(
         values: (n, d), contiguous, grid units.
         squared_limit, random_bytes, most_tries: as there; the limit is that of one row.
 
-    Returns:
-        (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
+    Returns (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
 
-    Raises:
-        RoundingFailed: as there, for any of the rows.
+    Raises RoundingFailed: as there, for any of the rows.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", values, values))

@@ -50,8 +50,7 @@ def sketch_shape(dim: int, rows: int, ratio: float) -> int:
         rows: L >= 1; [CCKS22]'s experiments have 15.
         ratio: coordinates per bucket, finite and positive; below 1 it is no compression.
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     if dim < 1 or rows < 1:
         raise ValueError("a sketch needs dim and rows of at least 1")
@@ -106,8 +105,7 @@ class CountMeanSketch:
         dim, rows, width: as above.
         size: rows * width, length of a sketch.
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
 
     def __init__(self, seed: bytes, dim: int, rows: int, width: int) -> None:
@@ -128,8 +126,7 @@ class CountMeanSketch:
 
         The same bits on every platform: additions in the order of the coordinates, one division at the end.
 
-        Raises:
-            ValueError: another length or dtype, a value that is infinite or not a number.
+        Raises ValueError: another length or dtype, a value that is infinite or not a number.
         """
         self._check(vector, self.dim, "a vector to sketch")
         sketch = np.zeros((self.rows, self.width))
@@ -145,8 +142,7 @@ class CountMeanSketch:
     def decode_mean(self, sketch: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(size,) sketch, or sum or mean of sketches -> (dim,) float64, the unbiased estimate of what went in.
 
-        Raises:
-            ValueError: another length or dtype, a value that is infinite or not a number.
+        Raises ValueError: another length or dtype, a value that is infinite or not a number.
         """
         self._check(sketch, self.size, "a sketch to decode")
         table = sketch.reshape(self.rows, self.width)

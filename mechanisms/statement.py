@@ -36,9 +36,8 @@ def assumed_colluders(adversarial: float, participants: int) -> int:
 class Statement:
     """The stated part of a `mechanisms.plan.Plan`.
 
-    Raises:
-        InfeasiblePlan: the numbers contradict each other or the theorems (a `ValueError`).
-        TypeError: a field has another type than declared; nothing is converted.
+    Raises InfeasiblePlan: the numbers contradict each other or the theorems (a `ValueError`); TypeError: a field has
+    another type than declared; nothing is converted.
     """
 
     mechanism: str  # "ddgauss", "skellam", "gaussian" or "local-gaussian"

@@ -54,8 +54,7 @@ def estimate_wrapping(centred: NDArray[np.int64], bits: int) -> WrapEstimate:
         centred: (d,) the sum, each value in [-2^(bits-1), 2^(bits-1)), grid units.
         bits: B in 1..62.
 
-    Raises:
-        ValueError: another dtype or shape, no values, ``bits`` out of range, or a value that is not centred.
+    Raises ValueError: another dtype or shape, no values, ``bits`` out of range, or a value that is not centred.
     """
     if not 1 <= bits <= 62:
         raise ValueError(f"bits must be in 1..62, not {bits}")

@@ -49,11 +49,9 @@ class Charges:
     def restore(self, rows: Iterable[Row], ledger: Path) -> None:
         """Count the charges of earlier runs.
 
-        Args:
-            ledger: where they are written, for the error.
+        ``ledger``: where they are written, for the error.
 
-        Raises:
-            ChangedLedger: one is not a charge of this plan, or lower than the plan's price.
+        Raises ChangedLedger: one is not a charge of this plan, or lower than the plan's price.
         """
         for row in rows:
             try:

@@ -88,8 +88,7 @@ class CohortWait:
 
         Absent winners of a lottery are dropouts: no other participants are invited in their place.
 
-        Returns:
-            The configuration, and the positions of the connected participants; None without a quorum.
+        Returns the configuration, and the positions of the connected participants; None without a quorum.
         """
         deadline = time.monotonic() + self.connect_s
         if self.membership.missing():

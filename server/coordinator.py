@@ -76,9 +76,8 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
     Returns:
         0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
 
-    Raises:
-        Failure: the study can't start, or its journal takes no more writes; says what to change. An
-            `InfeasiblePlan` or `InvalidRoster` of the cores as they raise it.
+    Raises Failure: the study can't start, or its journal takes no more writes; says what to change. An `InfeasiblePlan`
+    or `InvalidRoster` of the cores as they raise it.
     """
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
@@ -151,8 +150,7 @@ def open_study(
 def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
     """Participants of one process fall together, so A must cover the largest host.
 
-    Raises:
-        Failure: it doesn't, and the study doesn't say that all parts are on one machine anyway.
+    Raises Failure: it doesn't, and the study doesn't say that all parts are on one machine anyway.
     """
     largest = roster.largest_host()
     if colluders < largest and not one_machine:
@@ -288,8 +286,7 @@ async def _open_enrolment(
 def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
     """The coordinator's certificate, and the authority of the client certificates that it accepts.
 
-    Args:
-        with_client: demand a certificate of ``client_ca``.
+    ``with_client``: demand a certificate of ``client_ca``.
 
     Raises:
         InputFailure, OSError: a file can't be used.

@@ -116,12 +116,10 @@ class Enrolment:
 
     def __init__(self, configuration: StudyConfiguration, study: Study, files: RosterFile) -> None:
         """
-        Args:
-            files: where a published roster goes; must have been read.
+        ``files``: where a published roster goes; must have been read.
 
-        Raises:
-            ConfigurationError: the card can't be used.
-            runtime.durable.StorageError: the folder for requests can't be used.
+        Raises ConfigurationError: the card can't be used; runtime.durable.StorageError: the folder for requests can't
+        be used.
         """
         table = configuration.coordinator
         self._study, self._files, self._one_machine = study, files, table.one_machine
@@ -148,8 +146,7 @@ class Enrolment:
     async def describe(self, raw: bytes, address: str) -> pb.Description:
         """What a joiner reads before it sends anything.
 
-        Raises:
-            CallRefused: too many calls, or another protocol version.
+        Raises CallRefused: too many calls, or another protocol version.
         """
         self._count(address)
         version = _parse(pb.DescribeRequest, raw).protocol_version
@@ -164,8 +161,7 @@ class Enrolment:
     async def enrol(self, raw: bytes, address: str) -> pb.EnrolAnswer:
         """Take a request, or say what became of it.
 
-        Raises:
-            CallRefused: too many calls or requests, none at all, or nothing can be written down.
+        Raises CallRefused: too many calls or requests, none at all, or nothing can be written down.
         """
         self._count(address)
         if len(raw) > LARGEST_REQUEST + 16:
@@ -234,8 +230,7 @@ class Enrolment:
     async def pending(self, raw: bytes, address: str) -> pb.PendingRequests:
         """The oldest requests that wait, as many as fit one message; more when these are answered.
 
-        Raises:
-            CallRefused: not the authority.
+        Raises CallRefused: not the authority.
         """
         self._count(address)
         message = _parse(pb.PendingRequest, raw)
@@ -252,11 +247,9 @@ class Enrolment:
     ) -> pb.PublishReceipt:
         """Take a package of the authority: all of it or nothing. The same one again is fine.
 
-        Args:
-            nonce, signature: as for `pending`, so that only the authority can make this process hold a package.
+        ``nonce``, ``signature``: as for `pending`, so that only the authority can make this process hold a package.
 
-        Raises:
-            CallRefused: not the authority, a package that can't be used, or one that can't be written.
+        Raises CallRefused: not the authority, a package that can't be used, or one that can't be written.
         """
         self._count(address)
         self._check_authority(nonce, signature)
@@ -385,7 +378,7 @@ def _admit(context: Any, method: str) -> Caller:
 def make_server(
     enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS, *, first_message_s: float = FIRST_MESSAGE_S
 ) -> grpc.aio.Server:
-    """A gRPC server of its own: its limits are those of strangers.
+    """A separate gRPC server, because its limits are those of strangers.
 
     Args:
         connections: at the same time.

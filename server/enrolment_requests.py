@@ -58,10 +58,7 @@ class EnrolmentRequests:
     """The requests that wait, in memory and on disk, and the newest answers, on disk."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            runtime.durable.StorageError: the file can't be used.
-        """
+        """Raises runtime.durable.StorageError: the file can't be used."""
         self._store = DurableStore(path, _SCHEMA, _APPLICATION)
         rows = self._store.read("SELECT id, identity, address, data FROM requests WHERE answer IS NULL ORDER BY number")
         self._waiting = {bytes(id_): _Waiting(bytes(who), where, bytes(data)) for id_, who, where, data in rows}
@@ -79,8 +76,7 @@ class EnrolmentRequests:
     async def written(self, request_id: bytes) -> None:
         """Return once a request that waits is durable: the same one may come again while its first call writes it.
 
-        Raises:
-            runtime.durable.StorageError: it can't be written down; it isn't taken.
+        Raises runtime.durable.StorageError: it can't be written down; it isn't taken.
         """
         write = self._writes.get(request_id)
         if write is not None:
@@ -99,8 +95,7 @@ class EnrolmentRequests:
     async def answer(self, request_id: bytes) -> bytes | None:
         """What the authority said to a request, where it has and it isn't too long ago.
 
-        Raises:
-            runtime.durable.StorageError: the file can't be read.
+        Raises runtime.durable.StorageError: the file can't be read.
         """
         rows = await asyncio.to_thread(self._store.read, "SELECT answer FROM requests WHERE id = ?", (request_id,))
         return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
@@ -110,9 +105,8 @@ class EnrolmentRequests:
 
         Durable when this returns.
 
-        Raises:
-            QueueFull: too many wait, in all or from this address.
-            runtime.durable.StorageError: it can't be written down; it isn't taken.
+        Raises QueueFull: too many wait, in all or from this address; runtime.durable.StorageError: it can't be written
+        down; it isn't taken.
         """
         identity, id_ = signed.request.identity, signed.id
         if id_ in self._waiting:
@@ -148,8 +142,7 @@ class EnrolmentRequests:
     async def answered(self, answers: Sequence[tuple[Answer, bytes]]) -> None:
         """Keep what the authority has signed, all or nothing; the same answers again are fine. Durable on return.
 
-        Raises:
-            runtime.durable.StorageError: it can't be written down.
+        Raises runtime.durable.StorageError: it can't be written down.
         """
         statements: list[Statement] = []
         for answer, data in answers:

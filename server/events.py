@@ -149,8 +149,7 @@ class WaitingForParticipants(AttemptEvent):
 class AttemptStarted(AttemptEvent):
     """``cohort`` participants begin.
 
-    Attributes:
-        absent: numbers of invited participants that aren't connected; None in older journals.
+    ``absent``: numbers of invited participants that aren't connected; None in older journals.
     """
 
     kind: ClassVar[str] = "attempt_started"
@@ -366,8 +365,7 @@ def to_json(event: Event) -> dict[str, Any]:
 def from_json(content: Mapping[str, Any]) -> Event | None:
     """The event of `to_json`, also as an older or newer coordinator wrote it: unknown fields are ignored.
 
-    Returns:
-        None for an unknown kind, and for an event that lacks what its kind always had.
+    Returns None for an unknown kind, and for an event that lacks what its kind always had.
     """
     reader = _reader(str(content.get("kind")))
     try:

@@ -66,11 +66,17 @@ class Farewell:
         while untold := sum(entries[place].identity not in self._told for place in awaited()):
             remaining_s = began + longest_s - time.monotonic()
             if remaining_s <= 0:
-                log.warning("not everybody heard that it ended: serve it again and they can", participants=untold)
+                log.warning(
+                    "some participants haven't received the end of the study: serve it again", participants=untold
+                )
                 return
             if not announced:  # a warning, since a terminal shows no lower level and the wait would look like a hang
                 announced = True
-                log.warning("waiting for who hasn't heard that it ended", participants=untold, at_most_s=longest_s)
+                log.warning(
+                    "waiting for participants that haven't received the end of the study",
+                    participants=untold,
+                    at_most_s=longest_s,
+                )
             self._one_more.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(remaining_s):

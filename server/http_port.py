@@ -73,8 +73,7 @@ class HttpPort:
     async def open(self) -> str:
         """Listen where study.toml says; returns HOST:PORT. Until `serving`, /readyz says that the coordinator starts.
 
-        Raises:
-            OSError: the port is in use, or the address isn't this machine's.
+        Raises OSError: the port is in use, or the address isn't this machine's.
         """
         host, port = split_address(self._configuration.coordinator.http_listen)
         listening = _bound(host, port)

@@ -16,7 +16,7 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,7 @@ from wire.records.ledger import (
     Ledger,
     LedgerError,
     Row,
+    collect,
     find_ledger,
     head_file,
     read_ledger,
@@ -73,8 +74,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """The ledger is ``ledger.sqlite`` beside the file.
 
-        Raises:
-            runtime.durable.StorageError: one of the two can't be used; nothing is written then.
+        Raises runtime.durable.StorageError: one of the two can't be used; nothing is written then.
         """
         self.path = path
         self.ledger_path = path.with_name(LEDGER_FILE)
@@ -108,9 +108,8 @@ class Journal:
     async def open_study(self, name: str, document: bytes) -> None:
         """Bind both files to a study on first use; open the ledger.
 
-        Raises:
-            StorageError: the file belongs to a study with another name or document.
-            wire.records.ledger.LedgerError: the ledger is another study's, can't be used, or doesn't fit the journal.
+        Raises StorageError: the file belongs to a study with another name or document; wire.records.ledger.LedgerError:
+        the ledger is another study's, can't be used, or doesn't fit the journal.
         """
         rows = self._store.read("SELECT name, document FROM study")
         if rows:
@@ -132,11 +131,9 @@ class Journal:
         Positions change from version to version. Charges and events name a participant by this number, which is given
         once, in the order of first appearance.
 
-        Returns:
-            Identity -> number, of every participant that was ever on a roster of this study.
+        Returns identity -> number, of every participant that was ever on a roster of this study.
 
-        Raises:
-            StorageError: a later version was in use before, or this one with other content.
+        Raises StorageError: a later version was in use before, or this one with other content.
         """
         seen = self._store.read("SELECT version, sha256 FROM rosters ORDER BY version DESC LIMIT 1")
         if seen and roster.version < seen[0][0]:
@@ -241,14 +238,13 @@ class Journal:
     def charges(self) -> list[Row]:
         """All charges in order."""
         rows: list[Row] = []
-        read_ledger(self.ledger_path, _collect(rows))
+        read_ledger(self.ledger_path, collect(rows))
         return rows
 
     def last_round(self) -> tuple[RoundCompleted, str] | None:
         """The last completed round, and the name of its checkpoint; None before the first.
 
-        Raises:
-            StorageError: the record of the round is damaged.
+        Raises StorageError: the record of the round is damaged.
         """
         rows = self._store.read("SELECT checkpoint, figures FROM rounds ORDER BY round DESC LIMIT 1")
         if not rows:
@@ -279,16 +275,6 @@ def _note(row: Row) -> Statement:
     )
 
 
-def _collect(rows: list[Row]) -> Callable[[Row], None]:
-    """Keeps what one reading gives, also when it has to begin anew."""
-
-    def visit(row: Row) -> None:
-        del rows[row.number - 1 :]
-        rows.append(row)
-
-    return visit
-
-
 @contextlib.contextmanager
 def _reading(state: Path) -> Iterator[sqlite3.Connection]:
     """A state file opened to be read; raises `StorageError` where it is damaged."""
@@ -316,12 +302,10 @@ def read_members(state: Path) -> dict[int, bytes]:
 def check_ledger(state: Path) -> list[Row]:
     """Check the ledger beside a state file against what the journal there noted; writes nothing.
 
-    Returns:
-        All charges.
+    Returns all charges.
 
-    Raises:
-        runtime.durable.StorageError: a file can't be read. For the ledger: `wire.records.ledger.LedgerError`, and
-            `wire.records.ledger.ChangedLedger` where it differs from what the coordinator wrote.
+    Raises runtime.durable.StorageError: a file can't be read. For the ledger: `wire.records.ledger.LedgerError`, and
+    `wire.records.ledger.ChangedLedger` where it differs from what the coordinator wrote.
     """
     path = state.with_name(LEDGER_FILE)
     while True:
@@ -338,7 +322,7 @@ def check_ledger(state: Path) -> list[Row]:
 
 def _compare(state: Path, path: Path, noted: _Noted | None, rows: list[Row]) -> None:
     """Fill ``rows`` from the ledger and hold them against what the journal noted."""
-    found = find_ledger(path, _collect(rows))
+    found = find_ledger(path, collect(rows))
     if noted is not None and found is None:
         count = sum(number is not None for number, *_ in noted.attempts)
         raise LedgerError(

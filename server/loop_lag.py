@@ -82,8 +82,7 @@ class LoopLag:
     quantiles are those of a message that arrives at any time, also while the loop is busy.
     """
 
-    def __init__(self, interval_s: float = INTERVAL_S) -> None:
-        self._interval_s = interval_s
+    def __init__(self) -> None:
         self._histogram, self._recent = LagHistogram(), RecentLag()
 
     def restart(self) -> None:
@@ -100,7 +99,7 @@ class LoopLag:
 
     async def run(self) -> None:
         """Sample until cancelled."""
-        due = time.monotonic() + self._interval_s
+        due = time.monotonic() + INTERVAL_S
         while True:
             await asyncio.sleep(due - time.monotonic())
             # Not loop.time(): uvloop's has a resolution of a millisecond and stands still during a callback. A timer
@@ -108,7 +107,7 @@ class LoopLag:
             now = time.monotonic()
             self._histogram.add(now - due)
             self._recent.add(now, now - due)
-            due = max(due + self._interval_s, now - _MOST_AT_ONCE * self._interval_s)
+            due = max(due + INTERVAL_S, now - _MOST_AT_ONCE * INTERVAL_S)
             while due <= now:
                 self._histogram.add(now - due)
-                due += self._interval_s
+                due += INTERVAL_S

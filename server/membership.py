@@ -152,8 +152,7 @@ class Membership:
 
         Participants that left the roster aren't counted, since others may cheat in their place.
 
-        Args:
-            further: conflicts that aren't noted yet, by number.
+        ``further``: conflicts that aren't noted yet, by number.
         """
         most, here, conflicts = self.most_cheats, set(self.numbers), self._with(further)
         counts = {who: len(conflicts.get(number, set()) & here) for who, number in enumerate(self.numbers)}
@@ -170,9 +169,8 @@ class Membership:
     def offer(self, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Note a later version; `take` puts it to use.
 
-        Raises:
-            InvalidRoster: it isn't signed by the authority, not later than what is here, doesn't fit the study's plan,
-                or comes without the draws that its signature covers.
+        Raises InvalidRoster: it isn't signed by the authority, not later than what is here, doesn't fit the study's
+        plan, or comes without the draws that its signature covers.
         """
         roster = verify_roster(roster_file, self._authority_public)
         newest = (self.offered or self.signed).roster
@@ -186,8 +184,7 @@ class Membership:
     def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
         """Put a version to use, once the journal knows it and has numbered its participants.
 
-        Returns:
-            Numbers of the participants that it added and removed.
+        Returns numbers of the participants that it added and removed.
         """
         before, after = self.roster.positions.keys(), signed.roster.positions.keys()
         self.signed = signed

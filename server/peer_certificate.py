@@ -30,8 +30,7 @@ def check_certificate(auth_context: Mapping[str, Iterable[bytes]], identity: byt
         identity: that the session is opened for, 32 bytes.
         host: under which the roster lists it.
 
-    Raises:
-        SessionRefused: the certificate is that of another identity and another host.
+    Raises SessionRefused: the certificate is that of another identity and another host.
     """
     allowed = {identity_uri(identity).encode(), host_uri(host).encode()}
     if allowed.isdisjoint(auth_context.get(_NAMES, ())):

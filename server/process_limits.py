@@ -100,8 +100,7 @@ def share_out(participants: int, files: int, *, enrolment: bool) -> tuple[int, i
         files: the limit.
         enrolment: there is a port for enrolment.
 
-    Returns:
-        Connections at the same time on the session port, and on the port for enrolment.
+    Returns connections at the same time on the session port, and on the port for enrolment.
     """
     room = max(2, files - OWN_FILES)
     # Twice one for each participant: a broken connection stays open until that is noticed.

@@ -75,8 +75,7 @@ class RosterFile:
     def check(self, roster_file: bytes) -> Roster:
         """Whether the authority signed this roster, and for this study. Plan and lottery are the caller's to check.
 
-        Raises:
-            InvalidRoster: it didn't.
+        Raises InvalidRoster: it didn't.
         """
         roster = verify_roster(roster_file, self._authority_public)
         if roster.study != self._study:
@@ -89,9 +88,7 @@ class RosterFile:
     def read(self) -> RosterFiles:
         """The roster in the files; finishes what a crash left half done.
 
-        Raises:
-            InvalidRoster: it isn't this study's, or not signed by its authority.
-            OSError: they can't be read.
+        Raises InvalidRoster: it isn't this study's, or not signed by its authority; OSError: they can't be read.
         """
         self._finish()
         self._seen = self._stamps()
@@ -137,12 +134,10 @@ class RosterFile:
     def publish(self, roster: Roster, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Make checked contents those of the files, both or neither after any crash; durable when this returns.
 
-        Args:
-            roster: what the roster file holds.
+        ``roster``: what the roster file holds.
 
-        Raises:
-            OSError: the disk takes no writes. Then either nothing has changed, or the rest is done by the next call of
-                `read`.
+        Raises OSError: the disk takes no writes. Then either nothing has changed, or the rest is done by the next call
+        of `read`.
         """
         with self._writing:
             self._under_way.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -41,8 +41,7 @@ class TooManySessions(Exception):
 def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
     """Whether a signature opens an identity's session.
 
-    Raises:
-        SessionRefused: the signature isn't that of the identity.
+    Raises SessionRefused: the signature isn't that of the identity.
     """
     if not verify_signature(identity, signature, statement):
         raise SessionRefused("the proof of identity doesn't verify")
@@ -87,8 +86,7 @@ class Session:
     def stray(self) -> None:
         """Note an unexpected message; a few are of an attempt that has just ended.
 
-        Raises:
-            SessionRefused: there were too many since the last one that counted.
+        Raises SessionRefused: there were too many since the last one that counted.
         """
         self.strays += 1
         if self.strays > MOST_STRAYS:
@@ -164,8 +162,7 @@ class Sessions:
     def adopt(self, roster: Roster) -> list[Session]:
         """Use a later roster. Sessions of participants that are not on it any more end.
 
-        Returns:
-            The sessions that ended.
+        Returns the sessions that ended.
         """
         self._roster = roster
         self._left_early &= roster.positions.keys()
@@ -188,11 +185,9 @@ class Sessions:
     def challenge(self, message: pb.Open) -> tuple[bytes, bytes, bytes]:
         """Check a request to open a session.
 
-        Returns:
-            The identity, the nonce to send, and the statement whose signature opens the session.
+        Returns the identity, the nonce to send, and the statement whose signature opens the session.
 
-        Raises:
-            SessionRefused: another protocol version or study, or an identity that is not on the roster.
+        Raises SessionRefused: another protocol version or study, or an identity that is not on the roster.
         """
         if message.protocol_version != PROTOCOL_VERSION:
             raise SessionRefused(
@@ -223,9 +218,7 @@ class Sessions:
     def open(self, identity: bytes) -> Session:
         """Open a session for a participant that has proved its identity; an older one of the same participant ends.
 
-        Raises:
-            SessionRefused: it was revoked meanwhile.
-            TooManySessions: it opened many just now.
+        Raises SessionRefused: it was revoked meanwhile; TooManySessions: it opened many just now.
         """
         participant = self._place(identity)
         if not self._rates.allow(identity.hex()):

@@ -293,11 +293,9 @@ class Study:
     async def run(self, address: str, http_address: str = "") -> Outcome:
         """All rounds that are left.
 
-        Args:
-            address, http_address: HOST:PORT of the session port and of the port for metrics, for the first event.
+        ``address``, ``http_address``: HOST:PORT of the session port and of the port for metrics, for the first event.
 
-        Raises:
-            asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
+        Raises asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """
         began = time.monotonic()
         started = study_started(self._configuration, self._document, self._parameters, self._membership)
@@ -375,8 +373,7 @@ class Study:
     def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None:
         """A later version, signed by the authority: it is used from the next attempt on, with a lottery the next round.
 
-        Raises:
-            InvalidRoster: see `server.membership.Membership.offer`.
+        Raises InvalidRoster: see `server.membership.Membership.offer`.
         """
         self._membership.offer(roster_file, lottery_file)
         self.sessions.changed.set()

@@ -87,13 +87,17 @@ class StudyConfiguration(Settings):
 
         return make_task(self.study.task, dict(self.task))
 
+    def _clip(self, task: Task) -> float:
+        from learning.make_task import clip_of
+
+        privacy = self.privacy
+        return clip_of(task, privacy.clip, adaptive=privacy.clip_update != "fixed", sketch=privacy.sketch_rows > 0)
+
     def settled(self) -> Self:
         """With ``clip``, ``min_survivors``, ``quorum`` and the optimizer's ``rate`` as numbers.
 
-        Raises:
-            learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
+        Raises learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
         """
-        from learning.make_task import clip_of
         from secagg.parameters import assumed_colluders, colluders_in_cohort, default_min_survivors
         from wire.study import cohorts_drawn
 
@@ -107,12 +111,13 @@ class StudyConfiguration(Settings):
                 sizes = {privacy.population, self.places}
                 colluders = max(colluders, *(colluders_in_cohort(size, clients, *shares, draws) for size in sizes))
             survivors = default_min_survivors(clients, colluders, privacy.max_dropout)
-        clip = clip_of(
-            self.make_task(), privacy.clip, adaptive=privacy.clip_update != "fixed", sketch=privacy.sketch_rows > 0
-        )
         optimizer = self.server_optimizer
         rate = DEFAULT_RATES.get(optimizer.name, 1.0) if optimizer.rate is None else optimizer.rate
-        settled = {"clip": clip, "min_survivors": survivors, "quorum": privacy.quorum or survivors}
+        settled = {
+            "clip": self._clip(self.make_task()),
+            "min_survivors": survivors,
+            "quorum": privacy.quorum or survivors,
+        }
         return self.model_copy(
             update={
                 "privacy": privacy.model_copy(update=settled),
@@ -127,37 +132,20 @@ class StudyConfiguration(Settings):
             participants: most of one round, where the file doesn't say.
             others: further arguments of `wire.study.plan_study`, for plans that aren't served.
 
-        Raises:
-            mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules.
-            learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
+        Raises mechanisms.plan.InfeasiblePlan: no plan keeps the budget and the protocol's rules;
+        learning.options.OptionError: the task can't be made, or the clip would distort what it computes.
         """
-        from learning.make_task import clip_of
         from learning.parameters import layers_of
         from wire.study import plan_study
 
-        privacy, task = self.privacy, self.make_task()
+        task = self.make_task()
         layers = layers_of(task.contribution_shapes)
-        clip = clip_of(task, privacy.clip, adaptive=privacy.clip_update != "fixed", sketch=privacy.sketch_rows > 0)
         return plan_study(
-            mechanism=privacy.mechanism,
+            **self.privacy.of_plan(),
             clients=self.study.participants or participants or 0,
             dim=sum(layers),
-            bits=privacy.bits,
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
             rounds=self.study.rounds,
-            max_dropout=privacy.max_dropout,
-            adversarial=privacy.adversarial,
-            min_survivors=privacy.min_survivors,
-            quorum=privacy.quorum,
-            beta=privacy.beta,
-            k_stddevs=privacy.k_stddevs,
-            sampling=privacy.sampling,
-            population=privacy.population,
-            largest_roster=privacy.largest_roster,
-            graph=privacy.graph,
-            adversary=privacy.adversary,
-            **privacy.coding(layers, clip),
+            **self.privacy.coding(layers, self._clip(task)),
             **others,
         )
 
@@ -170,8 +158,7 @@ class StudyConfiguration(Settings):
     def read_authority_public_key(self) -> bytes:
         """The 32 bytes of the key that signs rosters.
 
-        Raises:
-            ConfigurationError: the file isn't 64 hexadecimal digits.
+        Raises ConfigurationError: the file isn't 64 hexadecimal digits.
         """
         path = self.coordinator.authority_public_key
         try:
@@ -189,8 +176,7 @@ class StudyConfiguration(Settings):
 def load(path: Path) -> StudyConfiguration:
     """Read a study's file, or the ``study.toml`` in a study's folder; all paths come back absolute.
 
-    Raises:
-        ConfigurationError: the file, a key in it, or a file that it names can't be used.
+    Raises ConfigurationError: the file, a key in it, or a file that it names can't be used.
     """
     file = path / STUDY_FILE if path.is_dir() else path
     configuration = read_settings(StudyConfiguration, file, hint=_HINT)

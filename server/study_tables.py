@@ -136,6 +136,12 @@ class DataTable(Table):
     )
 
 
+_OF_PLAN: Final = (
+    *("mechanism", "bits", "epsilon", "delta", "max_dropout", "adversarial", "adversary", "graph", "min_survivors"),
+    *("quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
+)
+
+
 class PrivacyTable(Table):
     """[privacy]: the budget, the clip, and what is assumed about participants."""
 
@@ -240,6 +246,10 @@ class PrivacyTable(Table):
     k_stddevs: float = _privacy(
         4.0, help="standard deviations of the sum that fit before it could wrap around", ge=1, le=100
     )
+
+    def of_plan(self) -> dict[str, Any]:
+        """The keys that are arguments of `wire.study.plan_study` by the same names."""
+        return {name: getattr(self, name) for name in _OF_PLAN}
 
     def coding(self, layers: Sequence[int], clip: float) -> dict[str, Any]:
         """Arguments of `wire.study.plan_study` for a model.

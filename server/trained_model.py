@@ -36,11 +36,9 @@ class TrainedModel:
 
     def __init__(self, study: str, task: Task, learner: Learner, plan: Plan, folder: Path) -> None:
         """
-        Args:
-            folder: that of the checkpoints.
+        ``folder``: that of the checkpoints.
 
-        Raises:
-            learning.options.OptionError: the learner can't serve as many rounds as are planned.
+        Raises learning.options.OptionError: the learner can't serve as many rounds as are planned.
         """
         learner.prepare(plan.rounds)
         self._study, self._task, self._learner, self._plan, self._folder = study, task, learner, plan, folder
@@ -80,11 +78,9 @@ class TrainedModel:
     def restore(self, name: str, clips: tuple[float, ...]) -> None:
         """Go on from a checkpoint.
 
-        Args:
-            clips: of the next round; empty where the journal doesn't have them, as the plan's are used.
+        ``clips``: of the next round; empty where the journal doesn't have them, as the plan's are used.
 
-        Raises:
-            InputFailure: it is gone, damaged, or another task's.
+        Raises InputFailure: it is gone, damaged, or another task's.
         """
         try:
             self.clips = self._plan.clipping.checked(clips or self.clips)

@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.statement import NO_SAMPLING, RELEASED
 from runtime.durable import StorageError, replace_durably
-from runtime.key_files import KeyFileError, read_key_file
+from runtime.key_files import KeyFileError
 from secagg.server_unmasking import Unmasking
 from secagg.sharing import CURIOUS
 from server.study_file import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import InvalidCard, verify_card
+from wire.certificates import read_ed25519_key
 from wire.join_code import fingerprint
 from wire.records.ledger import Row
 from wire.records.transcript import InvalidTranscript, Transcript, read_transcript, transcript_of, write_transcript
@@ -59,8 +58,7 @@ def are_published(state: Path) -> bool:
 def check_publishing(plan: Plan) -> None:
     """Whether transcripts of a study under this plan may be published.
 
-    Raises:
-        InfeasiblePlan: its epsilon assumes that the drawn cohorts are secret, and a transcript names them.
+    Raises InfeasiblePlan: its epsilon assumes that the drawn cohorts are secret, and a transcript names them.
     """
     if plan.sampling != NO_SAMPLING and plan.target == RELEASED:
         raise InfeasiblePlan(
@@ -145,9 +143,8 @@ class Transcripts:
     def restore(self, completed_rounds: int) -> None:
         """Continue the chain behind the last round that counts, and publish what isn't published yet.
 
-        Raises:
-            TranscriptError: the last file isn't a transcript of this round and study.
-            OSError: the folder takes no writes.
+        Raises TranscriptError: the last file isn't a transcript of this round and study; OSError: the folder takes no
+        writes.
         """
         self._noted = None
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -207,8 +204,7 @@ class Transcripts:
             numbers: position in the roster -> number in the ledger; default: the same.
             excluded: identity -> reason, of all excluded participants.
 
-        Raises:
-            TranscriptError: the roster's file isn't UTF-8 text.
+        Raises TranscriptError: the roster's file isn't UTF-8 text.
         """
         cohort = unmasking.cohort
         message = codec.read_unmasking_request(pb.UnmaskingRequest.FromString(request))
@@ -244,9 +240,7 @@ class Transcripts:
             next_model_sha256: of the model that the next round begins with.
             caught: identity -> reason, of the cheats of this attempt.
 
-        Raises:
-            ValueError: another attempt was noted, or none.
-            OSError: the folder takes no writes.
+        Raises ValueError: another attempt was noted, or none; OSError: the folder takes no writes.
         """
         noted = self._noted
         if noted is None or (noted.round, noted.attempt) != (round_, attempt):
@@ -267,8 +261,7 @@ class Transcripts:
     def publish(self, round_: int) -> None:
         """Copy a round's file to the published folder, if there is one; once the journal counts the round.
 
-        Raises:
-            OSError: the folder takes no writes.
+        Raises OSError: the folder takes no writes.
         """
         if self.published is None:
             return
@@ -281,16 +274,9 @@ class Transcripts:
 def read_transcript_key(path: Path) -> Ed25519PrivateKey:
     """The coordinator's own key.
 
-    Raises:
-        TranscriptError: missing, open to others, or not an unencrypted Ed25519 private key in PEM.
+    Raises TranscriptError: missing, open to others, or not an unencrypted Ed25519 private key in PEM.
     """
     try:
-        key = load_pem_private_key(read_key_file(path), password=None)
+        return read_ed25519_key(path)
     except KeyFileError as error:
         raise TranscriptError(str(error)) from error
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not chained: what a parser says of a file that it can't read may quote it.
-        raise TranscriptError(f"{path} is not an unencrypted private key in PEM") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise TranscriptError(f"{path} is not an Ed25519 key")
-    return key

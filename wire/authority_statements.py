@@ -196,9 +196,8 @@ def _card_statement(card: Card) -> bytes:
 class Answer:
     """The authority's decision on one request.
 
-    Attributes:
-        place: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
-            the authority's release had no places.
+    ``place``: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
+    the authority's release had no places.
 
     Raises InvalidAnswer: a field of another form.
     """

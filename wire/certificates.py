@@ -11,6 +11,7 @@ import datetime
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from runtime.failure import InputFailure
+from runtime.key_files import KeyFileError, read_key_file
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 IDENTITY_URI: Final = "urn:sordino:identity:"
@@ -40,6 +42,20 @@ UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVe
 
 class CertificateError(InputFailure, ValueError):
     """A certificate or its key can't be used; one sentence, without key material."""
+
+
+def read_ed25519_key(path: Path) -> Ed25519PrivateKey:
+    """Raises KeyFileError unless the file is closed to others and holds an unencrypted Ed25519 private key in PEM."""
+    try:
+        key = serialization.load_pem_private_key(read_key_file(path), password=None)
+    except KeyFileError:
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Not chained, and the content in no local: a parser's message, or a report with all locals, may quote it.
+        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise KeyFileError(f"{path} is not an Ed25519 key")
+    return key
 
 
 @dataclass(frozen=True)

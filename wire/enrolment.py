@@ -41,8 +41,7 @@ class InvalidRequest(ValueError):
 class EnrolmentRequest:
     """What a participant requests of the authority.
 
-    Attributes:
-        kind: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place that it has.
+    ``kind``: ``join``: a place on the roster and a certificate. ``renew``: a certificate for a place that it has.
 
     Raises InvalidRequest: a field of another form.
     """

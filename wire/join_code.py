@@ -61,10 +61,7 @@ def code_mac(secret: bytes, message: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class JoinCode:
-    """One invitation as the participant holds it, for one identity.
-
-    Raises ValueError: an impossible length or time.
-    """
+    """One invitation as the participant holds it, for one identity. Raises ValueError: an impossible length or time."""
 
     fingerprint: bytes  # of the authority, 16 bytes
     secret: bytes = field(repr=False)  # 16 bytes; never in repr

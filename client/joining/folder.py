@@ -349,8 +349,7 @@ def take_home(
         desk: the authority's local socket, which states which identities were revoked.
         begin: whether a new home may be begun; it is returned as None, to be made at the path.
 
-    Raises:
-        InputFailure: the folder can't be used, or none is free and no home may be begun.
+    Raises InputFailure: the folder can't be used, or none is free and no home may be begun.
     """
     try:
         homes.mkdir(parents=True, exist_ok=True)

@@ -34,11 +34,7 @@ class NotRenyi(ValueError):
 
 
 def renyi_curve(plan: BinomialPlan, honest: int) -> NoReturn:
-    """There is none.
-
-    Raises:
-        NotRenyi: always, saying why.
-    """
+    """There is none. Raises NotRenyi: always, saying why."""
     raise NotRenyi(
         f"binomial noise ({plan.trials_per_share} trials a share) is bounded as (epsilon, delta) only, [ASY+18] "
         "Theorem 1: compose its rounds with basic or advanced composition, or use ddgauss or skellam for Renyi curves"
@@ -54,8 +50,7 @@ class BinomialEncoder:
         plan: the public plan.
         rotation_seed: 32 public bytes that no party chose.
 
-    Raises:
-        ValueError: the seed has another length.
+    Raises ValueError: the seed has another length.
     """
 
     def __init__(self, plan: BinomialPlan, rotation_seed: bytes) -> None:
@@ -74,13 +69,10 @@ class BinomialEncoder:
             update: (dim,) float16, float32 or float64, data units, finite.
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
 
-        Returns:
-            (padded_dim,) unsigned words, values in [0, 2^bits).
+        Returns (padded_dim,) unsigned words, values in [0, 2^bits).
 
-        Raises:
-            InvalidUpdate: wrong length or dtype, NaN or infinity.
-            RoundingFailed: no rounding met the bounds; nothing may be sent.
-            RandomnessFailed: the source gave a wrong length.
+        Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the bounds;
+        nothing may be sent; RandomnessFailed: the source gave a wrong length.
         """
         plan = self.plan
         values = checked_update(update, plan.dim)

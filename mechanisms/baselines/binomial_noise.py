@@ -37,8 +37,7 @@ def binomial_weights(variance: Fraction, step: int) -> list[int]:
     function is cos(t/2)^m, closed under sums like Skellam's, and |cos u| <= exp(-u^2 / 2) up to pi / 2, so the
     copies that reading at multiples adds are bounded like the Gaussian's.
 
-    Raises:
-        ValueError: 4 variance is no positive even integer.
+    Raises ValueError: 4 variance is no positive even integer.
     """
     half = 2 * variance
     if half.denominator != 1 or half < 1:
@@ -68,8 +67,7 @@ class Binomial(LatticeNoise):
 def binomial(trials: int) -> Binomial:
     """The sampler of one share of ``trials`` (even, 2 to 2^34), built once per process (at most a second).
 
-    Raises:
-        ValueError: ``trials`` odd or out of range.
+    Raises ValueError: ``trials`` odd or out of range.
     """
     if not 2 <= trials <= LARGEST_TRIALS or trials % 2:
         raise ValueError(f"a share needs an even number of trials, 2 to {LARGEST_TRIALS}")
@@ -95,9 +93,8 @@ def binomial_epsilon(
         l1_bound, l2_bound, linf_bound: sensitivities, grid units.
         delta: in (0, 1).
 
-    Raises:
-        ValueError: an argument outside its range, the theorem's condition does not hold, or the result exceeds 1,
-            where its first term is not proved (see the module).
+    Raises ValueError: an argument outside its range, the theorem's condition does not hold, or the result exceeds 1,
+    where its first term is not proved (see the module).
     """
     if trials < 1 or dim < 1 or not 0 < delta < 1 or not 0 <= linf_bound <= l2_bound * (1 + _HAIR) < math.inf:
         raise ValueError("trials >= 1, dim >= 1, 0 < delta < 1 and 0 <= linf_bound <= l2_bound must hold")

@@ -44,9 +44,8 @@ _BISECTIONS: Final = 100
 class BinomialStatement:
     """What a study owner states: the stated part of a `BinomialPlan`.
 
-    Raises:
-        InfeasiblePlan: the numbers contradict each other.
-        TypeError: a field has another type than declared; nothing is converted.
+    Raises InfeasiblePlan: the numbers contradict each other; TypeError: a field has another type than declared; nothing
+    is converted.
     """
 
     clients: int  # N: the most inputs one sum can hold
@@ -121,10 +120,8 @@ class BinomialPlan(BinomialStatement):
 
     Theorem, adjacency, trust: see the module.
 
-    Raises:
-        InfeasiblePlan: the numbers contradict each other, the theorem's condition fails, sums may wrap, or epsilon of
-            all rounds at h_min exceeds the target.
-        TypeError: a field has another type than declared; nothing is converted.
+    Raises InfeasiblePlan: the numbers contradict each other, the theorem's condition fails, sums may wrap, or epsilon
+    of all rounds at h_min exceeds the target; TypeError: a field has another type than declared; nothing is converted.
     """
 
     granularity: float  # data units per grid step
@@ -183,8 +180,7 @@ class BinomialPlan(BinomialStatement):
     def round_cost(self, honest: int) -> tuple[float, float]:
         """(epsilon, delta) of one round whose sum holds ``honest`` = |u3| - A unknown shares.
 
-        Raises:
-            ValueError: fewer than `h_min`, more than there can be, or the theorem does not hold.
+        Raises ValueError: fewer than `h_min`, more than there can be, or the theorem does not hold.
         """
         if not self.h_min <= honest <= self.clients - self.colluders:
             raise ValueError(f"{honest} honest shares: the plan covers {self.h_min} to {self.clients - self.colluders}")
@@ -309,9 +305,8 @@ def plan_binomial(
         rotation: `rotation.default_rotation` if None.
         The others: fields of `BinomialPlan`.
 
-    Raises:
-        InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
-        TypeError: a field of another type.
+    Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works; TypeError: a field of
+    another type.
     """
     if rotation is None:
         rotation = default_rotation(dim) if type(dim) is int and dim > 0 else "hadamard"  # refused below

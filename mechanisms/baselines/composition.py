@@ -88,8 +88,7 @@ def composed_delta(epsilon: float, delta: float, rounds: int, total_epsilon: flo
     1 - (1 - delta)^T (1 - `responses_delta`) for ``advanced``; T delta for ``basic``, which knows nothing below
     T epsilon (1.0 there).
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     _check(epsilon, delta, rounds, composition)
     if composition == "basic":
@@ -108,8 +107,7 @@ def composed_epsilon(epsilon: float, delta: float, rounds: int, total_delta: flo
         total_delta: > 0.
         composition: which theorem.
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     _check(epsilon, delta, rounds, composition)
     if not 0 < total_delta < 1:
@@ -143,8 +141,7 @@ def round_epsilon(total_epsilon: float, total_delta: float, rounds: int, composi
 
     It stops a relative 1e-9 before them, so that another machine's logarithms still find that it does.
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     delta = round_delta(total_delta, rounds, composition)
     _check(total_epsilon, delta, rounds, composition)

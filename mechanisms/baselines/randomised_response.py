@@ -51,8 +51,7 @@ def response_weights(local_epsilon: float) -> tuple[int, int]:
 
     D = 2^40 and A = floor(D e^eps0), from below in 60 digits, so ln(A / D) misses eps0 by at most 2^-40.
 
-    Raises:
-        ValueError: eps0 outside (0, 60].
+    Raises ValueError: eps0 outside (0, 60].
     """
     if not 0 < local_epsilon <= LARGEST_LOCAL_EPSILON:
         raise ValueError(f"local_epsilon must lie in (0, {LARGEST_LOCAL_EPSILON:g}]")
@@ -69,10 +68,8 @@ class ResponsePlan:
     Adjacency and trust: `mechanisms.mechanism.DESCRIPTIONS`. The central figure counts `h_min` reports, the fewest
     honest ones in a sum that is opened, whatever the number of participants.
 
-    Raises:
-        InfeasiblePlan: the numbers contradict each other, a count may wrap, or the central epsilon of all rounds
-            exceeds the target.
-        TypeError: a field has another type than declared.
+    Raises InfeasiblePlan: the numbers contradict each other, a count may wrap, or the central epsilon of all rounds
+    exceeds the target; TypeError: a field has another type than declared.
     """
 
     categories: int  # k >= 2
@@ -155,11 +152,6 @@ class ResponsePlan:
         return composed_epsilon(bound.epsilon, bound.delta, self.rounds, self.delta, self.composition)
 
     @property
-    def total_local_epsilon(self) -> float:
-        """Of all rounds with delta 0, replace-one, against an adversary that sees every report."""
-        return self.rounds * self.local_epsilon * (1 + _HAIR)
-
-    @property
     def keep_probability(self) -> Fraction:
         """p, the chance that a report is true: exactly what is drawn."""
         true, other = response_weights(self.local_epsilon)
@@ -211,9 +203,7 @@ class ResponseEncoder:
     def respond(self, category: int, random_bytes: RandomBytes) -> int:
         """The randomised category. Exact law: weights A for the truth, D for each other category.
 
-        Raises:
-            InvalidCategory: not an integer in [0, k).
-            RandomnessFailed: the source gave a wrong length.
+        Raises InvalidCategory: not an integer in [0, k); RandomnessFailed: the source gave a wrong length.
         """
         categories = self.plan.categories
         whole = isinstance(category, (int, np.integer)) and not isinstance(category, bool)
@@ -247,9 +237,8 @@ class ResponseEncoder:
             total: (k,) sum of reports, reduced mod 2^bits, unsigned integers.
             survivors: |u3|, how many reports the sum holds.
 
-        Raises:
-            ValueError: wrong length or dtype, survivors outside min_survivors..clients, or counts that do not add
-                up to survivors: then a report was no one-hot vector.
+        Raises ValueError: wrong length or dtype, survivors outside min_survivors..clients, or counts that do not add up
+        to survivors: then a report was no one-hot vector.
         """
         plan = self.plan
         if not plan.min_survivors <= survivors <= plan.clients:
@@ -285,9 +274,7 @@ def plan_response(
         composition: the one that allows the larger eps0 if None.
         The others: fields of `ResponsePlan`.
 
-    Raises:
-        InfeasiblePlan: the numbers contradict each other (`ResponsePlan`).
-        TypeError: a field of another type.
+    Raises InfeasiblePlan: the numbers contradict each other (`ResponsePlan`); TypeError: a field of another type.
     """
 
     def at(local_epsilon: float, kind: Composition) -> ResponsePlan:

@@ -45,8 +45,7 @@ def largest_local_epsilon(honest: int, delta: float) -> float:
 
     Source: the condition of [FMT21] Theorem 3.1. A hair is taken off.
 
-    Raises:
-        ValueError: honest < 1, or delta outside (0, 1).
+    Raises ValueError: honest < 1, or delta outside (0, 1).
     """
     if honest < 1 or not 0 < delta < 1:
         raise ValueError("honest >= 1 and 0 < delta < 1 must hold")
@@ -66,8 +65,7 @@ def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBou
         honest: n, the fewest honest reports in the sum, the protected one included.
         delta: in (0, 1).
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     if not 0 < local_epsilon < math.inf:
         raise ValueError("local_epsilon must be positive and finite")
@@ -106,8 +104,7 @@ def local_epsilon_for(epsilon: float, honest: int, delta: float) -> float:
     The closed form grows with eps0, so bisection finds where it meets the target; where the theorem doesn't
     reach, the reports themselves have to be that private.
 
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError: an argument outside its range.
     """
     if not 0 < epsilon < math.inf:
         raise ValueError("epsilon must be positive and finite")

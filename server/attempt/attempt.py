@@ -163,8 +163,7 @@ class Attempt:
     def returned(self, session: Session, resume: pb.Resume | None) -> bool:
         """A participant has opened a new session, and says what has reached it if it can go on.
 
-        Returns:
-            Whether the attempt answers; if not, it isn't a matter of this attempt, or its place is gone.
+        Returns whether the attempt answers; if not, it isn't a matter of this attempt, or its place is gone.
         """
         who = session.participant
         if who not in self._alive:
@@ -184,8 +183,7 @@ class Attempt:
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
         """Stage and add one vector; returns its digest once it counts.
 
-        Raises:
-            UploadRefused: not expected, malformed, late, or not what was offered.
+        Raises UploadRefused: not expected, malformed, late, or not what was offered.
         """
         participant = session.participant
         if not self._slots.speaks(session):

@@ -49,8 +49,7 @@ class ReconnectionSlots:
     def away(self, session: Session, reason: str, *, keep: bool = True) -> None:
         """A session ended. One that no place depends on changes nothing.
 
-        Args:
-            keep: the place, for a while: it may be back.
+        ``keep``: the place, for a while: it may be back.
         """
         who = session.participant
         if session.writing:
@@ -84,8 +83,7 @@ class ReconnectionSlots:
     def coming(self, session: Session) -> bool:
         """It is back, and gets its place again in its turn.
 
-        Returns:
-            False when it has returned too often, or leaves too many messages unread.
+        Returns False when it has returned too often, or leaves too many messages unread.
         """
         who = session.participant
         self._returns[who] += 1

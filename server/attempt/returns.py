@@ -33,8 +33,7 @@ class Returns:
     def prove(self, session: Session, attempt: Attempt | None) -> None:
         """Send the last survivor proof that concerns this identity: only that charge can be taken back.
 
-        Args:
-            attempt: the one under way.
+        ``attempt``: the one under way.
         """
         latest = None if attempt is None else attempt.proof
         for proof in (latest, *reversed(self._proofs)):

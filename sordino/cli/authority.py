@@ -15,9 +15,8 @@ import typer
 
 from authority.folder import AuthorityTable
 from runtime.failure import ExitCode, InputFailure, listing
-from runtime.settings_keys import build
 from runtime.text import counted
-from sordino.cli.options import chosen, options, settled, with_options
+from sordino.cli.options import built, chosen, options, with_options
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _init(
     from wire.join_code import show_fingerprint
 
     values = chosen(given, AuthorityTable) | {"study": study}
-    settings = settled(lambda: build(AuthorityTable, values), lambda made: made, values, AuthorityTable)
+    settings = built(AuthorityTable, values)
     coordinator = settings.coordinator
     sessions = address if address is not None else session_address(coordinator, host or ())
     keys = found(directory, settings, address=sessions, names=host or ()).keys
@@ -137,6 +136,7 @@ def invite(
     from authority.invitations import invite as make
     from authority.invitations import without_place
     from authority.store import locked
+    from authority.text import minute
     from wire.join_code import show_fingerprint
 
     seconds = _seconds("--valid", valid)
@@ -166,7 +166,7 @@ def invite(
     lines = [
         f"study        {settings.study}",
         f"fingerprint  {show_fingerprint(fingerprint)}",
-        f"expires      {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(codes[0].expires))}\n",
+        f"expires      {minute(codes[0].expires)}\n",
         *([f"code         {codes[0].to_text()}\n"] if count == 1 else []),
         "The participant types:" if count == 1 else "Each participant types one of these:",
         *(f"  {command}" for command in commands),

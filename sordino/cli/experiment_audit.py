@@ -36,11 +36,7 @@ _SCALES = {"small": (8192, 2), "paper": (16384, 3)}
 
 
 def mechanism_names(text: str) -> list[str]:
-    """What ``--mechanisms`` lists, each once.
-
-    Raises:
-        Failure: a name that isn't one.
-    """
+    """What ``--mechanisms`` lists, each once. Raises Failure: a name that isn't one."""
     from mechanisms.statement import VECTOR_MECHANISMS
     from sordino.cli.options import one_of
 

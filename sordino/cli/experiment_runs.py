@@ -163,11 +163,7 @@ def _seeds(given: str) -> list[int]:
 
 
 def _data_sets(kinds: dict[str, tuple[str, str | None]]) -> dict[str, str]:
-    """Return the named data sets by kind.
-
-    Raises:
-        Failure: an option holds no name of a data set.
-    """
+    """Return the named data sets by kind. Raises Failure: an option holds no name of a data set."""
     from learning.data_names import check_dataset_name
 
     found = {}

@@ -6,6 +6,7 @@ Loads nothing of the server.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_file import Table
-from runtime.settings_keys import build, key
-from sordino.cli.options import chosen, options, settled, with_options
+from runtime.settings_keys import key
+from sordino.cli.options import built, chosen, options, with_options
 from sordino.cli.verbs import EndWith
 
 NAME = "join"
@@ -39,66 +40,42 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
 )
 _CODE, _DATA = "Joining by code", "Data, when joining by code"
+_code, _data = partial(key, None, panel=_CODE), partial(key, None, panel=_DATA)
 
 
 class Joining(Table):
     """Options that say how a place in a study is got, and over which data."""
 
-    desk: Path | None = key(
-        None, help="socket of the authority's desk, which gives a code; in place of --code", metavar="PATH", panel=_CODE
+    desk: Path | None = _code(
+        help="socket of the authority's desk, which gives a code; in place of --code", metavar="PATH"
     )
-    homes: Path | None = key(
-        None,
-        help="folder of homes: take one that no other process has, or begin one; in place of --home",
-        metavar="DIR",
-        panel=_CODE,
+    homes: Path | None = _code(
+        help="folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
     )
-    name: str | None = key(
-        None,
-        help="name of this process on the roster, which all participants read",
-        shown="drawn at random",
-        metavar="HOST",
-        panel=_CODE,
+    name: str | None = _code(
+        help="name of this process on the roster, which all participants read", shown="drawn at random", metavar="HOST"
     )
-    task: str | None = key(
-        None,
+    task: str | None = _code(
         help="the study's task, where it isn't one of Sordino's: a module here that you have read and trust",
         metavar="MODULE:CLASS",
-        panel=_CODE,
     )
-    ledger: Path | None = key(
-        None,
-        help="ledger of what is spent: one for all studies over the same data",
-        shown="in the folder",
-        metavar="FILE",
-        panel=_CODE,
+    ledger: Path | None = _code(
+        help="ledger of what is spent: one for all studies over the same data", shown="in the folder", metavar="FILE"
     )
-    dataset: str | None = key(
-        None, help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset", panel=_DATA
+    dataset: str | None = _data(help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset")
+    data: Path | None = _data(
+        help="a file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md", metavar="FILE"
     )
-    data: Path | None = key(
-        None,
-        help="a file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md",
-        metavar="FILE",
-        panel=_DATA,
+    partition: str | None = _data(
+        help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural", shown="dirichlet"
     )
-    partition: str | None = key(
-        None,
-        help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural",
-        shown="dirichlet",
-        panel=_DATA,
+    alpha: float | None = _data(help="Dirichlet only: small is uneven", shown="1.0")
+    shards: int | None = _data(help="shards only: runs of one class for each", ge=1, shown="2")
+    seed: int | None = _data(help="seed of the partition; public", shown="1")
+    part: str | None = _data(
+        help="your part, from 1; place: by your place on the roster", shown="drawn at random", metavar="K"
     )
-    alpha: float | None = key(None, help="Dirichlet only: small is uneven", shown="1.0", panel=_DATA)
-    shards: int | None = key(None, help="shards only: runs of one class for each", ge=1, shown="2", panel=_DATA)
-    seed: int | None = key(None, help="seed of the partition; public", shown="1", panel=_DATA)
-    part: str | None = key(
-        None,
-        help="your part, from 1; place: by your place on the roster",
-        shown="drawn at random",
-        metavar="K",
-        panel=_DATA,
-    )
-    parts: int | None = key(None, help="parts in all", ge=1, shown="as many as the plan has", metavar="N", panel=_DATA)
+    parts: int | None = _data(help="parts in all", ge=1, shown="as many as the plan has", metavar="N")
 
 
 def _run(
@@ -154,7 +131,7 @@ def _run(
     if end_with:
         end_with_parent(end_with)
     values = chosen(given, Joining)
-    own = settled(lambda: build(Joining, values), lambda made: made, values, Joining)
+    own = built(Joining, values)
     desk, homes = own.desk, own.homes
 
     def say(line: str) -> None:

@@ -17,10 +17,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runtime.failure import Failure, InputFailure
 from runtime.settings_file import explain, refusal
-from runtime.settings_keys import SettingsKey, settings_keys
+from runtime.settings_keys import SettingsKey, build, settings_keys
 from runtime.text import did_you_mean
 
 Model = TypeVar("Model")
+Table = TypeVar("Table", bound=BaseModel)
 Number = TypeVar("Number", int, float)
 RING: Final = "ring"
 
@@ -145,6 +146,12 @@ def settled(
         if needs is not None and not needs[1](study(made)):
             shown = "" if value is True else f" {value}"
             raise InputFailure(f"{keys[name].option}{shown} needs {needs[0]}; or leave it out.")
+    return made
+
+
+def built(model: type[Table], values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Table:
+    """`settled` for a model of values by flat name; ``given``: those that came from options, by default all."""
+    made: Table = settled(lambda: build(model, values), lambda made: made, values if given is None else given, model)
     return made
 
 

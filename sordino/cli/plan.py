@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
-from runtime.settings_keys import build, settings_keys
-from sordino.cli.options import check_picture, chosen, options, settled, task_options, with_options
+from runtime.settings_keys import settings_keys
+from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
 from sordino.planning.default_bounds import defaults_told
 from sordino.planning.options import PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
@@ -75,7 +75,7 @@ def _run(
     from sordino.planning.refusals import check_plan
 
     asked = chosen(given, PlanOptions)
-    own = settled(lambda: build(PlanOptions, asked), lambda made: made, asked, PlanOptions)
+    own = built(PlanOptions, asked)
     task, layers, clients = own.task, own.layers, own.clients
     values = {name: value for name, value in chosen(given, PlannedStudy).items() if name not in asked}
     if own.target == "conditional" and values.get("sampling", "none") == "none":
@@ -89,12 +89,7 @@ def _run(
         raise InputFailure("--task-option needs a task: name it with --task.")
     if "clip_scaling" in values and values["clip_scaling"] != "uniform" and layers is None:
         raise InputFailure(f"--clip-scaling {values['clip_scaling']} needs layers: add --layers; or leave it out.")
-    study = settled(
-        lambda: build(PlannedStudy, {"in_a_round": clients, "clip_by_layer": layers is not None} | values),
-        lambda made: made,
-        values,
-        PlannedStudy,
-    )
+    study = built(PlannedStudy, {"in_a_round": clients, "clip_by_layer": layers is not None} | values, values)
     privacy, clip, dim = study.privacy, study.privacy.clip, own.dim
     options_of_task = task_options(own.task_option, {})
     if task is not None:
@@ -102,9 +97,7 @@ def _run(
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
     reader = own.target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
     check_budgets(reader, own.budget_coordinator, own.budget_released)
-    names: tuple[str, ...] = ("mechanism", "population", "sampling", "bits", "epsilon", "delta", "max_dropout")
-    names += ("adversarial", "adversary", "graph", "min_survivors", "quorum", "beta", "k_stddevs")
-    arguments: dict[str, Any] = {name: getattr(privacy, name) for name in names} | {
+    arguments: dict[str, Any] = privacy.of_plan() | {
         "clients": clients,
         "dim": dim,
         "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=own.clips),

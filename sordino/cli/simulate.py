@@ -203,9 +203,7 @@ _ENDINGS: Final = {
 def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a simulation over files: by default one participant per file.
 
-    Raises:
-        Failure: a data set is named as well.
-        learning.blocks.DatasetError: there are no files.
+    Raises Failure: a data set is named as well; learning.blocks.DatasetError: there are no files.
     """
     from learning.data_names import OWN
     from sordino.lab.simulation.own_files import own_files
@@ -220,8 +218,7 @@ def _from_folder(
 ) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
     """Return a folder's study with `CHANGES`, and a function that makes it with further changes.
 
-    Raises:
-        Failure: an option is given that the file decides.
+    Raises Failure: an option is given that the file decides.
     """
     from server.roster_file import RosterFile
     from server.study_file import load

@@ -17,7 +17,7 @@ MECHANISMS: Final = ("ddgauss", "skellam")
 _FINE_BITS: Final = (26, 22, 20, 18, 16)
 
 
-def error_variance(plan: Plan) -> float:
+def error_variance(plan: Plan | PlanFigures) -> float:
     """Variance of one value of a sum in which all survived: noise and rounding, data units squared.
 
     Rounding adds granularity^2 / 6 a vector, the mean of f (1 - f) over fractional parts f that are spread evenly; the
@@ -94,7 +94,7 @@ def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, An
         "bits": figures.bits,
         "feasible": True,
         "noise_multiplier": figures.noise_multiplier,
-        "noise_cost": figures.error_variance / (table["central"]["noise_multiplier"] * figures.clip) ** 2,
+        "noise_cost": error_variance(figures) / (table["central"]["noise_multiplier"] * figures.clip) ** 2,
         "upload_bytes": figures.upload_bytes,
     }
     return dict(table) | {"rows": [own, *table["rows"]]}

@@ -26,9 +26,8 @@ _ONLY: Final = (
 def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
     """A binomial plan from the arguments of ``wire.study.plan_study``: the same thresholds, A and survivors.
 
-    Raises:
-        Failure: an option that binomial noise has no theorem for.
-        mechanisms.refusals.InfeasiblePlan: no such plan holds.
+    Raises Failure: an option that binomial noise has no theorem for; mechanisms.refusals.InfeasiblePlan: no such plan
+    holds.
     """
     from mechanisms.baselines.binomial_plan import plan_binomial
     from mechanisms.refusals import InfeasiblePlan
@@ -83,18 +82,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
     achieved = plan.planned_epsilon
-    names: tuple[str, ...] = (
-        "clients",
-        "dim",
-        "padded_dim",
-        "rotation",
-        "bits",
-        "clip",
-        "rounds",
-        "delta",
-        "granularity",
-    )
-    names += ("central_stddev", "adjacency", "h_min", "min_survivors", "epsilon")
+    names: tuple[str, ...] = ("clients", "dim", "padded_dim", "rotation", "bits", "clip", "rounds", "delta")
+    names += ("granularity", "central_stddev", "adjacency", "h_min", "min_survivors", "epsilon")
     figures = PlanFigures(
         **{name: getattr(plan, name) for name in names},
         mechanism=NAME,

@@ -90,14 +90,6 @@ class PlanFigures:
         epsilons = {"coordinator": self.epsilon_coordinator, "released": self.epsilon_released}
         return epsilons.get(self.target, self.epsilon_conditional)
 
-    @property
-    def error_variance(self) -> float:
-        """Variance of one value of a sum in which all survived: noise and rounding, data units squared.
-
-        Rounding adds granularity^2 / 6 a vector (`sordino.planning.alternatives.error_variance`).
-        """
-        return self.full_stddev**2 + self.clients * self.granularity**2 / 6
-
     def to_json(self) -> dict[str, Any]:
         """Every figure; what was not asked for is left out."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure, InputFailure
+from sordino.planning.alternatives import error_variance
 from sordino.planning.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
     for bits in range(fewest, 63):
         if (figures := _made(again, bits=bits)) is None:
             break
-        errors.append(math.sqrt(figures.error_variance))
+        errors.append(math.sqrt(error_variance(figures)))
         if len(errors) > 1 and errors[-1] > 0.995 * errors[-2]:
             break
     enough = next((fewest + at for at, error in enumerate(errors) if error <= _NEARLY * errors[-1]), fewest)

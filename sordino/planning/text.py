@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
 _LAYERS_SHOWN: Final = 8
+_ALONE: Final = ("gaussian", "local-gaussian")  # whose noise doesn't depend on that of others
 _COORDINATOR: Final = {
     "malicious": "it may lie; participants sign who is in a sum before it opens",
     "semi-malicious": "may lie once keys are exchanged; for comparison, never served",
@@ -98,13 +99,14 @@ def heading(figures: PlanFigures) -> str:
 def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """Rows of (what, how much, what it means), the privacy first; ``figures``: as ``figures_of`` gives them."""
     clients, dim = figures.clients, figures.dim
+    role = "the noise doesn't depend on it" if figures.mechanism in _ALONE else "sizes the noise"
     return [
         *_epsilons(figures),
         *_noises(figures),
         ("min_survivors", f"{figures.min_survivors} of {clients}", "fewest in a sum; below, nothing is revealed"),
         ("quorum", f"{figures.quorum}", "fewest that may begin a round"),
         ("A", f"{figures.A}", _colluders(figures)),
-        ("h_min", f"{figures.h_min}", _honest(figures)),
+        ("h_min", f"{figures.h_min}", f"honest in the smallest sum; {role}"),
         *_sharing(figures),
         (
             "aborted rounds",
@@ -130,11 +132,8 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    alone = figures.mechanism in ("gaussian", "local-gaussian")  # whose noise doesn't depend on that of others
-    told = (
-        f"{counted(figures.rounds, 'round')}{', any survivors' if alone else ' with fewest survivors'}, delta "
-        f"{figures.delta:g}"
-    )
+    survivors = ", any survivors" if figures.mechanism in _ALONE else " with fewest survivors"
+    told = f"{counted(figures.rounds, 'round')}{survivors}, delta {figures.delta:g}"
     if figures.mechanism == "gaussian":
         told = f"for all readers except the coordinator, which is trusted: {told}"
     rows = [
@@ -235,12 +234,6 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
         ("threshold", f"{figures.threshold}", "shares that open a secret if all take part"),
         ("coordinator", figures.adversary, _COORDINATOR[figures.adversary]),
     ]
-
-
-def _honest(figures: PlanFigures) -> str:
-    if figures.mechanism in ("gaussian", "local-gaussian"):
-        return "honest in the smallest sum; the noise doesn't depend on it"
-    return "honest in the smallest sum; sizes the noise"
 
 
 def _epsilon(value: float | None) -> str:

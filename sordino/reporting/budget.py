@@ -15,7 +15,17 @@ from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
 from sordino.reporting.budget_limits import limit_lines, limits
 from wire.guarantee import condition, counts_colluders
-from wire.records.ledger import COORDINATOR, LEDGER_FILE, About, ChangedLedger, Head, Row, head_file, read_ledger
+from wire.records.ledger import (
+    COORDINATOR,
+    LEDGER_FILE,
+    About,
+    ChangedLedger,
+    Head,
+    Row,
+    collect,
+    head_file,
+    read_ledger,
+)
 from wire.records.ledger_rows import EXACT, epsilon
 from wire.records.ledger_totals import StudyTotals, Totals
 
@@ -125,12 +135,7 @@ def read(place: Place) -> Contents:
         raise InputFailure(f"{place.ledger}: nothing is recorded yet. `sordino serve` and `join` make it.")
     place.check()
     rows: list[Row] = []
-
-    def visit(row: Row) -> None:
-        del rows[row.number - 1 :]
-        rows.append(row)
-
-    about, head, totals = read_ledger(place.ledger, visit)
+    about, head, totals = read_ledger(place.ledger, collect(rows))
     return Contents(place, about, head, totals, rows[: head.rows])
 
 
@@ -162,8 +167,10 @@ def choose(contents: Contents, participant: str | None) -> int | str | None:
         return None
     known = {who for study in contents.totals.studies.values() for who in study.spent}
     if contents.about.side == COORDINATOR:
-        members = _members(contents)
-        last = max(members, default=_last_number(contents, known))
+        members, plan = _members(contents), _plan(contents)
+        # Without the journal: by the plan, or else of those who were in a sum.
+        last = max((int(who) for who in known), default=0) if plan is None else plan.population - 1
+        last = max(members, default=last)
         if participant.isascii() and participant.isdigit() and len(participant) < _IDENTITY:
             numbers = [int(participant)] if int(participant) <= last else []  # also one who was in no sum yet
         else:
@@ -188,12 +195,6 @@ def _members(contents: Contents) -> dict[int, str]:
 
     state = contents.place.state
     return {} if state is None else {number: identity.hex() for number, identity in read_members(state).items()}
-
-
-def _last_number(contents: Contents, known: set[int | str]) -> int:
-    """Without the journal: by the plan, or else of those who were in a sum."""
-    plan = _plan(contents)
-    return plan.population - 1 if plan is not None else max((int(who) for who in known), default=0)
 
 
 def _plan(contents: Contents) -> Plan | None:
@@ -261,7 +262,7 @@ def _study(
     participant: int | str | None,
     named: Mapping[int | str, dict[str, str | None]],
 ) -> dict[str, Any]:
-    first = study.first
+    first, plan = study.first, _plan(contents)  # no row says what the coordinator may do: the study document does
     chosen = sorted(study.spent, key=str if first.identity else int) if participant is None else [participant]
     if first.identity is not None:
         chosen = [who for who in chosen if who in study.spent]
@@ -269,7 +270,7 @@ def _study(
     return {name: getattr(first, name) for name in same} | {
         "budget": first.epsilon,
         "A": first.colluders,
-        "adversary": _adversary(contents, study),
+        "adversary": plan.adversary if plan is not None and plan.identity == first.plan else None,
         "q": first.rate,
         "epsilon_coordinator": study.epsilon_coordinator(),
         "participants": [
@@ -291,12 +292,6 @@ def _study(
             and (participant is None or participant in (row.entry.participants or (row.entry.identity,)))
         ],
     }
-
-
-def _adversary(contents: Contents, study: StudyTotals) -> str | None:
-    """What the coordinator may do, by the study document; None where that isn't at hand: no row says it."""
-    plan = _plan(contents)
-    return plan.adversary if plan is not None and plan.identity == study.first.plan else None
 
 
 def _data(study: StudyTotals, chosen: Sequence[int | str]) -> list[dict[str, Any]]:
@@ -398,17 +393,6 @@ def ending(contents: Contents) -> list[str]:
     return [f"{rows}, nothing changed; compared with {compared}.", f"Head {contents.head.hash.hex()}"]
 
 
-def _shared_data_lines(study: dict[str, Any]) -> list[str]:
-    """What identities over the same data cost it together, where there are such."""
-    said = []
-    for one in study.get("data", []):
-        if len(one["identities"]) > 1:
-            who = ", ".join(identity[:_DIGITS] for identity in one["identities"])
-            said.append(f"  together    {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}")
-            said[-1] += f"  one data: {who}"
-    return said
-
-
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
 
@@ -432,7 +416,11 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
         if "identity" in one:
             line += f"  {one['identity'][:_IDENTITY]}  {peer_text(one['host'] or '-')}"
         said.append(line)
-    said += _shared_data_lines(study)
+    for one in study.get("data", []):  # what identities over the same data cost it together
+        if len(one["identities"]) > 1:
+            who = ", ".join(identity[:_DIGITS] for identity in one["identities"])
+            line = f"  together    {one['charges']:>9} {one['renyi']:>12.4g} {one['epsilon']:>10.4g}"
+            said.append(f"{line}  one data: {who}")
     # A participant's ledger holds the rows of all participants of its host.
     head = "" if coordinator else f"{'participant':<{_DIGITS}}  "
     said += ["", f"  row  {head}round  attempt  kind       |u3|     h {renyi:>12}  at"]

@@ -272,7 +272,9 @@ def test_serve_at_the_budget(tmp_path: Path) -> None:
         assert "budget reached; no further round is run" in study.logs("serve")
         assert len(study.charges()) == 1
         third = study.start_coordinator()  # and again, without anybody there: they may come, unless it is told to stop
-        study.until(lambda: "waiting for who hasn't heard" in study.logs("04-serve"), "the wait")
+        study.until(
+            lambda: "waiting for participants that haven't received the end" in study.logs("04-serve"), "the wait"
+        )
         third.send_signal(signal.SIGTERM)
         assert study.code_of(third) == BUDGET
         assert budget("verify", study.folder).returncode == 0

@@ -140,6 +140,16 @@ def head_file(path: Path) -> Path:
 Visit = Callable[[Row], None]
 
 
+def collect(rows: list[Row]) -> Visit:
+    """Keeps the rows of one reading in ``rows``, also when it has to begin anew."""
+
+    def visit(row: Row) -> None:
+        del rows[row.number - 1 :]
+        rows.append(row)
+
+    return visit
+
+
 def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals]:
     """Check a whole ledger: rows, chain, order, head, and the file beside it. Writes nothing.
 
@@ -312,13 +322,12 @@ def _same_head(path: Path, found: Head, stated: Head, where: str) -> None:
 class Ledger:
     """A ledger that is open for appending; the file can't be opened again, in any process, at the same time."""
 
-    def __init__(self, path: Path, about: About, *, create: bool, visit: Visit | None = None) -> None:
+    def __init__(self, path: Path, about: About, *, create: bool) -> None:
         """Check the whole ledger, and open it or make a new one.
 
         Args:
             about: what the ledger must be for; its mark is ignored.
             create: whether to make a new one where there is no ledger and no sign of one.
-            visit: called with each row in order.
 
         Raises LedgerError: it can't be used, was changed, is missing, or in use; nothing was written.
         """
@@ -329,7 +338,7 @@ class Ledger:
 
         def check() -> None:
             beside = _read_head_file(path)
-            self._found = _read(path, beside, visit)
+            self._found = _read(path, beside, None)
             if self._found is None:
                 if not create:
                     raise LedgerError(path, "is missing: restore it from a copy")
