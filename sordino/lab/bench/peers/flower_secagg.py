@@ -229,11 +229,6 @@ def trained(vector: np.ndarray) -> RecordDict:
     return recorddict_compat.fitres_to_recorddict(answer, keep_input=True)
 
 
-def default_threshold(holders: int) -> int:
-    """The least safe one with two colluders among the holders: floor((holders + 2) / 2) + 1."""
-    return (holders + 2) // 2 + 1
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, required=True, help="participants, 3 to 1024")
@@ -252,7 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given.neighbours is not None and not (2 <= given.neighbours < given.clients and given.neighbours % 2 == 0):
         parser.error("--neighbours: even, at least 2 and below --clients (Flower wants an odd number of holders)")
     holders = given.clients if given.neighbours is None else given.neighbours + 1
-    threshold = default_threshold(holders) if given.threshold is None else given.threshold
+    # By default the least safe one with two colluders among the holders: floor((holders + 2) / 2) + 1.
+    threshold = (holders + 2) // 2 + 1 if given.threshold is None else given.threshold
     if not 2 <= threshold < holders:
         parser.error(f"--threshold: 2 to {holders - 1}")
 
