@@ -83,7 +83,6 @@ class ModelLearner:
         """Nothing: a model takes as many as there are."""
 
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
-
         self._vector = self._optimizer.apply(self._vector, mean)
 
     def evaluate(self) -> dict[str, float]:
@@ -99,7 +98,6 @@ class ModelLearner:
         return self.broadcast(), self._optimizer.state()
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
-
         if shapes_of(parameters) != self._shapes:
             raise ValueError("the checkpoint holds another model")
         self._vector = flatten(parameters)

@@ -83,14 +83,8 @@ def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
     expected = dimension(shapes)
     if flat.shape != (expected,):
         raise ValueError(f"the vector has shape {flat.shape}; these parameters need ({expected},)")
-    parameters: Parameters = {}
-    start = 0
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is seen as such
-        for name, shape in shapes.items():
-            end = start + math.prod(shape)
-            parameters[name] = flat[start:end].astype(np.float32, copy=True).reshape(shape)
-            start = end
-    return parameters
+        return views(flat.astype(np.float32, copy=True), shapes, writable=True)
 
 
 def views(vector: NDArray[np.float32], shapes: Shapes, *, writable: bool = False) -> Parameters:
@@ -100,13 +94,8 @@ def views(vector: NDArray[np.float32], shapes: Shapes, *, writable: bool = False
     """
     locked = vector.view()
     locked.setflags(write=writable)
-    found: Parameters = {}
-    start = 0
-    for name, shape in shapes.items():
-        end = start + math.prod(shape)
-        found[name] = locked[start:end].reshape(shape)
-        start = end
-    return found
+    parts = np.split(locked, np.cumsum(layers_of(shapes)))[:-1]
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def check_shapes(parameters: Parameters, shapes: Shapes) -> None:
@@ -117,9 +106,3 @@ def check_shapes(parameters: Parameters, shapes: Shapes) -> None:
         array = parameters[name]
         if array.dtype != np.float32 or array.shape != tuple(shape):
             raise ValueError(f"parameter {name!r} is {array.dtype}{list(array.shape)}; expected float32{list(shape)}")
-
-
-def subtract(new: Parameters, old: Parameters) -> Parameters:
-    """Return new minus old, name by name, as float32."""
-    with np.errstate(invalid="ignore", over="ignore"):  # a diverged model is reported where it is encoded
-        return {name: new[name] - old[name] for name in old}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,20 +15,72 @@ from learning.task_names import ADAPTIVE, DEFAULT_RATES, FEDADAGRAD, FEDAVG, FED
 _BLOCK: Final = 1 << 16
 
 
-class ServerOptimizer(Protocol):
-    """Turns model and mean update into the next model; its state goes into checkpoints."""
+class ServerOptimizer(ABC):
+    """Turns model and mean update into the next model; its moments go into checkpoints."""
+
+    def __init__(
+        self, rate: float, momentum: float, starts: Mapping[str, float], precision: type[np.floating] = np.float64
+    ) -> None:
+        """
+        Args:
+            starts: initial value of each moment, by its name.
+            precision: of the moments in memory; a checkpoint holds float64.
+        """
+        if not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"the server rate is {rate}; it must be a finite number above 0")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"the server momentum is {momentum}; it must be at least 0 and below 1")
+        self.rate, self.momentum = rate, momentum
+        self._starts, self._precision = starts, precision
+        self._moments: dict[str, NDArray[Any]] = {}
 
     def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Return the next flat parameters (d,)."""
+        """Return the next parameters; the arguments are not written to.
+
+        Args:
+            parameters: float32 (d,).
+            mean_update: (d,), the decoded sum divided by the number of survivors.
+
+        Raises:
+            ValueError: lengths differ, or the mean holds NaN or infinity. The state stays as it was.
+        """
+        mean = np.asarray(mean_update, dtype=np.float64)
+        if parameters.ndim != 1 or mean.shape != parameters.shape:
+            raise ValueError(f"mean update {mean.shape} and parameters {parameters.shape} differ in shape")
+        if not np.isfinite(mean).all():
+            raise ValueError("the mean update holds NaN or infinity")
+        for moment in self._moments.values():
+            if moment.shape != mean.shape:
+                raise ValueError(f"mean update {mean.shape} and the optimizer's state {moment.shape} differ in shape")
+        if not self._moments:
+            self._moments = {name: np.full(mean.shape, start, self._precision) for name, start in self._starts.items()}
+        moved = np.empty_like(parameters)
+        for start in range(0, mean.size, _BLOCK):  # a model of millions of values has few copies in memory
+            here = slice(start, start + _BLOCK)
+            moments = {name: moment[here] for name, moment in self._moments.items()}
+            moved[here] = parameters[here] + self.step(moments, mean[here])
+        return moved
+
+    @abstractmethod
+    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
+        """Update the moments in place and return the change of the parameters, (n,), of one block of values."""
 
     def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return a copy of the state as named arrays; empty before the first ``apply``."""
+        """Return a copy of the moments by name, float64 (d,) each; empty before the first ``apply``."""
+        return {name: moment.astype(np.float64) for name, moment in self._moments.items()}
 
     def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
-        """Take over a state that ``state`` returned."""
+        """Take over a state. Raises ValueError: other names, or arrays that are no finite vectors."""
+        if state and set(state) != set(self._starts):
+            raise ValueError(f"the optimizer's state has {sorted(state)}; expected {sorted(self._starts)}")
+        vectors = {name: np.array(state[name], dtype=np.float64) for name in self._starts if state}
+        for name, vector in vectors.items():
+            if vector.ndim != 1 or not np.isfinite(vector).all():
+                raise ValueError(f"the optimizer's {name} is no finite vector")
+        self._moments = {name: vector.astype(self._precision) for name, vector in vectors.items()}
 
 
-class FedAvg:
+class FedAvg(ServerOptimizer):
     """Federated averaging with server momentum.
 
     velocity <- momentum x velocity + mean update; parameters <- parameters + rate x velocity. Source: [HQB19]
@@ -44,45 +97,15 @@ class FedAvg:
         Raises:
             ValueError: an argument lies outside its range.
         """
-        if not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"the server rate is {rate}; it must be a finite number above 0")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"the server momentum is {momentum}; it must be at least 0 and below 1")
-        self.rate = rate
-        self.momentum = momentum
-        self._velocity: NDArray[np.float32] | None = None  # as fine as the model that it moves
+        super().__init__(rate, momentum, {"velocity": 0.0}, np.float32)  # as fine as the model that it moves
 
-    def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Return the next parameters; the arguments are not written to.
-
-        Args:
-            parameters: float32 (d,).
-            mean_update: (d,), the decoded sum divided by the number of survivors.
-
-        Raises:
-            ValueError: lengths differ, or the mean holds NaN or infinity. The state stays as it was.
-        """
-        mean = _checked(parameters, mean_update, self._velocity)
-        velocity = np.zeros(mean.shape, np.float32) if self._velocity is None else self._velocity
-        moved = np.empty_like(parameters)
-        for start in range(0, mean.size, _BLOCK):  # a model of millions of values has few copies in memory
-            here = slice(start, start + _BLOCK)
-            velocity[here] = self.momentum * velocity[here] + mean[here]
-            moved[here] = parameters[here] + self.rate * velocity[here]
-        self._velocity = velocity
-        return moved
-
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return {"velocity": float64 (d,)}, or nothing before the first ``apply``."""
-        return {} if self._velocity is None else {"velocity": self._velocity.astype(np.float64)}
-
-    def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
-        """Take over a state. Raises ValueError: names other than ``velocity``, or an array that is no finite vector."""
-        found = _vectors(state, "velocity").get("velocity")
-        self._velocity = None if found is None else found.astype(np.float32)
+    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
+        velocity: NDArray[np.float32] = moments["velocity"]
+        velocity[:] = self.momentum * velocity + mean
+        return self.rate * velocity
 
 
-class FedAdaptive:
+class FedAdaptive(ServerOptimizer):
     """An adaptive server optimiser: FedAdagrad, FedAdam or FedYogi.
 
     With the mean update D as pseudo-gradient, elementwise:
@@ -115,27 +138,19 @@ class FedAdaptive:
         """
         if name not in ADAPTIVE:
             raise ValueError(f"unknown server optimizer {name!r}; known ones: {', '.join(SERVER_OPTIMIZERS)}")
-        FedAvg(rate, momentum)  # the same ranges, the same words
+        super().__init__(rate, momentum, {"first": 0.0, "second": adaptivity**2})
         if not 0 <= second < 1:
             raise ValueError(f"the server's second momentum is {second}; it must be at least 0 and below 1")
         if not (math.isfinite(adaptivity) and adaptivity > 0):
             raise ValueError(f"the server's adaptivity is {adaptivity}; it must be a finite number above 0")
-        self.name, self.rate, self.momentum, self.second, self.adaptivity = name, rate, momentum, second, adaptivity
-        self._first: NDArray[np.float64] | None = None
-        self._second: NDArray[np.float64] | None = None
+        self.name, self.second, self.adaptivity = name, second, adaptivity
 
-    def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
-        mean = _checked(parameters, mean_update, self._first)
-        first = np.zeros_like(mean) if self._first is None else self._first
-        second = np.full_like(mean, self.adaptivity**2) if self._second is None else self._second
-        moved = np.empty_like(parameters)
-        for start in range(0, mean.size, _BLOCK):
-            here = slice(start, start + _BLOCK)
-            first[here] = self.momentum * first[here] + (1 - self.momentum) * mean[here]
-            second[here] = self._next_second(second[here], mean[here] ** 2)
-            moved[here] = parameters[here] + self.rate * first[here] / (np.sqrt(second[here]) + self.adaptivity)
-        self._first, self._second = first, second
-        return moved
+    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
+        first, second = moments["first"], moments["second"]
+        first[:] = self.momentum * first + (1 - self.momentum) * mean
+        second[:] = self._next_second(second, mean**2)
+        change: NDArray[np.float64] = self.rate * first / (np.sqrt(second) + self.adaptivity)
+        return change
 
     def _next_second(self, second: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.name == FEDADAGRAD:
@@ -144,20 +159,14 @@ class FedAdaptive:
             return second - (1 - self.second) * square * np.sign(second - square)
         return self.second * second + (1 - self.second) * square
 
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return {"first", "second"}: float64 (d,), or nothing before the first ``apply``."""
-        if self._first is None or self._second is None:
-            return {}
-        return {"first": self._first.copy(), "second": self._second.copy()}
-
     def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
-        """Take over a state. Raises ValueError: other names, arrays that are no finite vectors, or a second moment
-        below 0.
-        """
-        found = _vectors(state, "first", "second")
+        """As `ServerOptimizer.load_state`. Raises ValueError also for a second moment below 0."""
+        before = self._moments
+        super().load_state(state)
+        found = self._moments
         if found and (found["first"].shape != found["second"].shape or float(found["second"].min(initial=0)) < 0):
+            self._moments = before
             raise ValueError("the optimizer's moments differ in length, or the second is below 0")
-        self._first, self._second = found.get("first"), found.get("second")
 
 
 def make_server_optimizer(
@@ -180,28 +189,3 @@ def make_server_optimizer(
     if name == FEDAVG:
         return FedAvg(rate, momentum)
     return FedAdaptive(name, rate, momentum, second_momentum, adaptivity)
-
-
-def _checked(
-    parameters: NDArray[np.float32], mean_update: NDArray[np.floating], moment: NDArray[np.floating] | None
-) -> NDArray[np.float64]:
-    mean = np.asarray(mean_update, dtype=np.float64)
-    if parameters.ndim != 1 or mean.shape != parameters.shape:
-        raise ValueError(f"mean update {mean.shape} and parameters {parameters.shape} differ in shape")
-    if not np.isfinite(mean).all():
-        raise ValueError("the mean update holds NaN or infinity")
-    if moment is not None and moment.shape != mean.shape:
-        raise ValueError(f"mean update {mean.shape} and the optimizer's state {moment.shape} differ in shape")
-    return mean
-
-
-def _vectors(state: Mapping[str, NDArray[np.floating]], *names: str) -> dict[str, NDArray[np.float64]]:
-    if not state:
-        return {}
-    if set(state) != set(names):
-        raise ValueError(f"the optimizer's state has {sorted(state)}; expected {sorted(names)}")
-    vectors = {name: np.array(state[name], dtype=np.float64) for name in names}
-    for name, vector in vectors.items():
-        if vector.ndim != 1 or not np.isfinite(vector).all():
-            raise ValueError(f"the optimizer's {name} is no finite vector")
-    return vectors

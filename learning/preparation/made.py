@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -50,11 +51,9 @@ class Made:
 
 def in_memory(parts: Mapping[Part, Sequence[Block]], identity: str) -> Blocks:
     """Blocks that are held already."""
-
-    def begin(blocks: Sequence[Block]) -> Callable[[], Iterator[Block]]:
-        return lambda: iter(blocks)
-
-    return Blocks({part: begin([one for one in blocks if one.count]) for part, blocks in parts.items()}, identity)
+    return Blocks(
+        {part: partial(iter, [one for one in blocks if one.count]) for part, blocks in parts.items()}, identity
+    )
 
 
 def by_user(users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels: NDArray[np.int64]) -> dict[str, Block]:

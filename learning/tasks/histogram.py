@@ -78,6 +78,22 @@ def bin_of(values: NDArray[np.float64], low: float, high: float, bins: int) -> N
     return np.clip(places, 0, bins - 1).astype(np.int64)
 
 
+def places_of(data: Dataset, options: OneColumnOptions, bins: int) -> NDArray[np.int64]:
+    """Return the bins of a participant's values between the bounds: of its rows, or of what they reduce to."""
+    low, high = (float(bound[0]) for bound in options.bounds)
+    values = column_values(data, options.columns[0])
+    if options.reduce != SPREAD:
+        value = reduced(values, options.reduce, low, high)
+        values = np.array([] if value is None else [value])
+    return bin_of(values, low, high, bins)
+
+
+def edges_of(options: OneColumnOptions, bins: int) -> NDArray[np.float64]:
+    """Return the edges of equal bins between the bounds, (bins + 1,)."""
+    low, high = (float(bound[0]) for bound in options.bounds)
+    return np.linspace(low, high, bins + 1)
+
+
 class Histogram(StatisticTask):
     """Weight 1 of each participant, in one bin or spread over those of its rows.
 
@@ -103,12 +119,7 @@ class Histogram(StatisticTask):
             if options.reduce in ("first", "last"):
                 places = places[:1] if options.reduce == "first" else places[-1:]
         else:
-            low, high = (float(bound[0]) for bound in options.bounds)
-            values = column_values(data, options.columns[0])
-            if options.reduce != SPREAD:
-                value = reduced(values, options.reduce, low, high)
-                values = np.array([] if value is None else [value])
-            places = bin_of(values, low, high, options.bins)
+            places = places_of(data, options, options.bins)
         counts = np.bincount(places, minlength=options.bins)
         if options.reduce == MODE and len(places):
             counts = np.bincount([counts.argmax()], minlength=options.bins)
@@ -139,7 +150,7 @@ class Histogram(StatisticTask):
             "values": values,
             "note": f"Participants of one round by {column_name(self.options.columns[0])}: each has a weight of 1, "
             f"{spread}.",
-            "edges": None if self.options.of_labels else [float(edge) for edge in self.edges()],
+            "edges": None if self.options.of_labels else edges_of(self.options, self.options.bins).tolist(),
         }
 
     def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
@@ -155,16 +166,10 @@ class Histogram(StatisticTask):
             }
         ]
 
-    def edges(self) -> NDArray[np.float64]:
-        """Of the bins, (bins + 1,)."""
-        low, high = (float(bound[0]) for bound in self.options.bounds)
-        return np.linspace(low, high, self.options.bins + 1)
-
     def _names(self) -> list[str]:
         if self.options.of_labels:
             return [f"class {place}" for place in range(self.options.bins)]
-        edges = self.edges()
-        return [f"{first:.6g} to {second:.6g}" for first, second in pairwise(edges)]
+        return [f"{first:.6g} to {second:.6g}" for first, second in pairwise(edges_of(self.options, self.options.bins))]
 
 
 def nearest_histogram(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:

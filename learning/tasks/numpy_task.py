@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from learning.public_random import Shuffler
 from learning.task import ModelTask
 from learning.tasks.inputs import ImageOptions, check_examples, require_labels
 
-_ROWS_A_BLOCK: Final = 1_000
 _NUMBERS_SIDE_BY_SIDE: Final = 1 << 22  # of all models trained at once: 16 MB, and as much for slopes and change each
 
 
@@ -29,6 +28,8 @@ class NumpyTask(ModelTask):
 
     options: ImageOptions
     shapes: Shapes
+    rows_a_block: ClassVar[int] = 1_000
+    """Examples that are evaluated at a time."""
 
     @property
     def contribution_shapes(self) -> Shapes:
@@ -129,23 +130,30 @@ class NumpyTask(ModelTask):
         """Return accuracy in [0, 1] and the mean cross-entropy in nats (NaN for a diverged model).
 
         Raises:
-            ValueError: no examples, or shapes or labels that don't fit.
+            ValueError: no labels that count, or shapes or labels that don't fit.
         """
         check_shapes(parameters, self.shapes)
-        check_examples(data, self.options.example_shape, self.options.classes)
-        if not len(data):
-            raise ValueError("nothing to evaluate on: the data set has no examples")
+        self.check(data)
         model = self.for_evaluation(parameters)
-        correct, loss = 0, 0.0
+        correct, judged, loss = 0, 0, 0.0
         with np.errstate(all="ignore"):
-            for start in range(0, len(data), _ROWS_A_BLOCK):  # float copies of a block at a time, not of all
-                labels = data.labels[start : start + _ROWS_A_BLOCK]
-                scores = self.scores(model, self.inputs(data.features[start : start + _ROWS_A_BLOCK]))
-                correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
-                scores = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
-                logs = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
-                loss += float(logs.sum())
-        return {"accuracy": correct / len(data), "loss": loss / len(data)}
+            for start in range(0, len(data), self.rows_a_block):  # float copies of a block at a time, not of all
+                labels = data.labels[start : start + self.rows_a_block]
+                scores = self.scores(model, self.inputs(data.features[start : start + self.rows_a_block]))
+                counted = self.counted(labels)
+                correct += int(np.count_nonzero((scores.argmax(axis=-1) == labels) & counted))
+                judged += int(np.count_nonzero(counted))
+                scores = scores.astype(np.float64) - scores.max(axis=-1, keepdims=True)
+                of_labels = np.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
+                logs = np.log(np.exp(scores).sum(axis=-1)) - of_labels
+                loss += float(logs[counted].sum())
+        if not judged:
+            raise ValueError("nothing to evaluate on: the data set has no examples that count")
+        return {"accuracy": correct / judged, "loss": loss / judged}
+
+    def counted(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which labels count in an evaluation: all, unless a subclass says otherwise."""
+        return np.ones(labels.shape, dtype=bool)
 
     @property
     def classes(self) -> int:
@@ -163,8 +171,8 @@ class NumpyTask(ModelTask):
         model = self.for_evaluation(parameters)
         found = np.zeros(len(examples), dtype=np.int64)
         with np.errstate(all="ignore"):
-            for start in range(0, len(examples), _ROWS_A_BLOCK):
-                block = slice(start, start + _ROWS_A_BLOCK)
+            for start in range(0, len(examples), self.rows_a_block):
+                block = slice(start, start + self.rows_a_block)
                 found[block] = self.scores(model, self.inputs(examples[block])).argmax(axis=1)
         return found
 
@@ -175,11 +183,15 @@ class NumpyTask(ModelTask):
     def check_form(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
         require_labels(data)
+        self.check(data)
+
+    def check(self, data: Dataset) -> None:
+        """Raise ``ValueError`` unless examples and labels are the task's."""
         check_examples(data, self.options.example_shape, self.options.classes)
 
     def _check(self, parameters: Parameters, data: Dataset) -> None:
         check_shapes(parameters, self.shapes)
-        check_examples(data, self.options.example_shape, self.options.classes)
+        self.check(data)
         if not len(data):
             raise ValueError("a participant without examples cannot train")
 

@@ -27,16 +27,13 @@ from numpy.typing import NDArray
 from learning.datasets import Dataset
 from learning.options import require
 from learning.parameters import Parameters
-from learning.tasks.histogram import bin_of
+from learning.tasks.histogram import edges_of, places_of
 from learning.tasks.statistic import (
-    REDUCTIONS,
     SPREAD,
     Estimate,
     OneColumnOptions,
     StatisticTask,
-    column_values,
     list_of_numbers,
-    reduced,
     shares_of,
     shown_numbers,
     why_withheld,
@@ -108,12 +105,7 @@ class Quantile(StatisticTask):
     def contribution(self, data: Dataset) -> Parameters:
         """Return C times the participant's distribution over bins, float32 (bins,), rounded towards zero."""
         options = self.options
-        low, high = (float(bound[0]) for bound in options.bounds)
-        values = column_values(data, options.columns[0])
-        if options.reduce in REDUCTIONS:
-            value = reduced(values, options.reduce, low, high)
-            values = np.array([] if value is None else [value])
-        weights = shares_of(np.bincount(bin_of(values, low, high, options.bins), minlength=options.bins))
+        weights = shares_of(np.bincount(places_of(data, options, options.bins), minlength=options.bins))
         sent = np.zeros(options.bins)
         for place in np.flatnonzero(weights):  # in this order everywhere: one bin's column is exact
             sent[place:] += weights[place] * self._root[: options.bins - place]
@@ -150,7 +142,7 @@ class Quantile(StatisticTask):
             "values": values,
             "note": note,
             **answered,
-            "edges": [float(edge) for edge in self._edges],
+            "edges": self._edges.tolist(),
             "cumulative": [round(float(one), 6) for one in cumulative],
         }
 
@@ -186,8 +178,7 @@ class Quantile(StatisticTask):
 
     @cached_property
     def _edges(self) -> NDArray[np.float64]:
-        low, high = (float(bound[0]) for bound in self.options.bounds)
-        return np.linspace(low, high, self.options.bins + 1)
+        return edges_of(self.options, self.options.bins)
 
     def _share_errors(self, share: float, total: float, stddev: float) -> NDArray[np.float64]:
         """Standard errors of the share at or below each bin: of the quotient of two numbers with noise in common."""

@@ -298,6 +298,14 @@ class StatisticTask(ABC):
     def statistic(self, estimate: Estimate) -> dict[str, Any]:
         """Return ``values``, ``note`` and whatever else is released, all of it computed from the estimate alone."""
 
+    def reduced_columns(self, data: Dataset) -> list[float | None]:
+        """Return one participant's value in each column, within its bounds; None where it has none."""
+        options = self.options
+        return [
+            reduced(column_values(data, column), options.reduce, low, high)
+            for column, low, high in zip(options.columns, *options.bounds, strict=True)
+        ]
+
     def check_form(self, data: Dataset) -> None:
         """Raise ``ValueError`` if a column that is read doesn't exist; only the examples' form counts.
 
@@ -421,11 +429,10 @@ class StatisticLearner:
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
         """Raises ValueError: another statistic's."""
-        total, counts = state.get("total"), state.get("counts")
-        if set(state) != {"total", "counts"} or total is None or total.shape != self._total.shape:
+        shapes = {name: array.shape for name, array in state.items()}
+        if shapes != {"total": self._total.shape, "counts": (4,)}:
             raise ValueError("the checkpoint holds another statistic")
-        if counts is None or counts.shape != (4,):
-            raise ValueError("the checkpoint holds another statistic")
+        total, counts = state["total"], state["counts"]
         self._total = total.astype(np.float64)
         self._participations, self._rounds, self._last = (int(value) for value in counts[:3])
         self._variance = float(counts[3])

@@ -16,8 +16,6 @@ from learning.tasks.statistic import (
     StatisticOptions,
     StatisticTask,
     column_name,
-    column_values,
-    reduced,
     why_withheld,
 )
 
@@ -52,8 +50,7 @@ class Sum(StatisticTask):
     def contribution(self, data: Dataset) -> Parameters:
         """Return values over B, float32 (columns,), each in [-1, 1]; 0 where there is nothing."""
         sent = np.zeros(len(self.options.columns), dtype=np.float32)
-        for place, (column, low, high) in enumerate(zip(self.options.columns, *self.options.bounds, strict=True)):
-            value = reduced(column_values(data, column), self.options.reduce, low, high)
+        for place, value in enumerate(self.reduced_columns(data)):
             if value is not None:
                 sent[place] = value / self._unit[place]
         return {"sum": sent}
@@ -134,13 +131,12 @@ class Mean(StatisticTask):
     def contribution(self, data: Dataset) -> Parameters:
         """Return the pairs, or 2x - 1; float32 (columns,) each."""
         above = np.zeros(len(self.options.columns))
-        answered = np.zeros(len(self.options.columns), dtype=bool)
-        for place, (column, low, high) in enumerate(zip(self.options.columns, *self.options.bounds, strict=True)):
-            value = reduced(column_values(data, column), self.options.reduce, low, high)
+        values = self.reduced_columns(data)
+        answered = np.array([value is not None for value in values])
+        for place, (value, low, high) in enumerate(zip(values, *self.options.bounds, strict=True)):
             if value is not None:
                 # Multiples of 1/2^24 in [0, 1]: then 1 - x is exact in float32 too, and no norm exceeds 1 by rounding.
                 above[place] = round((value - low) / (high - low) * GRID) / GRID
-                answered[place] = True
         if not self.options.count:
             return {"middle": np.where(answered, 2 * above - 1, 0).astype(np.float32)}
         return {

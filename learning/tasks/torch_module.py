@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from learning.device import AUTO, CPU, CUDA, chosen_device, chosen_threads
 from learning.local_training import Arrays
 from learning.options import TrainingOptions
 from learning.own_task import RuleBroken, TaskUnavailable
-from learning.parameters import Parameters, Shapes, check_shapes, layers_of
+from learning.parameters import Parameters, Shapes, check_shapes, views
 from learning.task import ModelTask
 from learning.tasks.dropout import replace_dropout
 from learning.tasks.inputs import check_examples, require_labels
@@ -149,12 +148,7 @@ class TorchModule(ModelTask):
 
     def _cut(self, flat: NDArray[np.float32]) -> Parameters:
         """Views of a flat vector, not copies: the first touch of a large model's memory costs as much as a step."""
-        shapes = self.contribution_shapes
-        ends = np.cumsum(layers_of(shapes)).tolist()
-        return {
-            name: flat[end - math.prod(shape) : end].reshape(shape)
-            for (name, shape), end in zip(shapes.items(), ends, strict=True)
-        }
+        return views(flat, self.contribution_shapes, writable=True)
 
     def check_form(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""

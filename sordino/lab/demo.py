@@ -411,9 +411,7 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
         )
     if options.port and not port_is_free("127.0.0.1", options.port):
         raise NetworkFailure(f"port {options.port} is in use. Choose another with --port, or 0 for a free one.")
-    folder = options.out
-    if folder is None:
-        folder = default_folder()
+    folder = options.out or default_folder()
     study = make_local_study(folder, options.study(options.port or free_port()))
     try:
         result = Demo(options, display, study).run()

@@ -8,7 +8,6 @@ from learning.parameters import (
     dimension,
     flatten,
     shapes_of,
-    subtract,
     unflatten,
 )
 
@@ -69,9 +68,3 @@ def test_check_shapes_names_the_culprit() -> None:
         check_shapes({**parameters, "bias": np.zeros(5, np.float32)}, shapes)
     with pytest.raises(ValueError, match="expected \\['weights', 'bias', 'scale'\\]"):
         check_shapes({name: parameters[name] for name in ("bias", "weights", "scale")}, shapes)
-
-
-def test_subtract() -> None:
-    parameters = _parameters()
-    double = {name: (2 * array).astype(np.float32) for name, array in parameters.items()}
-    np.testing.assert_array_equal(flatten(subtract(double, parameters)), flatten(parameters))

@@ -58,8 +58,11 @@ def cohort_checks(cohort: int, population: int) -> tuple[Callable[[], object], C
         for who in sorted(winners(roster, round_, ticket, cohort))
     }
 
-    def begin() -> RoundConfig:
-        return RoundConfig(
+    def read() -> object:
+        return verify_roster(data, public)
+
+    def check() -> object:
+        config = RoundConfig(
             roster=roster,
             round=round_,
             attempt=1,
@@ -68,12 +71,7 @@ def cohort_checks(cohort: int, population: int) -> tuple[Callable[[], object], C
             parameters=parameters,
             ticket=ticket,
         )
-
-    def read() -> object:
-        return verify_roster(data, public)
-
-    def check() -> object:
-        phase, mine = AdvertiseKeys(begin(), identity, os.urandom).advertise()
+        phase, mine = AdvertiseKeys(config, identity, os.urandom).advertise()
         assert isinstance(phase, ShareKeys)  # noqa: S101
         return phase._check(CohortKeys(tuple((others | {me: mine}).items())))
 

@@ -135,10 +135,5 @@ async def _serve(certificate: bytes, key: bytes) -> None:
     await server.stop(0)
 
 
-def _main() -> None:
-    certificate, key = json.loads(sys.stdin.readline())
-    run_event_loop(_serve(certificate.encode(), key.encode()))
-
-
 if __name__ == "__main__":
-    _main()
+    run_event_loop(_serve(*(pem.encode() for pem in json.loads(sys.stdin.readline()))))

@@ -179,21 +179,24 @@ def observe(
         number: of the round, counted from 1.
         coins: (canaries,) of +1 and -1.
     """
-    if plan.mechanism == LOCAL:
-        return _observe_reports(setting, plan, number, coins, randomness)
-    return _observe_sum(setting, plan, number, coins, randomness)
-
-
-def _contributed(setting: Setting) -> float:
-    """Norm of a canary after clipping, data units."""
-    return min(setting.clip_times, CANARY_CLIPS) * setting.clip
-
-
-def _observe_sum(
-    setting: Setting, plan: Plan, number: int, coins: NDArray[np.int64], randomness: Randomness
-) -> Observed:
     seed = _seed(setting, f"rotation {number}")
     encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)
+    rotation = Rotation(seed, plan.coded_dim, plan.rotation)
+    contributed = min(setting.clip_times, CANARY_CLIPS) * setting.clip  # norm of a canary after clipping
+    if plan.mechanism == LOCAL:
+        along = np.zeros(setting.canaries)
+        kept = np.zeros((setting.canaries, min(_FINGERPRINT, setting.dim)))
+        squared = 0.0
+        for participant in np.flatnonzero(present).tolist():
+            signed = canaries.direction(participant) * float(coins[participant])
+            words = encoder.encode(signed * (CANARY_CLIPS * setting.clip), randomness(number, participant))
+            # The report as it is: decoding divides by the survivors, here by a number that the plan accepts.
+            report = encoder.decode_sum(words, plan.min_survivors) * plan.min_survivors
+            along[participant] = float(signed @ report) * float(coins[participant])
+            noise = report - signed * contributed
+            squared += float(noise @ noise)
+            kept[participant] = rotation.forward(noise)[: kept.shape[1]]
+        return Observed(present, along, squared, int(present.sum()) * setting.dim, kept.ravel())
     total = np.zeros(plan.padded_dim, np.uint64)
     for participant in np.flatnonzero(present).tolist():
         private = randomness(number, participant)
@@ -206,31 +209,10 @@ def _observe_sum(
     mean = encoder.decode_sum(words_of_sum(total, plan.bits), survivors, randomness(number, COORDINATOR))
     along = canaries.along(mean * survivors)
     noise = along.copy()
-    noise[: setting.canaries] -= np.where(present & (coins > 0), _contributed(setting), 0.0)
-    drawn = Rotation(seed, plan.coded_dim, plan.rotation).forward(canaries.back(noise))
+    noise[: setting.canaries] -= np.where(present & (coins > 0), contributed, 0.0)
+    drawn = rotation.forward(canaries.back(noise))
     along = np.where(present, along[: setting.canaries], 0.0)
     return Observed(present, along, float(noise @ noise), setting.dim, drawn)
-
-
-def _observe_reports(
-    setting: Setting, plan: Plan, number: int, coins: NDArray[np.int64], randomness: Randomness
-) -> Observed:
-    seed = _seed(setting, f"rotation {number}")
-    encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)
-    rotation = Rotation(seed, plan.coded_dim, plan.rotation)
-    along = np.zeros(setting.canaries)
-    kept = np.zeros((setting.canaries, min(_FINGERPRINT, setting.dim)))
-    squared = 0.0
-    for participant in np.flatnonzero(present).tolist():
-        signed = canaries.direction(participant) * float(coins[participant])
-        words = encoder.encode(signed * (CANARY_CLIPS * setting.clip), randomness(number, participant))
-        # The report as it is: decoding divides by the survivors, here by a number that the plan accepts.
-        report = encoder.decode_sum(words, plan.min_survivors) * plan.min_survivors
-        along[participant] = float(signed @ report) * float(coins[participant])
-        noise = report - signed * _contributed(setting)
-        squared += float(noise @ noise)
-        kept[participant] = rotation.forward(noise)[: kept.shape[1]]
-    return Observed(present, along, squared, int(present.sum()) * setting.dim, kept.ravel())
 
 
 def planned_variance(plan: Plan, survivors: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from learning.datasets import Dataset
 from learning.local_training import Arrays
 from learning.options import TrainingOptions, require
-from learning.parameters import Parameters, check_shapes
+from learning.parameters import Parameters
 from learning.public_random import PublicRandom
 from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
 
 NAME: Final = "sordino.lab.experiments.word_pairs:WordPairs"
 SPECIAL: Final = 4
 """Besides the words: padding is 0, words are 1 to V, then out of vocabulary, beginning, end of sentence."""
-_ROWS_A_BLOCK: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +68,7 @@ class WordPairs(NumpyTask):
     Options: Final = WordPairsOptions
 
     name: Final = "word-pairs"
+    rows_a_block: ClassVar[int] = 100
     options: WordPairsOptions  # type: ignore[assignment]  # has all that is read of the images' options
 
     def __init__(self, options: WordPairsOptions) -> None:
@@ -102,7 +102,7 @@ class WordPairs(NumpyTask):
         leading = inputs.shape[:-2]
         words = inputs.reshape(*leading, -1).astype(np.int64)
         targets = labels.reshape(words.shape)
-        real = (targets >= 1) & (targets <= self.options.vocabulary)
+        real = self.counted(targets)
         if counted is not None:
             real &= np.repeat(counted, inputs.shape[-1], axis=-1)
         rows = words.reshape(-1, words.shape[-1])  # one line a participant, or one
@@ -117,38 +117,12 @@ class WordPairs(NumpyTask):
             "bias": scores.sum(axis=-2),
         }
 
-    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
-        """Accuracy in [0, 1] and mean cross-entropy in nats.
+    def counted(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Words of the vocabulary."""
+        return (labels >= 1) & (labels <= self.options.vocabulary)
 
-        Raises:
-            ValueError: no examples, or shapes or labels that don't fit.
-        """
-        check_shapes(parameters, self.shapes)
-        self._check_words(data)
-        correct = judged = 0
-        loss = 0.0
-        with np.errstate(all="ignore"):
-            for start in range(0, len(data), _ROWS_A_BLOCK):
-                labels = data.labels[start : start + _ROWS_A_BLOCK]
-                scores = self.scores(parameters, data.features[start : start + _ROWS_A_BLOCK])
-                own = (labels >= 1) & (labels <= self.options.vocabulary)
-                correct += int(np.count_nonzero((scores.argmax(axis=-1) == labels) & own))
-                judged += int(np.count_nonzero(own))
-                scores = scores - scores.max(axis=-1, keepdims=True)
-                logs = np.log(np.exp(scores).sum(axis=-1))
-                logs -= np.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
-                loss += float(logs[own].sum(dtype=np.float64))
-        if not judged:
-            raise ValueError("nothing to evaluate on: the data set has no words")
-        return {"accuracy": correct / judged, "loss": loss / judged}
-
-    def _check(self, parameters: Parameters, data: Dataset) -> None:
-        check_shapes(parameters, self.shapes)
-        self._check_words(data)
-        if not len(data):
-            raise ValueError("a participant without examples cannot train")
-
-    def _check_words(self, data: Dataset) -> None:
+    def check(self, data: Dataset) -> None:
+        """Raise ``ValueError`` unless examples are words, with as many labels."""
         shape = (len(data), self.options.length)
         if data.features.dtype != np.int32 or data.features.shape != shape or data.labels.shape != shape:
             raise ValueError(

@@ -45,6 +45,7 @@ from runtime.failure import Failure, InputFailure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent, run_event_loop, step_aside, use_few_arenas
 from secagg.masking import choose_keystream
+from secagg.messages import PHASES
 from secagg.roster import Roster
 from sordino.lab.loadtest.cheats import messages_of, upload_of
 from sordino.lab.loadtest.disturbances import storms_come
@@ -53,13 +54,8 @@ from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
 from sordino.lab.loadtest.vectors import vector
 
-PHASE_OF: Final = {
-    "advertise_keys": "AdvertiseKeys",
-    "share_keys": "ShareKeys",
-    "masked_input": "MaskedInputCollection",
-    "consistency": "ConsistencyCheck",
-    "unmasking": "Unmasking",
-}
+_KINDS: Final = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
+PHASE_OF: Final = dict(zip(_KINDS, PHASES, strict=True))
 _NO_DATA: Final = Dataset(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64))
 _FLUSH_S: Final = 0.02  # what was written of a vector that breaks off leaves this process
 

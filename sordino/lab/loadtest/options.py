@@ -51,6 +51,16 @@ def _fault(default: Any, about: str, kind: type[Fault], **more: Any) -> Any:
     return key(default, help=f"{about}: {names}", panel=FAULTS, metavar="NAME=VALUE,...", **more)
 
 
+def _seconds(alias: str, about: str, shown: str, **limits: float) -> Any:
+    """A key of seconds whose default depends on other options."""
+    return key(None, help=about, unit="s", shown=shown, alias=alias, panel=LOAD, **limits)
+
+
+def _bound(about: str, **more: Any) -> Any:
+    """A key that bounds a result, 0 or more; not checked by default."""
+    return key(None, help=about, ge=0, panel=BOUNDS, **more)
+
+
 def _several(what: str) -> BeforeValidator:
     """Name how a list is written in a scenario file, where it holds one value instead."""
 
@@ -78,35 +88,18 @@ class LoadOptions(Table):
     bits: int = key(20, help="bits of one value on the wire", ge=1, le=62, panel=LOAD)
     rounds: int = key(5, help="rounds to begin, aborted ones included", ge=1, panel=LOAD)
     seed: int = key(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1, panel=LOAD)
-    deadline_s: float | None = key(
-        None,
-        help="longest wait of each phase",
-        unit="s",
-        shown="60, or 10 if silent",
-        ge=0.1,
-        le=86_400,
-        alias="deadline",
-        panel=LOAD,
+    deadline_s: float | None = _seconds(
+        "deadline", "longest wait of each phase", "60, or 10 if silent", ge=0.1, le=86_400
     )
-    pause_s: float | None = key(
-        None,
-        help="pause between rounds",
-        unit="s",
-        shown="0, or 1 with crashes and storms between rounds",
-        ge=0,
-        le=604_800,
-        alias="pause",
-        panel=LOAD,
+    pause_s: float | None = _seconds(
+        "pause", "pause between rounds", "0, or 1 with crashes and storms between rounds", ge=0, le=604_800
     )
-    resume_s: float | None = key(
-        None,
-        help="how long a broken connection keeps its slot in a round",
-        unit="s",
-        shown="0, or 2 with resets and storms",
+    resume_s: float | None = _seconds(
+        "resume",
+        "how long a broken connection keeps its slot in a round",
+        "0, or 2 with resets and storms",
         ge=0,
         le=3600,
-        alias="resume",
-        panel=LOAD,
     )
     noise: bool = key(
         False,
@@ -153,18 +146,12 @@ class LoadOptions(Table):
     )
     cheats: Cheats | None = _fault(None, "participants that cheat", Cheats)
     availability: Availability | None = _fault(None, "participants that go online and offline", Availability)
-    max_p95_s: float | None = key(
-        None, help="largest 95th percentile of a round's time", unit="s", ge=0, alias="max_p95", panel=BOUNDS
-    )
-    min_completed: int | None = key(None, help="fewest rounds that end in a sum", ge=0, panel=BOUNDS)
-    min_share: float | None = key(None, help="smallest share of the rounds that end in a sum", ge=0, le=1, panel=BOUNDS)
-    max_rss_mb: float | None = key(
-        None, help="largest memory of the coordinator", unit="MB", ge=0, alias="max_rss", panel=BOUNDS
-    )
-    max_unplanned: int | None = key(None, help="most dropouts that no planned fault explains", ge=0, panel=BOUNDS)
-    noise_within: float | None = key(
-        None, help="largest relative deviation of the noise from the plan, such as 0.01", ge=0, panel=BOUNDS
-    )
+    max_p95_s: float | None = _bound("largest 95th percentile of a round's time", unit="s", alias="max_p95")
+    min_completed: int | None = _bound("fewest rounds that end in a sum")
+    min_share: float | None = _bound("smallest share of the rounds that end in a sum", le=1)
+    max_rss_mb: float | None = _bound("largest memory of the coordinator", unit="MB", alias="max_rss")
+    max_unplanned: int | None = _bound("most dropouts that no planned fault explains")
+    noise_within: float | None = _bound("largest relative deviation of the noise from the plan, such as 0.01")
     began_at: float = 0.0
 
     def changed(self, **values: Any) -> Self:

@@ -296,19 +296,16 @@ class LoadTest:
         if len(survivors) < plan.min_survivors:
             return False
         if self.options.noise:
-            return self._noise_fits(round_, len(survivors))
+            # A sum of zero updates is the noise of its survivors and nothing else.
+            try:
+                total = decoded_sum(self.study.directory / "coordinator" / "checkpoints", round_, len(survivors))
+            except (OSError, ValueError):
+                return False
+            self.noise_seen.append(noise_in(plan, round_, len(survivors), total))
+            return self.noise_seen[-1].fits
         identities = [self.identities[who] for who in survivors]
-        total = plain_sum(self.options.seed, round_, attempt, identities, dim=plan.padded_dim, bits=plan.bits)
-        return sum_digest(total) == digest
-
-    def _noise_fits(self, round_: int, survivors: int) -> bool:
-        """Whether a sum of zero updates is the noise of its survivors and nothing else."""
-        try:
-            total = decoded_sum(self.study.directory / "coordinator" / "checkpoints", round_, survivors)
-        except (OSError, ValueError):
-            return False
-        self.noise_seen.append(noise_in(self.study.plan, round_, survivors, total))
-        return self.noise_seen[-1].fits
+        plain = plain_sum(self.options.seed, round_, attempt, identities, dim=plan.padded_dim, bits=plan.bits)
+        return sum_digest(plain) == digest
 
     def _ledger(self) -> tuple[int | None, str]:
         """Rows of the coordinator's ledger and why it doesn't verify, if it doesn't: as `sordino budget verify`."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Protocol
 
 from runtime.processes import end_with_parent, one_thread_each
-from sordino.lab.simulation.participants import AHEAD, Assignment, Participants, Shard
+from sordino.lab.simulation.participants import Assignment, Participants, Shard, in_order
 from sordino.lab.simulation.settings import RAY, SimulationSettings
 
 
@@ -67,14 +66,10 @@ class Processes:
         self._pool = ProcessPoolExecutor(workers, context, _begin, (settings, os.getpid()))
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
-        """Spread over the processes, a few shards ahead of what is taken: models and sums may be long."""
-        waiting: deque[Future[Shard]] = deque()
-        for assignment in assignments:
-            waiting.append(self._pool.submit(_work, assignment))
-            if len(waiting) >= AHEAD * self._workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        """Spread over the processes."""
+        return in_order(
+            assignments, self._workers, lambda one: self._pool.submit(_work, one), lambda future: future.result()
+        )
 
     def close(self) -> None:
         """End them."""

@@ -7,16 +7,16 @@ operating system.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import secrets
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sordino.lab.simulation.participants import AHEAD, Assignment, Participants, Shard
+from sordino.lab.simulation.participants import Assignment, Participants, Shard, in_order
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 # One of these means a cluster with its own rules.
@@ -60,20 +60,18 @@ class RayWorkers:
         self._actors: list[Any] = [actor.remote(settings) for _ in range(workers)]
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
-        """Deal out in turn, a few shards ahead of what is taken; results in the given order."""
+        """Deal out in turn; results in the given order."""
         if not assignments:
             return
         ray = self._ray
         model = ray.put(assignments[0].parameters)  # the same for all shards of a round
-        waiting: deque[Any] = deque()
+        actors = itertools.cycle(self._actors)
+
+        def submit(one: Assignment) -> Any:
+            return next(actors).work_on.remote(replace(one, parameters={}), model)
+
         try:
-            for at, one in enumerate(assignments):
-                actor = self._actors[at % len(self._actors)]
-                waiting.append(actor.work_on.remote(replace(one, parameters={}), model))
-                if len(waiting) >= AHEAD * len(self._actors):
-                    yield ray.get(waiting.popleft())
-            while waiting:
-                yield ray.get(waiting.popleft())
+            yield from in_order(assignments, len(self._actors), submit, ray.get)
         except ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
 

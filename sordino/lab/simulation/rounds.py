@@ -158,7 +158,9 @@ class Rounds:
             now = time.perf_counter()
             secure = SecureSum(self._parameters, tuple(map(int, cohort)), round_, attempt)
             clock.add("aggregation", now)
-        seed = self._rotation_seed(round_, attempt) if secure is None else secure.context
+        seed = hashlib.sha256(f"sordino simulation rotation {settings.seed} {round_} {attempt}".encode()).digest()
+        if secure is not None:
+            seed = secure.context
         try:
             total, shards = self._sum(round_, survivors, seed, secure, clock)
         except TooFewClients as error:
@@ -267,10 +269,6 @@ class Rounds:
         if self.account is not None:
             who = frozenset(survivors.tolist())
             self.account.charge(RoundCharge(round_, number, who, self.account.plan.identity))
-
-    def _rotation_seed(self, round_: int, attempt: int) -> bytes:
-        name = f"sordino simulation rotation {self.settings.seed} {round_} {attempt}"
-        return hashlib.sha256(name.encode()).digest()
 
     def _conditional(self, plan: Plan) -> float:
         """Return the published figure after the rounds so far, which assumes that all were drawn independently.

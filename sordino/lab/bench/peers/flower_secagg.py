@@ -76,21 +76,25 @@ class Clock:
             self.wall_s += time.perf_counter() - wall
 
 
+def _never(*args: Any, **kwargs: Any) -> Any:
+    """Stands for the abstract methods that the SecAgg+ workflow never calls."""
+    raise RuntimeError("the SecAgg+ workflow needs one round in memory, no proxies, models or runs")
+
+
 class UnusedProxy(ClientProxy):
     """The workflow wants proxies for their node numbers; it never calls them."""
+
+    get_properties = get_parameters = fit = evaluate = reconnect = _never
 
     def __init__(self, node: int) -> None:
         super().__init__(str(node))
         self.node_id = node
 
-    def _never(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("the SecAgg+ workflow sends messages through the grid, not through proxies")
-
-    get_properties = get_parameters = fit = evaluate = reconnect = _never
-
 
 class KeepTheSum(Strategy):
     """Select all participants, send no model, keep the workflow's result unaveraged."""
+
+    initialize_parameters = configure_evaluate = aggregate_evaluate = evaluate = _never
 
     def __init__(self) -> None:
         self.result: Parameters | None = None
@@ -102,18 +106,6 @@ class KeepTheSum(Strategy):
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
         self.result = results[0][1].parameters
         return None, {}
-
-    def initialize_parameters(self, client_manager: Any) -> None:
-        return None
-
-    def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: Any) -> Any:
-        return []
-
-    def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
-        return None, {}
-
-    def evaluate(self, server_round: int, parameters: Parameters) -> None:
-        return None
 
 
 @dataclass
@@ -168,24 +160,14 @@ class InMemoryGrid(Grid):
                     return dropped
         return set()
 
-    def set_run(self, run: Any) -> None:
-        raise RuntimeError("one round in memory has no run")  # the workflow never asks
-
-    @property
-    def run(self) -> Any:
-        return self.set_run(None)
+    set_run = push_messages = pull_messages = _never
+    run = property(_never)
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         return Message(*args, **kwargs)
 
     def get_node_ids(self) -> list[int]:
         return sorted(self.contents)
-
-    def push_messages(self, messages: Iterable[Message]) -> Any:
-        return self.set_run(None)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Any:
-        return self.set_run(None)
 
 
 def one_round(clients: int, dim: int, drop: float, neighbours: int | None, threshold: int, seed: int) -> dict[str, Any]:
@@ -247,11 +229,6 @@ def trained(vector: np.ndarray) -> RecordDict:
     return recorddict_compat.fitres_to_recorddict(answer, keep_input=True)
 
 
-def default_threshold(holders: int) -> int:
-    """The least safe one with two colluders among the holders: floor((holders + 2) / 2) + 1."""
-    return (holders + 2) // 2 + 1
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, required=True, help="participants, 3 to 1024")
@@ -270,7 +247,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given.neighbours is not None and not (2 <= given.neighbours < given.clients and given.neighbours % 2 == 0):
         parser.error("--neighbours: even, at least 2 and below --clients (Flower wants an odd number of holders)")
     holders = given.clients if given.neighbours is None else given.neighbours + 1
-    threshold = default_threshold(holders) if given.threshold is None else given.threshold
+    # By default the least safe one with two colluders among the holders: floor((holders + 2) / 2) + 1.
+    threshold = (holders + 2) // 2 + 1 if given.threshold is None else given.threshold
     if not 2 <= threshold < holders:
         parser.error(f"--threshold: 2 to {holders - 1}")
 
