@@ -59,11 +59,7 @@ class Blocks:
     identity: str | Callable[[], str]
 
     def known_by(self) -> str:
-        """The identity.
-
-        Raises:
-            DatasetError: a file can't be read.
-        """
+        """The identity. Raises DatasetError: a file can't be read."""
         return self.identity if isinstance(self.identity, str) else self.identity()
 
     def count(self, part: Part) -> int:
@@ -88,8 +84,7 @@ class Blocks:
     def rows(self, part: Part, wanted: NDArray[np.int64] | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Features and labels at ``wanted`` (None: all), in that order.
 
-        Raises:
-            IndexError: a row that the part doesn't have.
+        Raises IndexError: a row that the part doesn't have.
         """
         if wanted is None:
             wanted = np.arange(self.count(part))

@@ -26,8 +26,7 @@ _OWN_FILE: Final = (
 def concrete(dataset: str) -> str:
     """The data set behind a name, its path absolute: the files may be read from other folders than this.
 
-    Raises:
-        learning.blocks.DatasetError: no data set could have this name.
+    Raises learning.blocks.DatasetError: no data set could have this name.
     """
     from learning.datasets import resolve_dataset
 

@@ -61,8 +61,7 @@ def format_and_path(name: str) -> tuple[str, Path] | None:
 def check_dataset_name(name: str) -> str:
     """Return ``name`` if a data set could be called this; whether there is one is seen when it is loaded.
 
-    Raises:
-        ValueError: none could.
+    Raises ValueError: none could.
     """
     if name in (*BUILT_IN, OWN) or is_prepared_name(name) or (len(name) <= 4096 and format_and_path(name)):
         return name

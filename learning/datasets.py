@@ -98,8 +98,7 @@ class Dataset:
     def take(self, indices: ArrayLike) -> Dataset:
         """Return a copy of the rows at ``indices``, in that order.
 
-        Raises:
-            DatasetError: indices that are not whole numbers in [0, n).
+        Raises DatasetError: indices that are not whole numbers in [0, n).
         """
         rows = _checked_indices(indices, len(self))
         return Dataset(self.features[rows], self.labels[rows], self.columns, self.labelled, self.unread)
@@ -118,9 +117,7 @@ def resolve_dataset(name: str) -> str:
     """Return the concrete data set behind a name, for a study file to record.
 
     Indices of a partition mean nothing without it: ``fashion-mnist`` is another set where the full one is installed.
-
-    Raises:
-        DatasetError: no data set could have this name. Whether the set exists is seen when it is loaded.
+    Raises DatasetError: no data set could have this name. Whether the set exists is seen when it is loaded.
     """
     try:
         check_dataset_name(name)
@@ -135,10 +132,8 @@ def resolve_dataset(name: str) -> str:
 def dataset_identity(name: str) -> str:
     """An identity of the training examples, wherever they lie: a ledger recognises data by it.
 
-    For published files it is the SHA-256 of their content, read once in a process.
-
-    Raises:
-        DatasetError: as ``load_dataset``.
+    For published files it is the SHA-256 of their content, read once in a process. Raises DatasetError: as
+    ``load_dataset``.
     """
     held = _held(name)
     if held is None:
@@ -149,8 +144,7 @@ def dataset_identity(name: str) -> str:
 def load_dataset(name: str) -> tuple[Dataset, Dataset]:
     """Return (train, test).
 
-    Raises:
-        DatasetError: unknown name, a file that is missing or damaged, or a set without a test part.
+    Raises DatasetError: unknown name, a file that is missing or damaged, or a set without a test part.
     """
     concrete = resolve_dataset(name)
     return load_part(concrete, "train"), load_part(concrete, "test")
@@ -205,8 +199,7 @@ def load_partition(name: str, indices: ArrayLike) -> Dataset:
     """Return the training rows at ``indices``, in that order, holding no others: larger sets are read in blocks, or
     mapped.
 
-    Raises:
-        DatasetError: as ``load_dataset``; also indices outside the training set.
+    Raises DatasetError: as ``load_dataset``; also indices outside the training set.
     """
     held = _held(name)
     if held is not None:
@@ -218,11 +211,7 @@ def load_partition(name: str, indices: ArrayLike) -> Dataset:
 
 
 def _held(name: str) -> PreparedSet | Blocks | None:
-    """The set under a name; None for those that are built in.
-
-    Raises:
-        DatasetError: it doesn't exist.
-    """
+    """The set under a name; None for those that are built in. Raises DatasetError: it doesn't exist."""
     concrete = resolve_dataset(name)
     if concrete in BUILT_IN:
         return None

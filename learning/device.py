@@ -37,10 +37,8 @@ def chosen_device() -> str:
 def use_threads(count: int) -> None:
     """Let tasks that train several participants at once, or evaluate, take ``count`` threads, from their next call on.
 
-    One is right where several participants share a machine; results don't depend on it.
-
-    Raises:
-        ValueError: fewer than one.
+    One is right where several participants share a machine; results don't depend on it. Raises ValueError: fewer than
+    one.
     """
     global _threads
     if count < 1:

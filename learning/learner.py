@@ -20,8 +20,7 @@ class Learner(Protocol):
     def prepare(self, rounds: int) -> None:
         """Receive the study's number of rounds, before the first one and after every restart.
 
-        Raises:
-            learning.options.OptionError: it can't serve that many.
+        Raises learning.options.OptionError: it can't serve that many.
         """
 
     def broadcast(self) -> Parameters:

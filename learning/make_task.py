@@ -40,8 +40,7 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
 def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
     """Return a task's options, checked, without making the task.
 
-    Raises:
-        OptionError, TaskUnavailable: as `make_task`.
+    Raises OptionError, TaskUnavailable: as `make_task`.
     """
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
@@ -51,10 +50,8 @@ def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
 def model_shapes(name: str, options: Mapping[str, object]) -> Shapes:
     """Return names and shapes of a task's model; of a statistic or of votes, of its contribution.
 
-    A task that ships makes no array for it: a stranger may have written the options.
-
-    Raises:
-        OptionError, TaskUnavailable: as `make_task`.
+    A task that ships makes no array for it: a stranger may have written the options. Raises OptionError,
+    TaskUnavailable: as `make_task`.
     """
     kind, made = task_class(name), options_of(name, options)
     stated = getattr(kind, "stated_shapes", None)

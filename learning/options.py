@@ -38,10 +38,8 @@ class TaskOptions:
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
         """Read options from a plain mapping; a missing option takes its default.
 
-        Whole numbers are accepted where a fraction is expected, never the reverse, and a bool is no number.
-
-        Raises:
-            OptionError: an unknown name, a value of the wrong kind, or one outside its range.
+        Whole numbers are accepted where a fraction is expected, never the reverse, and a bool is no number. Raises
+        OptionError: an unknown name, a value of the wrong kind, or one outside its range.
         """
         known = {field.name: field for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {}

@@ -55,9 +55,8 @@ class _Missing(Enum):
 def read_own(path: Path) -> Dataset:
     """All examples of the coordinator's own file, or of a file whose owner may be shown errors about its values.
 
-    Raises:
-        DatasetError: it is missing, of another kind, empty, or holds anything but numbers; the message names what to
-            change.
+    Raises DatasetError: it is missing, of another kind, empty, or holds anything but numbers; the message names what to
+    change.
     """
     data = _read(path, _Missing.REFUSED)
     if len(data) == 0:

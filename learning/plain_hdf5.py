@@ -37,11 +37,7 @@ def damaged(file: Path, why: str) -> DatasetError:
 
 @contextmanager
 def opened(file: Path) -> Iterator[PlainGroup]:
-    """The file's root.
-
-    Raises:
-        DatasetError: h5py isn't installed, or the file isn't HDF5.
-    """
+    """The file's root. Raises DatasetError: h5py isn't installed, or the file isn't HDF5."""
     try:
         h5py = importlib.import_module("h5py")
     except ModuleNotFoundError:
@@ -84,18 +80,13 @@ class PlainGroup:
         return iter(self._reading.checked(lambda: [str(name) for name in self._group]))
 
     def group(self, name: str) -> PlainGroup:
-        """Return a group in it.
-
-        Raises:
-            DatasetError: it doesn't exist.
-        """
+        """Return a group in it. Raises DatasetError: it doesn't exist."""
         return PlainGroup(self._reading, self._member(name, self._reading.h5py.Group, "group"))
 
     def data(self, name: str, *, texts: bool = False) -> PlainData:
         """Return a data set in it, of numbers or of one line of texts; no value is read yet.
 
-        Raises:
-            DatasetError: it doesn't exist, its content lies elsewhere, or it claims more than it can hold.
+        Raises DatasetError: it doesn't exist, its content lies elsewhere, or it claims more than it can hold.
         """
         found = self._member(name, self._reading.h5py.Dataset, "data set")
         return self._reading.checked(lambda: PlainData(self._reading, found, name, texts))
@@ -144,11 +135,7 @@ class PlainData:
             )
 
     def read(self) -> NDArray[Any]:
-        """Return all of it.
-
-        Raises:
-            DatasetError: the file is damaged, or there is no memory for it.
-        """
+        """Return all of it. Raises DatasetError: the file is damaged, or there is no memory for it."""
         return self._reading.checked(lambda: np.asarray(self._data[()]))
 
     def _texts(self, at: slice) -> list[bytes | str]:
@@ -157,8 +144,7 @@ class PlainData:
     def first_texts(self, count: int) -> list[str]:
         """Return the first ``count`` texts, or all; bytes that aren't UTF-8 become question marks.
 
-        Raises:
-            DatasetError: as `read`; or they are longer than the file, in which all might be one and the same.
+        Raises DatasetError: as `read`; or they are longer than the file, in which all might be one and the same.
         """
         found: list[str] = []
         room, most = max(self._reading.size, MOST_BYTES), min(count, self.shape[0])

@@ -72,8 +72,7 @@ class PreparedSet:
     def _array(self, member: str) -> NDArray[Any]:
         """An array, mapped, after its digest was checked: the file is read through once, a piece at a time.
 
-        Raises:
-            DatasetError: the file is missing or isn't what the manifest says.
+        Raises DatasetError: the file is missing or isn't what the manifest says.
         """
         path, entry = self.folder / f"{member}.npy", self.manifest["arrays"][member]
         try:
@@ -98,8 +97,7 @@ class PreparedSet:
 def open_prepared(name: str, folder: Path | None = None) -> PreparedSet:
     """The set of this name in ``folder``, by default ``learning.data_names.data_folder``.
 
-    Raises:
-        DatasetError: it doesn't exist, or its manifest can't be read.
+    Raises DatasetError: it doesn't exist, or its manifest can't be read.
     """
     base = (data_folder() if folder is None else folder).absolute()
     path = base / name / MANIFEST
@@ -133,8 +131,7 @@ def open_prepared(name: str, folder: Path | None = None) -> PreparedSet:
 def _check_parts(manifest: Mapping[str, Any]) -> None:
     """Whether there is a part to train with, and each part's arrays and figures are of one length.
 
-    Raises:
-        KeyError, TypeError: not so; it names what.
+    Raises KeyError, TypeError: not so; it names what.
     """
     arrays = manifest["arrays"]
     for part in ("train", "test"):

@@ -52,11 +52,9 @@ def open_published(kind: str, path: Path) -> Blocks:
 def cifar10(folder: Path) -> Blocks:
     """CIFAR-10 in its binary version: ``data_batch_1.bin`` to ``data_batch_5.bin`` and ``test_batch.bin``.
 
-    A record is 3,073 bytes: the class, then 1,024 bytes each of red, green and blue, row by row. Images are uint8
-    (n, 32, 32, 3): height, width, colour.
-
-    Raises:
-        DatasetError: a file is missing; while reading, that one isn't in the format.
+    A record is 3,073 bytes: the class, then 1,024 bytes each of red, green and blue, row by row. Images are uint8 (n,
+    32, 32, 3): height, width, colour. Raises DatasetError: a file is missing; while reading, that one isn't in the
+    format.
     """
     files = {part: [folder / name for name in names] for part, names in _CIFAR_BATCHES.items()}
     if not all(file.is_file() for found in files.values() for file in found):
@@ -171,8 +169,7 @@ def _blocks(
 def identity_of(kind: str, files: Sequence[Path]) -> str:
     """By the content of training files in their order, whatever they are called.
 
-    Raises:
-        DatasetError: one can't be read.
+    Raises DatasetError: one can't be read.
     """
     try:
         digests = "\n".join(_sha256(file, *_version(file)) for file in files)

@@ -55,8 +55,7 @@ def trained_task(task: str, options: Mapping[str, object]) -> str:
 def check_task_name(name: str) -> str:
     """Return ``name`` if `learning.make_task.make_task` could know it: one of ``TASKS``, or ``module:Class``.
 
-    Raises:
-        ValueError: neither.
+    Raises ValueError: neither.
     """
     if name in TASKS or (len(name) <= 128 and _OWN.fullmatch(name)):
         return name

@@ -194,11 +194,7 @@ class ClipRule:
 
     @classmethod
     def from_json(cls, source: object) -> ClipRule:
-        """Parse what `to_json` gave.
-
-        Raises:
-            ValueError, TypeError: a field is unknown, missing or malformed.
-        """
+        """Parse what `to_json` gave. Raises ValueError, TypeError: a field is unknown, missing or malformed."""
         names = {field.name for field in fields(cls)}
         if not isinstance(source, Mapping) or set(source) != names:
             raise ValueError("plan: clipping has unknown or missing fields")

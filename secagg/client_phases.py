@@ -126,8 +126,7 @@ class ShareKeys(ClientPhase):
     def receive(self, message: CohortKeys) -> tuple[MaskedInputCollection, SealedShares]:
         """Check the cohort, derive its context, and deal.
 
-        Raises:
-            CoordinatorMisbehaved: u1 or a neighbour's advertisement fails a check; no neighbour is ever skipped.
+        Raises CoordinatorMisbehaved: u1 or a neighbour's advertisement fails a check; no neighbour is ever skipped.
         """
         self._leave(message, CohortKeys)
         cohort = self._check(message)
@@ -261,11 +260,9 @@ class MaskedInputCollection(ClientPhase):
         participant later reports "no share" for it. If, in addition, the dealer did not sign it for this very cohort,
         the participant aborts. An honest coordinator never forwards such a dealing. A dishonest one could show two
         cohorts of one attempt to disjoint participants, open the mask keys of some members in one cohort, and list the
-        same members as survivors in the other; the sum there would contain fewer inputs than its u3 says.
-
-        Raises:
-            CoordinatorMisbehaved: u2 is malformed, too small or without this participant, or the dealings aren't those
-                of exactly its neighbours in u2, signed by them.
+        same members as survivors in the other; the sum there would contain fewer inputs than its u3 says. Raises
+        CoordinatorMisbehaved: u2 is malformed, too small or without this participant, or the dealings aren't those of
+        exactly its neighbours in u2, signed by them.
         """
         self._leave(message, NeighbourShares)
         cohort, graph = self._cohort, self._cohort.graph

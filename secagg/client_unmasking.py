@@ -61,9 +61,8 @@ class ConsistencyCheck(_AfterUpload):
     def receive(self, message: SurvivorSets) -> tuple[Unmasking, ConsistencySignature]:
         """Durable before the signature is sent: the statement that was signed (`Unmasking.statement`).
 
-        Raises:
-            CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from the
-                set it masked in (else a few could be shown a u2 without the others, and the sum of those few opens).
+        Raises CoordinatorMisbehaved: the sets are malformed, too small, without this participant, or u2 differs from
+        the set it masked in (else a few could be shown a u2 without the others, and the sum of those few opens).
         """
         self._leave(message, SurvivorSets)
         u3 = self._survivors(message)
@@ -80,8 +79,7 @@ class UnsignedUnmasking(_AfterUpload):
     def receive(self, message: SurvivorSets) -> tuple[Answered, UnmaskingReply]:
         """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
 
-        Raises:
-            CoordinatorMisbehaved: as in `ConsistencyCheck.receive`.
+        Raises CoordinatorMisbehaved: as in `ConsistencyCheck.receive`.
         """
         self._leave(message, SurvivorSets)
         u3 = self._survivors(message)
@@ -94,10 +92,8 @@ def excluding_survivors(cohort: Cohort, sets: SurvivorSets, request: UnmaskingRe
     """u3, signed by a quorum, of an attempt whose sum doesn't contain this participant's input.
 
     Two quorums have an honest signer in common, and it signs once. So no sum of this attempt over another u3 can be
-    opened, and the participant may take its charge back. It must not go on with the attempt.
-
-    Raises:
-        CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
+    opened, and the participant may take its charge back. It must not go on with the attempt. Raises
+    CoordinatorMisbehaved: the sets are malformed or hold this participant, or too few have signed them.
     """
     try:
         u2, u3 = Subset(sets.u2, cohort.u1), Subset(sets.u3, cohort.u1)
@@ -160,8 +156,7 @@ class Unmasking(ClientPhase):
     def receive(self, message: UnmaskingRequest) -> tuple[Answered, UnmaskingReply]:
         """Durable before the reply is sent: the digest of the request (`Answered.request_digest`).
 
-        Raises:
-            CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
+        Raises CoordinatorMisbehaved: too few signatures, one that doesn't verify, or signers that are not in u3.
         """
         self._leave(message, UnmaskingRequest)
         cohort = self._cohort

@@ -111,8 +111,7 @@ class LeavesOfHolder:
 def pair_nodes(leaves: bytes) -> list[bytes]:
     """One node for each of many holders, from two leaves of 32 bytes for each, concatenated.
 
-    Raises:
-        ValueError: the length is not a multiple of 64.
+    Raises ValueError: the length is not a multiple of 64.
     """
     if len(leaves) % (2 * HASH_BYTES):
         raise ValueError(f"a holder has two hashes of {HASH_BYTES} bytes")
@@ -120,11 +119,7 @@ def pair_nodes(leaves: bytes) -> list[bytes]:
 
 
 def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
-    """Join the leaves of the two shares of one holder.
-
-    Raises:
-        ValueError: a leaf does not have 32 bytes.
-    """
+    """Join the leaves of the two shares of one holder. Raises ValueError: a leaf does not have 32 bytes."""
     _check_hash(mask_leaf)
     _check_hash(seed_leaf)
     return _hash(_PAIR, mask_leaf + seed_leaf)

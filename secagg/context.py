@@ -51,8 +51,7 @@ class RoundConfig:
     def invited(self) -> frozenset[int]:
         """The cohort: the participants that may be in u1, by position in the roster, in every attempt of the round.
 
-        Raises:
-            secagg.lottery.InvalidTicket: the ticket isn't the one that the authority signed for this round.
+        Raises secagg.lottery.InvalidTicket: the ticket isn't the one that the authority signed for this round.
         """
         if self.ticket is None:
             return self.roster.everybody

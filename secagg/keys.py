@@ -59,8 +59,7 @@ class AgreementKey:
     def agree(self, public: bytes) -> bytes:
         """The X25519 shared secret, 32 bytes.
 
-        Raises:
-            InvalidKey: wrong length, or a low-order point, whose result is all zero for any of our keys.
+        Raises InvalidKey: wrong length, or a low-order point, whose result is all zero for any of our keys.
         """
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))

@@ -58,8 +58,7 @@ class Ticket:
 class Draws:
     """All seeds of one roster version, drawn by the authority and held by the coordinator.
 
-    Raises:
-        ValueError: no seeds, too many, or one that hasn't 32 bytes.
+    Raises ValueError: no seeds, too many, or one that hasn't 32 bytes.
     """
 
     study: str

@@ -51,8 +51,7 @@ _MODES: Final[dict[Keystream, Any]] = {"gcm": modes.GCM(bytes(12)), "ctr": modes
 def word_dtype(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
     """The word of a vector modulo 2^bits: the smallest that holds it of ``<u1``, ``<u2``, ``<u4`` and ``<u8``.
 
-    Raises:
-        ValueError: ``bits`` lies outside 1..62.
+    Raises ValueError: ``bits`` lies outside 1..62.
     """
     if not 1 <= bits <= MAX_BITS:
         raise ValueError(f"bits must lie between 1 and {MAX_BITS}, not {bits}")
@@ -85,8 +84,7 @@ def checked_dtype(words: NDArray[Any], bits: int) -> np.dtype[np.unsignedinteger
 def check_stream_length(dim: int, bits: int) -> None:
     """Refuse a vector that is too long for one keystream.
 
-    Raises:
-        ValueError: ``dim`` words need more than 2^32 - 2 blocks of 16 bytes, or ``bits`` lies outside 1..62.
+    Raises ValueError: ``dim`` words need more than 2^32 - 2 blocks of 16 bytes, or ``bits`` lies outside 1..62.
     """
     blocks = -(-dim * word_dtype(bits).itemsize // _BLOCK)
     if blocks > MAX_BLOCKS:

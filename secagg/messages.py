@@ -163,8 +163,7 @@ class UnmaskingReply:
 class Subset:
     """A subset of u1 as a bitmap: n / 8 bytes; a Python set of n numbers takes about 50 n bytes.
 
-    Raises:
-        ValueError: wrong length, or unused bits set.
+    Raises ValueError: wrong length, or unused bits set.
     """
 
     bitmap: bytes

@@ -93,8 +93,7 @@ def _layout(bits: int) -> _Layout:
 def packed_size(dim: int, bits: int) -> int:
     """Return the bytes of ``dim`` values of ``bits`` bits: ceil(dim * bits / 8).
 
-    Raises:
-        ValueError: ``dim`` is negative, or ``bits`` lies outside 1..62.
+    Raises ValueError: ``dim`` is negative, or ``bits`` lies outside 1..62.
     """
     word_dtype(bits)
     if dim < 0:
@@ -105,8 +104,7 @@ def packed_size(dim: int, bits: int) -> int:
 def pack(values: Words, bits: int) -> bytes:
     """Pack values, each below 2^bits, shape (d,), of ``word_dtype(bits)``, as ceil(d * bits / 8) bytes.
 
-    Raises:
-        ValueError: an argument has the wrong type, shape or range.
+    Raises ValueError: an argument has the wrong type, shape or range.
     """
     layout = _layout(bits)
     _check_words(values, layout)
@@ -139,8 +137,7 @@ def pack(values: Words, bits: int) -> bytes:
 def unpack(data: Buffer, dim: int, bits: int) -> Words:
     """Unpack ``dim`` values that `pack` made: a fresh array, shape (dim,), of ``word_dtype(bits)``, each below 2^bits.
 
-    Raises:
-        ValueError: the length is not that of ``dim`` values, an unused bit is set, or an argument is out of range.
+    Raises ValueError: the length is not that of ``dim`` values, an unused bit is set, or an argument is out of range.
     """
     layout = _layout(bits)
     groups, tail = _checked_parts(data, dim, layout)

@@ -160,8 +160,7 @@ def probability_below(cohort: int, dropout: float, survivors: int) -> float:
 class RoundParameters:
     """The numbers of the public plan that the protocol uses.
 
-    Raises:
-        InvalidParameters: the combination would break a promise; the message states what to change.
+    Raises InvalidParameters: the combination would break a promise; the message states what to change.
     """
 
     cohort: int  # participants invited: the largest |u1|

@@ -38,8 +38,7 @@ class RosterEntry:
 class Roster:
     """A closed version of the list of participants.
 
-    Raises:
-        InvalidRoster: entries not strictly sorted by identity, a bad name, version or key length.
+    Raises InvalidRoster: entries not strictly sorted by identity, a bad name, version or key length.
     """
 
     study: str
@@ -132,8 +131,7 @@ def sign_roster(roster: Roster, authority: Ed25519PrivateKey) -> bytes:
 def verify_roster(data: bytes, authority_public: bytes) -> Roster:
     """Read a roster file and check its signature by the authority (Ed25519 public key, known in advance).
 
-    Raises:
-        InvalidRoster: unreadable, inconsistent, or not signed by this authority.
+    Raises InvalidRoster: unreadable, inconsistent, or not signed by this authority.
     """
     try:
         document = json.loads(data)

@@ -175,8 +175,7 @@ class ShareKeys(ServerPhase):
     def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
         """Fix u2. The ciphertexts are forwarded and not kept: they contain both kinds of share.
 
-        Raises:
-            TooFewClients: u2 is below the quorum, or a member has fewer neighbours in it than the threshold.
+        Raises TooFewClients: u2 is below the quorum, or a member has fewer neighbours in it than the threshold.
         """
         quorum, graph = self.cohort.config.parameters.quorum, self.cohort.graph
         members = frozenset(self._dealings)
@@ -343,8 +342,7 @@ class ConsistencyCheck(ServerPhase):
     def without_signatures(self) -> Unmasking:
         """Skip this phase: the survivor sets are then the unmasking request. Durable before they are sent: the charge.
 
-        Raises:
-            ProtocolError: the plan is for a malicious coordinator; participants would reveal nothing.
+        Raises ProtocolError: the plan is for a malicious coordinator; participants would reveal nothing.
         """
         if self.cohort.config.parameters.signed:
             raise ProtocolError("participants of this plan reveal nothing without signatures")

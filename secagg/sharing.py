@@ -160,10 +160,8 @@ def conditions(
 def published(members: int, adversarial: float, dropout: float, adversary: str) -> Sharing | None:
     """The published rule for fractions of the members; None if it uses the complete graph.
 
-    A = floor(adversarial x n) and D = floor(dropout x n), of the decimal values.
-
-    Raises:
-        InvalidParameters: an argument is out of range, or the adversary is `MALICIOUS`: no rule is published for it.
+    A = floor(adversarial x n) and D = floor(dropout x n), of the decimal values. Raises InvalidParameters: an argument
+    is out of range, or the adversary is `MALICIOUS`: no rule is published for it.
     """
     if members < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
         raise InvalidParameters("adversarial and dropout are shares in [0, 1) of at least 1 member")

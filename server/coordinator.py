@@ -110,8 +110,7 @@ def open_study(
 ) -> tuple[Study, Journal]:
     """Read and check everything a study needs before its port is opened; the callables are for `Study`.
 
-    Raises:
-        Failure, OSError, InfeasiblePlan, InvalidRoster: a file, an option or the plan can't be used.
+    Raises Failure, OSError, InfeasiblePlan, InvalidRoster: a file, an option or the plan can't be used.
     """
     files = RosterFile.of(configuration)
     found = files.read()
@@ -286,10 +285,7 @@ async def _open_enrolment(
 def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
     """The coordinator's certificate, and the authority of the client certificates that it accepts.
 
-    ``with_client``: demand a certificate of ``client_ca``.
-
-    Raises:
-        InputFailure, OSError: a file can't be used.
+    ``with_client``: demand a certificate of ``client_ca``. Raises InputFailure, OSError: a file can't be used.
     """
     key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
     ca = coordinator.client_ca.read_bytes()

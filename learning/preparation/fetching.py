@@ -55,8 +55,7 @@ def _is_sources(package: Package) -> bool:
 def fetch(package: Package, folder: Path) -> Path:
     """The archive, in ``folder``; `Opened` checks its SHA-256.
 
-    Raises:
-        Failure: the package manager, or setuptools for an archive of sources, isn't installed; or fetching fails.
+    Raises Failure: the package manager, or setuptools for an archive of sources, isn't installed; or fetching fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if package.manager == "pypi":

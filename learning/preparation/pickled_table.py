@@ -58,8 +58,7 @@ class _Unpickler(pickle.Unpickler):
 def read_table(content: bytes) -> dict[str, NDArray[Any]]:
     """Return the columns of a pickled DataFrame by name: numbers as they are, text and mixtures as objects.
 
-    Raises:
-        PickleRefused: it is something else.
+    Raises PickleRefused: it is something else.
     """
     try:
         manager = _Unpickler(io.BytesIO(content)).load().state["_mgr"]

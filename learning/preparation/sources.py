@@ -83,10 +83,8 @@ class Opened:
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
         """Members by the ends of their paths; those that end in ``.gz`` are decompressed.
 
-        A set is made of what one call returns, which is compared with the pin before it is parsed.
-
-        Raises:
-            DatasetError: one is missing, exists twice, or can't be read; they aren't the pinned ones.
+        A set is made of what one call returns, which is compared with the pin before it is parsed. Raises DatasetError:
+        one is missing, exists twice, or can't be read; they aren't the pinned ones.
         """
         result: dict[str, bytes] = {}
         self._digests = {}
@@ -120,8 +118,7 @@ class Opened:
     def check_content(self) -> str:
         """Digest over the names and digests of the members that were read.
 
-        Raises:
-            DatasetError: it isn't the pinned one.
+        Raises DatasetError: it isn't the pinned one.
         """
         lines = "".join(f"{name} {sha256}\n" for name, sha256 in sorted(self._digests.items()))
         found = hashlib.sha256(lines.encode()).hexdigest()

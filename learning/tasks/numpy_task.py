@@ -129,8 +129,7 @@ class NumpyTask(ModelTask):
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return accuracy in [0, 1] and the mean cross-entropy in nats (NaN for a diverged model).
 
-        Raises:
-            ValueError: no labels that count, or shapes or labels that don't fit.
+        Raises ValueError: no labels that count, or shapes or labels that don't fit.
         """
         check_shapes(parameters, self.shapes)
         self.check(data)

@@ -158,8 +158,7 @@ class OneColumnOptions(StatisticOptions):
 def _parts(text: str, option: str) -> list[str]:
     """The text between the commas, cut after the largest valid number of parts.
 
-    Raises:
-        OptionError: the text is longer than any valid one.
+    Raises OptionError: the text is longer than any valid one.
     """
     require(len(text) <= LONGEST_LIST, option, text, f"of at most {LONGEST_LIST} characters")
     return text.split(",", MOST_COLUMNS + 1)[: MOST_COLUMNS + 1]
@@ -204,8 +203,7 @@ def classes_of(data: Dataset) -> NDArray[np.int64]:
 def column_values(data: Dataset, column: int | str) -> NDArray[np.float64]:
     """Return what stands in a column, (n,), missing values left out.
 
-    Raises:
-        ValueError: the data have no such column.
+    Raises ValueError: the data have no such column.
     """
     if column == LABEL:
         return classes_of(data).astype(np.float64)
@@ -218,8 +216,7 @@ def column_values(data: Dataset, column: int | str) -> NDArray[np.float64]:
 def place_of(data: Dataset, column: int | str) -> int:
     """Return where a column stands in the features laid out flat.
 
-    Raises:
-        ValueError: no column has this number or name.
+    Raises ValueError: no column has this number or name.
     """
     count = math.prod(data.features.shape[1:])
     if isinstance(column, int):
@@ -290,8 +287,7 @@ class StatisticTask(ABC):
     def contribution(self, data: Dataset) -> Parameters:
         """Return what one participant adds; its L2 norm is at most ``l2_sensitivity`` whatever the data.
 
-        Raises:
-            ValueError: the data have no such column.
+        Raises ValueError: the data have no such column.
         """
 
     @abstractmethod

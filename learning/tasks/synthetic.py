@@ -55,8 +55,7 @@ class Synthetic(ModelTask):
     ) -> Parameters:
         """Return zeros, shape (dim,), whatever the examples are.
 
-        Raises:
-            ValueError: the parameters' shape doesn't fit.
+        Raises ValueError: the parameters' shape doesn't fit.
         """
         check_shapes(parameters, self._shapes)
         return self.initial_parameters()
@@ -64,8 +63,7 @@ class Synthetic(ModelTask):
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return accuracy and loss 0: there is nothing to be right about.
 
-        Raises:
-            ValueError: the parameters' shape doesn't fit.
+        Raises ValueError: the parameters' shape doesn't fit.
         """
         check_shapes(parameters, self._shapes)
         return {"accuracy": 0.0, "loss": 0.0}

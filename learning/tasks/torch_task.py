@@ -52,8 +52,7 @@ class TorchTask(TorchTraining):
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return accuracy in [0, 1] and the mean loss in nats (NaN for a diverged model), each over what it counts.
 
-        Raises:
-            ValueError: no examples, or shapes or labels that don't fit.
+        Raises ValueError: no examples, or shapes or labels that don't fit.
         """
         check_shapes(parameters, self.contribution_shapes)
         self.check(data)

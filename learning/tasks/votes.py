@@ -88,9 +88,8 @@ class VoteOptions(TaskOptions):
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
         """Read options of votes and of the classifier; a classifier that ships is not made for it.
 
-        Raises:
-            OptionError: as `TaskOptions.from_mapping`; also a task that trains no classifier, and a model or queries of
-                a size that no participant would take.
+        Raises OptionError: as `TaskOptions.from_mapping`; also a task that trains no classifier, and a model or queries
+        of a size that no participant would take.
         """
         known = {field.name for field in fields(cls)} - {"classifier"}
         votes = super().from_mapping({name: value for name, value in options.items() if name in known})
@@ -150,8 +149,7 @@ class VoteOptions(TaskOptions):
 def check_questions(queries: int, example_shape: Sequence[int]) -> None:
     """What the coordinator may send each round stays in memory until its digest is known.
 
-    Raises:
-        OptionError: all queries of a round together are too large.
+    Raises OptionError: all queries of a round together are too large.
     """
     values = queries * math.prod(example_shape)
     if values > LARGEST_QUESTIONS:
@@ -207,10 +205,8 @@ class Votes:
 
         The participant's model is the same in every round: it begins from the public initial weights, and a fixed
         public seed orders the examples. So it is kept in memory between rounds. A participant without examples, or
-        whose training diverged, votes for nothing.
-
-        Raises:
-            ValueError: queries, labels or shapes that don't fit the task.
+        whose training diverged, votes for nothing. Raises ValueError: queries, labels or shapes that don't fit the
+        task.
         """
         check_shapes(parameters, shapes_of(self.initial_parameters()))
         votes = np.zeros((self.queries, self.classes), dtype=np.float32)
@@ -228,8 +224,7 @@ class Votes:
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> VoteLearner:
         """Return the coordinator's half: the labelled queries and the model trained on them.
 
-        Raises:
-            OptionError: the coordinator's examples don't fit, or are too few for one round.
+        Raises OptionError: the coordinator's examples don't fit, or are too few for one round.
         """
         return VoteLearner(self, data)
 
@@ -360,8 +355,7 @@ class VoteLearner:
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
         """Label the round's queries and train the model anew on all labels so far.
 
-        Raises:
-            ValueError: the mean doesn't fit or isn't finite, or no queries were left to ask; nothing changes then.
+        Raises ValueError: the mean doesn't fit or isn't finite, or no queries were left to ask; nothing changes then.
         """
         begin, count = len(self._labels), self._task.queries
         if mean.shape != (self._task.dim,) or not np.isfinite(mean).all():

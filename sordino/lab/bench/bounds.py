@@ -21,8 +21,7 @@ class Bounds:
 def read_bounds(file: Path = OUR_BOUNDS) -> Bounds:
     """Read a bound file.
 
-    Raises:
-        ValueError: unreadable, a table or a name that isn't known, or a bound that isn't a positive number.
+    Raises ValueError: unreadable, a table or a name that isn't known, or a bound that isn't a positive number.
     """
     if not file.is_file():
         raise ValueError(f"{file}: there is no such file; sordino/lab/bench/bounds.toml is an example")

@@ -29,11 +29,7 @@ _CALLS: Final = 400
 
 
 def measure(runs: int) -> list[tuple[str, str, Spread]]:
-    """Rows (name, unit, spread over the runs).
-
-    Raises:
-        RuntimeError: the server process didn't start.
-    """
+    """Rows (name, unit, spread over the runs). Raises RuntimeError: the server process didn't start."""
     now, key = datetime.datetime.now(datetime.UTC), new_key()
     authority = CertificateAuthority.make("bench", now)
     certificate = authority.issue_server(key.public_key(), (), now)

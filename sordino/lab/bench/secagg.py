@@ -57,8 +57,7 @@ _PANEL: Final = "Attempt"
 class Setting(Table):
     """The attempt that is run: the options of `sordino bench secagg`.
 
-    Raises:
-        ValueError: a number is out of range, or too many leave for the attempt to end in a sum.
+    Raises ValueError: a number is out of range, or too many leave for the attempt to end in a sum.
     """
 
     clients: int = key(50, help="participants", ge=3, le=shamir.PRIME - 1, panel=_PANEL)
@@ -138,11 +137,7 @@ class Setting(Table):
 
     @property
     def parameters(self) -> RoundParameters:
-        """The plan's numbers that the protocol rests on.
-
-        Raises:
-            InvalidParameters: they can't be met.
-        """
+        """The plan's numbers that the protocol rests on. Raises InvalidParameters: they can't be met."""
         colluders = assumed_colluders(self.clients, self.adversarial, self.dropout)
         if self.adversary == MALICIOUS and self.graph != HARARY:
             survivors = default_min_survivors(self.clients, colluders, self.dropout)

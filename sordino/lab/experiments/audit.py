@@ -88,11 +88,7 @@ class UnsuitableSetting(ValueError):
 
 
 def plan_of(setting: Setting) -> Plan:
-    """Return the plan behind the audited epsilon; none collude.
-
-    Raises:
-        InfeasiblePlan: no plan fits the setting.
-    """
+    """Return the plan behind the audited epsilon; none collude. Raises InfeasiblePlan: no plan fits the setting."""
     return plan_study(
         mechanism=setting.mechanism,
         clients=setting.canaries,

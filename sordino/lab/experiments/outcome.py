@@ -63,8 +63,7 @@ class Request:
     def images(self, usual: str) -> str:
         """Return the requested data set of images, else the scale's own.
 
-        Raises:
-            ExperimentError: the papers' size, without a data set.
+        Raises ExperimentError: the papers' size, without a data set.
         """
         found = self.data.get("images", usual)
         if not found:

@@ -48,8 +48,7 @@ class Availability(Fault):
     def away_share(self, clients: int) -> float:
         """Share of participants that are offline on average, in [0, 1]; with a trace the largest at any time.
 
-        Raises:
-            Failure: the trace can't be used.
+        Raises Failure: the trace can't be used.
         """
         if not self.trace:
             return self.offline_s / (self.online_s + self.offline_s)
@@ -107,11 +106,7 @@ class Presence:
 
 
 def read_trace(path: Path) -> dict[int, list[Stay]]:
-    """Participant -> its stays.
-
-    Raises:
-        Failure: the file can't be read, or a line can't be used; names the line.
-    """
+    """Participant -> its stays. Raises Failure: the file can't be read, or a line can't be used; names the line."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -289,8 +289,7 @@ def _study_folder(settings: HostSettings) -> Path:
 def run(home: Path, load_options: LoadOptions) -> int:
     """Take part with all participants of a host's folder; returns the exit code.
 
-    Raises:
-        Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
+    Raises Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
     choose_keystream(time.perf_counter)
     settings = load(home).settings()

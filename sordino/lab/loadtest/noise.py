@@ -81,8 +81,7 @@ def noise_in(plan: Plan, round_: int, survivors: int, total: NDArray[np.float64]
 def decoded_sum(checkpoints: Path, round_: int, survivors: int) -> NDArray[np.float64]:
     """A round's sum in data units, from the models before and after it (`server_rate` 1, the first one zeros).
 
-    Raises:
-        ValueError: a checkpoint is gone or damaged.
+    Raises ValueError: a checkpoint is gone or damaged.
     """
     after = _model(checkpoints, round_)
     before = _model(checkpoints, round_ - 1) if round_ > 1 else np.zeros_like(after)

@@ -155,18 +155,13 @@ class LoadOptions(Table):
     began_at: float = 0.0
 
     def changed(self, **values: Any) -> Self:
-        """With other values, checked; by field name.
-
-        Raises:
-            pydantic.ValidationError: a value is out of range.
-        """
+        """With other values, checked; by field name. Raises pydantic.ValidationError: a value is out of range."""
         return self.model_validate({name: getattr(self, name) for name in type(self).model_fields} | values)
 
     def check(self) -> None:
         """Check options against each other, and read the trace.
 
-        Raises:
-            Failure: two options contradict each other, or the trace can't be used.
+        Raises Failure: two options contradict each other, or the trace can't be used.
         """
         for contradiction in self._contradictions():
             raise InputFailure(contradiction)
@@ -275,8 +270,7 @@ class LoadOptions(Table):
 def read_scenario(path: Path) -> dict[str, Any]:
     """A file's values under their names there.
 
-    Raises:
-        Failure: the file can't be read, or a name or value can't be used.
+    Raises Failure: the file can't be read, or a name or value can't be used.
     """
     values = read_toml(path, hint="docs/load_tests.md describes scenarios.")
     table = values.get("availability")

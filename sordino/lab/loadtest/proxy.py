@@ -62,11 +62,7 @@ class TcpProxy:
         self.restored.set()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen; returns the port.
-
-        Raises:
-            OSError: the address can't be listened on.
-        """
+        """Listen; returns the port. Raises OSError: the address can't be listened on."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Link(self).near, host, port)
         return int(self._server.sockets[0].getsockname()[1])

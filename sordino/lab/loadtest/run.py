@@ -85,8 +85,7 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
 def allow_open_files(options: LoadOptions) -> None:
     """The coordinator holds a connection for each participant; children inherit what this process may open.
 
-    Raises:
-        Failure: the system allows fewer.
+    Raises Failure: the system allows fewer.
     """
     wanted = options.clients + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -30,10 +30,8 @@ def load_study(options: LoadOptions, port: int) -> NewStudy:
 
     ``min_survivors`` and the quorum are the fewest that the protocol allows (more where that lets a large cohort share
     on a ring). The share assumed to collude is the largest tried that leaves room for the dropouts. If none does,
-    rounds abort, as they should.
-
-    Raises:
-        Failure: no plan holds this number of participants, values and bits; names the nearest that does.
+    rounds abort, as they should. Raises Failure: no plan holds this number of participants, values and bits; names the
+    nearest that does.
     """
     reasons: list[str] = []
     found = _feasible(options, port, reasons)

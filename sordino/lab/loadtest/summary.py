@@ -393,8 +393,7 @@ def _in_its_phase(planned: str | None, noted: str | None) -> bool:
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least this share of the values doesn't exceed (nearest rank): one that occurred.
 
-    Raises:
-        ValueError: no values.
+    Raises ValueError: no values.
     """
     if not values:
         raise ValueError("no values")

@@ -77,11 +77,7 @@ class Processes:
 
 
 def make_engine(settings: SimulationSettings, participants: Participants) -> Engine:
-    """The engine that the settings ask for.
-
-    Raises:
-        SimulationError: Ray isn't installed.
-    """
+    """The engine that the settings ask for. Raises SimulationError: Ray isn't installed."""
     if settings.engine == RAY:
         from sordino.lab.simulation.ray_engine import RayWorkers
 

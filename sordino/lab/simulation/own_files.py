@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def own_files(folder: Path) -> list[Path]:
     """Return the .csv and .npz files of a folder, by name.
 
-    Raises:
-        DatasetError: the folder is missing or holds no such file.
+    Raises DatasetError: the folder is missing or holds no such file.
     """
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())

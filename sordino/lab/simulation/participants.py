@@ -177,8 +177,7 @@ class Participants:
     def work(self, assignment: Assignment) -> Shard:
         """Train and encode.
 
-        Raises:
-            SimulationError: the task can't use the examples; a participant of a study would send zeros then.
+        Raises SimulationError: the task can't use the examples; a participant of a study would send zeros then.
         """
         began = time.perf_counter()
         try:

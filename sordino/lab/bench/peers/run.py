@@ -187,8 +187,7 @@ def compare_secagg(
 def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Comparison:
     """Sordino's discrete Gaussian beside OpenDP's: nanoseconds of CPU time a sample.
 
-    Raises:
-        PeerFailed: a run failed.
+    Raises PeerFailed: a run failed.
     """
     work = {"stddev": stddev, "dim": dim}
 
