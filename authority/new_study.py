@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Study = TypeVar("Study", bound=StudyConfiguration)
 ONE_MACHINE: Final = (
-    "One machine plays all parts here, so the guarantee is the honest-but-curious one: whoever controls this "
+    "One machine plays all parts here, so the guarantee is the honest-but-curious one: the owner of this "
     "machine controls coordinator, authority and participants alike."
 )
 _HEADER: Final = (
@@ -407,8 +407,8 @@ def _check_files(work: Path, names: list[str]) -> None:
         for name in names[:1]:
             client.host_file.load(work / "hosts" / name)
     except ConfigurationError as error:
-        told = str(error).replace(f"{work}/", "")
-        raise InputFailure(f"the study can't be written. {told}") from None
+        why = str(error).replace(f"{work}/", "")
+        raise InputFailure(f"the study can't be written. {why}") from None
 
 
 def _write_public(path: Path, content: bytes) -> None:

@@ -117,7 +117,7 @@ class ParticipantHost:
         Raises Failure: a key, the data or the task can't be used.
         """
         self._settings = settings
-        self._reachable, self._told = True, -1
+        self._reachable, self._likeliest = True, -1
         self._ended: set[str] = set()
         self._machine = Machine()
         self._gate = Gate(self._why_not if settings.conditions != Conditions() else None)
@@ -243,7 +243,7 @@ class ParticipantHost:
     async def _stay_connected(self, channels: Channels, participant: Participant) -> None:
         address, give_up_s = self._settings.coordinator.address, self._settings.coordinator.give_up_s
         away_since, failures = time.monotonic(), 0
-        told = Trouble(-1, "")  # the most specific one since the coordinator was last reachable
+        likeliest = Trouble(-1, "")  # the most specific one since the coordinator was last reachable
         while True:
             if self._gate.is_overdue():
                 await participant.close()  # else a coordinator that never ends an attempt would keep the gate open
@@ -256,7 +256,7 @@ class ParticipantHost:
                 session = await open_session(connection, participant.identity, self._settings.study.name)
                 try:
                     terms = await self._gate.within(self._study.accept(session), lambda: participant.under_way)
-                    self._reachable, told, began = True, Trouble(-1, ""), time.monotonic()
+                    self._reachable, likeliest, began = True, Trouble(-1, ""), time.monotonic()
                     try:
                         work = participant.take_part(session, terms)
                         reason = await self._gate.within(work, lambda: participant.under_way)
@@ -293,20 +293,20 @@ class ParticipantHost:
             except DocumentMismatch as error:
                 raise NetworkFailure(f"{address}: {error}") from error
             # Logged once for all participants of the process, and again when more is known.
-            if self._reachable or trouble.tells > max(self._told, 1):
+            if self._reachable or trouble.tells > max(self._likeliest, 1):
                 longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
                 log.info(f"coordinator away, trying again {longest}", address=address, reason=trouble.words)
-                self._told = trouble.tells
+                self._likeliest = trouble.tells
             self._reachable = False
-            told = max(told, trouble, key=lambda one: one.tells)
+            likeliest = max(likeliest, trouble, key=lambda one: one.tells)
             failures += 1
             if give_up_s and time.monotonic() - away_since > give_up_s:
                 expired = self._certificate.not_after <= time.time()
                 when = f"; the certificate expired on {shown(self._certificate.not_after)}" if expired else ""
                 advice = ": check the address and that it runs, or raise coordinator.give_up_s"
                 raise NetworkFailure(
-                    f"{address} can't be reached since {give_up_s:g} s: {told.words}{when}"
-                    f"{'' if told.tells > 1 else advice}"
+                    f"{address} can't be reached since {give_up_s:g} s: {likeliest.words}{when}"
+                    f"{'' if likeliest.tells > 1 else advice}"
                 )
             await participant.rest(_backoff_s(failures))
 

@@ -90,7 +90,7 @@ class Renewal:
                 "for a new certificate"
             )
         key, request = await asyncio.to_thread(self._prepare)
-        poll_s, away_since, told = FIRST_POLL_S, time.monotonic(), ""
+        poll_s, away_since, reported = FIRST_POLL_S, time.monotonic(), ""
         async with enrolment_channel(address, self._ca) as channel:
             while True:
                 try:
@@ -102,9 +102,9 @@ class Renewal:
                     answer, reason = pb.EnrolAnswer(status=pb.ENROL_STATUS_PENDING), str(error)
                 if answer.status in (pb.ENROL_STATUS_ACCEPTED, pb.ENROL_STATUS_REFUSED):
                     break
-                if reason != told:
+                if reason != reported:
                     log.info("the certificate is being renewed", reason=reason)
-                    told = reason
+                    reported = reason
                 await asyncio.sleep(poll_s)
                 poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
         await asyncio.to_thread(self._finish, answer, key, request)

@@ -50,18 +50,18 @@ def flatten_contribution(contribution: Parameters, shapes: Shapes) -> NDArray[np
     """
     if not isinstance(contribution, Mapping):
         kind = type(contribution).__name__
-        raise ValueError(f"local_update returns {kind}; it must return {told(shapes)}, in a dict")
+        raise ValueError(f"local_update returns {kind}; it must return {described(shapes)}, in a dict")
     for name, array in contribution.items():
         if not isinstance(array, np.ndarray | np.generic):
             raise ValueError(f"local_update gives {name!r} as {type(array).__name__}; it must be an array of numpy")
     found = {name: tuple(array.shape) for name, array in contribution.items()}
     stated = {name: tuple(shape) for name, shape in shapes.items()}
     if list(found.items()) != list(stated.items()):
-        raise ValueError(f"local_update returns {told(found)}; it must return {told(stated)}, in that order")
+        raise ValueError(f"local_update returns {described(found)}; it must return {described(stated)}, in that order")
     return flatten(contribution)
 
 
-def told(shapes: Shapes) -> str:
+def described(shapes: Shapes) -> str:
     """Names and shapes for a message: ``weights [28], bias [1]``."""
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "nothing"
 

@@ -63,12 +63,12 @@ class CohortWait:
 
     async def enrolment(self, round_: int, attempt: int) -> None:
         """While participants can still enrol, wait without a deadline until the roster is large enough for a round."""
-        told_at, told, first = -UNCHANGED_S, (0, 0), True
+        told_at, reported, first = -UNCHANGED_S, (0, 0), True
         while self.enrolment_open and (missing := self.membership.missing()):
             self.sessions.changed.clear()  # what changes from here on ends the next wait
             here = len(self.membership.members())
-            if time.monotonic() - told_at >= (UNCHANGED_S if (here, missing) == told else ENROLMENT_INTERVAL_S):
-                told_at, told = time.monotonic(), (here, missing)
+            if time.monotonic() - told_at >= (UNCHANGED_S if (here, missing) == reported else ENROLMENT_INTERVAL_S):
+                told_at, reported = time.monotonic(), (here, missing)
                 self.emit(
                     WaitingForEnrolment(
                         round=round_,

@@ -145,7 +145,7 @@ def _form_asked(document: StudyDocument) -> list[str]:
 def _may_do(plan: Plan) -> str:
     if plan.adversary == CURIOUS:
         return (
-            "TRUSTED to tell everybody the same (curious): nobody signs whose updates are in a sum, so one that lies "
+            "TRUSTED to send all participants the same (curious): survivor sets are not signed, so one that lies "
             "could open sums of fewer. If your update misses a sum you stay charged for it; there are no transcripts"
         )
     return "may lie (malicious): participants sign whose updates are in a sum, and check the signatures before it opens"

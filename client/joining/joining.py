@@ -261,16 +261,16 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
 
 async def _patiently(reaching: Callable[[], Awaitable[Found]], say: Say) -> Found:
     """Repeat while the coordinator doesn't listen yet, for `LISTENS_S`."""
-    ends, told = time.monotonic() + LISTENS_S, False
+    ends, reported = time.monotonic() + LISTENS_S, False
     while True:
         try:
             return await reaching()
         except NobodyListens as error:
             if time.monotonic() >= ends:
                 raise
-            if not told:
+            if not reported:
                 say(f"{error}. Trying again for {LISTENS_S:g} s. Ctrl-C is safe: nothing was sent.")
-                told = True
+                reported = True
         await asyncio.sleep(LISTENS_POLL_S)
 
 
@@ -347,7 +347,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 
 async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.EnrolAnswer:
     """The coordinator's final answer; after its first answer this also waits for an unreachable coordinator."""
-    told, told_at, poll_s, taken = "", 0.0, FIRST_POLL_S, False
+    reported, told_at, poll_s, taken = "", 0.0, FIRST_POLL_S, False
     async with enrolment_channel(address, ca) as channel:
         while True:
             try:
@@ -356,14 +356,14 @@ async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.Enr
                     return answer
                 taken, state = True, "waiting for the study's authority to sign the next roster"
             except EnrolmentUnavailable as error:
-                if not taken and not told:  # at once: the address may be mistyped
+                if not taken and not reported:  # at once: the address may be mistyped
                     raise NetworkFailure(
                         f"{error}. Your request and identity are kept in {home.path}: run the same command again."
                     ) from error
                 state = f"{error}; trying again"
-            if state != told or time.monotonic() - told_at >= REMIND_S:
+            if state != reported or time.monotonic() - told_at >= REMIND_S:
                 say(f"{shown(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
-                told, told_at = state, time.monotonic()
+                reported, told_at = state, time.monotonic()
             await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that clients don't ask together
             poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
 

@@ -68,7 +68,7 @@ def state_at(path: Path, identity: bytes, *, study: str, authority: bytes, say: 
     answer: the authority may be switched off, and any user who can write to the socket's folder may have put another
     socket there.
     """
-    ends, told = time.monotonic() + BUSY_S, False
+    ends, reported = time.monotonic() + BUSY_S, False
     while True:
         try:
             return _state(path, identity, study, authority, say)
@@ -78,9 +78,9 @@ def state_at(path: Path, identity: bytes, *, study: str, authority: bytes, say: 
                 return None
         except (Failure, OSError):
             return None
-        if not told:
+        if not reported:
             say(f"The authority's socket {path} is busy: asking again, for {BUSY_S:g} s.")
-            told = True
+            reported = True
         time.sleep(random.uniform(*BUSY_POLL_S))
 
 
@@ -100,7 +100,7 @@ def _state(path: Path, identity: bytes, study: str, authority: bytes, say: Say) 
 
 @contextlib.contextmanager
 def _connected(path: Path, say: Say, patience_s: float, answers_s: float = ANSWERS_S) -> Iterator[socket.socket]:
-    ends, told = time.monotonic() + patience_s, False
+    ends, reported = time.monotonic() + patience_s, False
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(answers_s)
@@ -124,9 +124,9 @@ def _connected(path: Path, say: Say, patience_s: float, answers_s: float = ANSWE
             else:
                 yield connection
                 return
-        if not told:
+        if not reported:
             say(f"Waiting for the authority's socket {path}, for {patience_s:g} s.")
-            told = True
+            reported = True
         time.sleep(OPENS_POLL_S)
 
 

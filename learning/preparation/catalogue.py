@@ -93,7 +93,7 @@ class Entry:
     real: bool = True
     options: tuple[str, ...] = ()
 
-    def told(self, options: Options | None = None) -> tuple[str, str]:
+    def described(self, options: Options | None = None) -> tuple[str, str]:
         """(content, users) as made with these options, by default the usual ones."""
         chosen = asdict(Options() if options is None else options)
         return self.content.format(**chosen), self.users.format(**chosen)

@@ -471,12 +471,12 @@ class Attempt:
             return
         if not self._slots.back(back.session):
             return
-        told = self._outgoing.number[who]
+        count = self._outgoing.number[who]
         if back.received:
             messages, uploaded = self._inbox.messages[who], self._uploads.complete(who)
             resumed = pb.Resumed(**self._number, received=messages, uploaded=uploaded)
             self._outgoing.tell(who, codec.message(resumed=resumed))
-        if back.received != told and not (back.received == told - 1 and await self._outgoing.again(who)):
+        if back.received != count and not (back.received == count - 1 and await self._outgoing.again(who)):
             await self._leave(step, who, "can't have received what it says")
             return
         offset = self._uploads.again(who)

@@ -86,8 +86,8 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
     typer.echo("\nCan be made: sordino data prepare NAME")
     for entry in CATALOGUE.values():
         if entry.name not in made:
-            told = [one for one in entry.told() if one]
-            row(entry.name, entry.title, *told, f"{entry.licence}; {_megabytes(entry)} to fetch")
+            described = [one for one in entry.described() if one]
+            row(entry.name, entry.title, *described, f"{entry.licence}; {_megabytes(entry)} to fetch")
     typer.echo("\nRead where they lie: FORMAT:PATH")
     row("formats", ", ".join(FORMATS))
     typer.echo(f"\nPrepared sets lie in {where}")
@@ -199,18 +199,18 @@ def _used(made: PreparedSet) -> str:
     from authority.new_study import Making
     from learning.partitions import FEWEST_EXAMPLES
 
-    told = ""
+    described = ""
     if made.manifest["arrays"]["train_features"]["dtype"] == "int32":  # words or categories
         sequences = len(made.manifest["arrays"]["train_labels"]["shape"]) == 2
         classes = made.manifest["train"]["classes"]
-        told += " --task lstm" if sequences else f" --task histogram --task-option bins={classes}"
+        described += " --task lstm" if sequences else f" --task histogram --task-option bins={classes}"
     users = made.users("train")
     usual = most = Making().participants
     if users is not None:
         most = int((np.bincount(users) >= FEWEST_EXAMPLES).sum())
     if most < usual:
-        told += f" --participants {most} --hosts {min(most, 4)}" + (" --max-dropout 0" if most < 10 else "")
-    return told
+        described += f" --participants {most} --hosts {min(most, 4)}" + (" --max-dropout 0" if most < 10 else "")
+    return described
 
 
 def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> list[str]:
@@ -222,7 +222,7 @@ def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> l
     def line(key: str, text: str) -> None:
         lines.append(f"  {key:<9} {text}")
 
-    content, users = entry.told(options)
+    content, users = entry.described(options)
     line("holds", content)
     line("users", users or "none: a partition makes them up")
     line("licence", entry.licence)
@@ -246,8 +246,8 @@ def _agree(yes: bool) -> None:
 def _about(entry: Entry) -> dict[str, Any]:
     return {
         "title": entry.title,
-        "content": entry.told()[0],
-        "users": entry.told()[1],
+        "content": entry.described()[0],
+        "users": entry.described()[1],
         "real_users": entry.real,
         "licence": entry.licence,
         "packages": [{"package": str(one), "file": one.file, "sha256": one.sha256} for one in entry.packages],

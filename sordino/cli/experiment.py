@@ -27,7 +27,7 @@ add_to(app)
     "dme",
     help=(
         "Distributed mean estimation: error of the mean against epsilon, bits and mechanism.\n\nEach participant holds "
-        "a vector on the sphere whose radius is the clip; nobody leaves and nobody colludes. Every trial draws new "
+        "a vector on the sphere whose radius is the clip; no participant leaves or colludes. Every trial draws new "
         "vectors and a new rotation, encodes for every participant, sums modulo 2^bits and decodes. Beside the "
         "simulated error stand its closed form, that of a central Gaussian with the least noise there is, and that of "
         "a sampler that rounds its deviation up to whole grid steps. The table shows the simulated error, or with "
@@ -58,7 +58,7 @@ def dme(
         str,
         typer.Option(
             metavar="HOW",
-            help="sphere: independent vectors; equal: everybody holds the same one, which wraps most.",
+            help="sphere: independent vectors; equal: all hold the same one, which wraps most.",
         ),
     ] = "sphere",
     seed: Annotated[int, typer.Option(help="Of vectors and rotations; noise is always fresh.")] = 1,
@@ -117,7 +117,7 @@ def dme(
         )
         for count, name, width, target in product(sorted(set(sizes)), names, sorted(set(widths)), sorted(set(targets)))
     ]
-    rows = run(settings, trials, workers=workers, told=counting("encodings"))
+    rows = run(settings, trials, workers=workers, progress=counting("encodings"))
     if not any(row["feasible"] for row in rows):
         raise Failure(ExitCode.INFEASIBLE, str(rows[0]["reason"]), rows[0]["suggestion"] or None)
     body = body_of(settings[0], rows, trials)

@@ -134,11 +134,11 @@ def audit(
     rows, tell = [], counting("rounds")
     for place, setting in enumerate(settings):
 
-        def told(done: int, of: int, place: int = place) -> None:
+        def progress(done: int, of: int, place: int = place) -> None:
             tell(place * of + done, len(settings) * of)
 
         try:
-            rows.append(run(setting, told=told))
+            rows.append(run(setting, progress=progress))
         except InfeasiblePlan as problem:
             raise Failure(ExitCode.INFEASIBLE, problem.reason, problem.suggestion) from None
         except UnsuitableSetting as problem:

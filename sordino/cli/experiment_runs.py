@@ -25,7 +25,7 @@ _MOST_SEEDS: Final = 100
 _BETWEEN_LINES_S: Final = 30.0
 _COMMON: Final = (
     "\n\nEvery run is a whole simulated study, with the real encoder, noise and accounting. Finished runs are kept in "
-    "FOLDER/runs.jsonl and not played again: after Ctrl-C the same command goes on. FOLDER also takes each table as "
+    "FOLDER/runs.jsonl and not played again: after Ctrl-C the same command continues. FOLDER also takes each table as "
     ".txt, .csv and .md, each figure as .svg, and all of it as outcome.json."
 )
 _TIMES: Final = "\n\nTime on two cores: {small} with --scale small; {paper} with --scale paper."
@@ -71,8 +71,8 @@ EXPERIMENTS: Final = {
 
 def add_to(app: typer.Typer) -> None:
     """Make a verb of each."""
-    for name, (module, told, (small, paper), parts) in EXPERIMENTS.items():
-        help_text = told + _COMMON + _TIMES.format(small=small, paper=paper)
+    for name, (module, wording, (small, paper), parts) in EXPERIMENTS.items():
+        help_text = wording + _COMMON + _TIMES.format(small=small, paper=paper)
         epilog = f"Example: [bold]sordino experiment {name} --workers 2 --output {name}[/bold]\n\n" + _CODES
         app.command(name, help=help_text, epilog=epilog)(_command(name, module, parts))
 
@@ -157,8 +157,8 @@ def _seeds(given: str) -> list[int]:
     if min(found) < 0 or len(found) > _MOST_SEEDS:
         raise InputFailure(f"--seeds {given}: up to {_MOST_SEEDS} whole numbers from 0 on.")
     if set(found) & set(SEEDS):
-        told = " and ".join(map(str, SEEDS))
-        raise InputFailure(f"--seeds {given}: {told} are those of selections. Use others.")
+        wording = " and ".join(map(str, SEEDS))
+        raise InputFailure(f"--seeds {given}: {wording} are those of selections. Use others.")
     return found
 
 
@@ -196,7 +196,7 @@ def _play(name: str, module: str, request: "Request", folder: Path, workers: int
     except OSError as error:
         raise InputFailure(f"--output {folder} can't be used: {error}.") from None
     except KeyboardInterrupt:
-        print(f"\nsordino experiment: stopped. The same command goes on from {folder}.", file=sys.stderr)
+        print(f"\nsordino experiment: stopped. The same command continues from {folder}.", file=sys.stderr)
         raise
     body: dict[str, Any] = {
         "experiment": name,
@@ -208,10 +208,10 @@ def _play(name: str, module: str, request: "Request", folder: Path, workers: int
         "wall_s": round(time.monotonic() - began, 1),
         **outcome.to_json(),
     }
-    told = json.dumps(body)
-    (folder / "outcome.json").write_text(told + "\n", encoding="utf-8")
+    wording = json.dumps(body)
+    (folder / "outcome.json").write_text(wording + "\n", encoding="utf-8")
     if as_json:
-        typer.echo(told)
+        typer.echo(wording)
         return int(ExitCode.OK)
     for note in outcome.notes:
         typer.echo(note)

@@ -116,10 +116,10 @@ def graph_figures(
         raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")
     colluders = max(assumed_colluders(clients, adversarial, dropout), FEWEST_COLLUDERS)
     if clients <= colluders:
-        told = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
+        reason = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
         if colluders > FEWEST_COLLUDERS:
-            told = f"{clients} clients are too few if {colluders} of them may collude."
-        raise Failure(ExitCode.INFEASIBLE, told, f"invite at least {colluders + 1}")
+            reason = f"{clients} clients are too few if {colluders} of them may collude."
+        raise Failure(ExitCode.INFEASIBLE, reason, f"invite at least {colluders + 1}")
     bits = {"sigma": sigma, "eta": eta, "grinding": grinding}
     drops = clients - survivors
     all_three = {one: _sharing(clients, colluders, drops, one, bits) for one in ADVERSARIES}
@@ -188,11 +188,11 @@ def _too_few_survivors(
         if clients >= SMALL_COHORT:
             why = f"no ring holds if {clients - survivors:,} of {clients:,} may drop out"
         what = f"{why}, and {what} of the complete graph"
-    told = f"{what} for {clients} clients, of whom {colluders} may collude, is above min_survivors {survivors}."
+    reason = f"{what} for {clients} clients, of whom {colluders} may collude, is above min_survivors {survivors}."
     least = max(complete_graph_threshold(clients, colluders), signatures)  # enough on the complete graph
     if least > clients:
         return Failure(
-            ExitCode.INFEASIBLE, told, f"invite at least {colluders + 2} clients, or use a lower --adversarial"
+            ExitCode.INFEASIBLE, reason, f"invite at least {colluders + 2} clients, or use a lower --adversarial"
         )
 
     def shared(number: int) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _too_few_survivors(
     high = smallest(max(survivors, signatures - 1), least, lambda number: shared(number)["threshold"] <= number)
     graph = "on the complete graph" if shared(high)["graph"] == "complete" else "on a ring"
     instead = f"use --min-survivors {high}, {graph}: at most {clients - high} may leave; or a lower --adversarial"
-    return Failure(ExitCode.INFEASIBLE, told, instead)
+    return Failure(ExitCode.INFEASIBLE, reason, instead)
 
 
 def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dict[str, int]) -> dict[str, Any]:
@@ -365,8 +365,8 @@ def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
     left = ("fewest left", f"{attack['fewest_honest']:,}", "honest and still there in two windows; 0 would cut a ring")
     if malicious:
         drops = attack["drops"]
-        told = f"{drops:,} or fewer, who may all drop out," if drops else "0"
-        left = ("fewest honest", left[1], f"in two windows; {told} would cut a ring")
+        reason = f"{drops:,} or fewer, who may all drop out," if drops else "0"
+        left = ("fewest honest", left[1], f"in two windows; {reason} would cut a ring")
     rows = [
         ("cut in two", *_seen(attack["cuts"], attack["rings"], attack["cut_bound"])),
         left,

@@ -142,14 +142,14 @@ def _run(
 
 def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
     """Where the participants' own files are expected."""
-    told = f"Before a host joins, put the file of each of its participants there, as .csv or .npz: {first}.csv"
+    advice = f"Before a host joins, put the file of each of its participants there, as .csv or .npz: {first}.csv"
     if count > 1:
-        told += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
-    told += (
+        advice += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
+    advice += (
         ". A .csv has a line of column names, then numbers; all files have the same columns. Files that lie elsewhere "
         "are named in host.toml."
     )
-    return textwrap.wrap(told, width, break_on_hyphens=False, break_long_words=False)
+    return textwrap.wrap(advice, width, break_on_hyphens=False, break_long_words=False)
 
 
 def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, Any]:

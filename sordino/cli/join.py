@@ -29,7 +29,7 @@ HELP = (
     "coordinator's port for enrolment. The code names the study's authority, so no other can pass for it; what the "
     "study is, and what will and will not be sent, is shown before anything is sent. The study is held against your "
     "--policy, or the plan that you accept becomes your policy. A new identity and all else is kept in the folder "
-    "--home; an interruption costs nothing, the same command goes on. Later [bold]sordino join --home DIR[/bold] is "
+    "--home; an interruption costs nothing, the same command continues. Later [bold]sordino join --home DIR[/bold] is "
     "enough: the certificate renews itself.\n\nOn the authority's own machine --desk takes a code from `sordino "
     "authority run --desk`. Processes that are started alike, such as containers, share a folder with --homes: each "
     "takes a home in it that no other has, or begins one."

@@ -110,9 +110,9 @@ def chosen(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]
     """What was given of the keys of some models, by flat name. Raises Failure: a name that only another verb takes."""
     known = {name for model in models for name in settings_keys(model)}
     found = {name: value for name, value in given.items() if name in known and value not in (None, [])}
-    for (name, value), told in _ELSEWHERE.items():
+    for (name, value), why in _ELSEWHERE.items():
         if found.get(name) == value and value not in _choices(name, models):
-            raise InputFailure(f"--{name} {value} {told}")
+            raise InputFailure(f"--{name} {value} {why}")
     if "graph" in found:
         found["graph"] = graph_name(found["graph"], _choices("graph", models))
     for name, value in found.items():

@@ -122,9 +122,9 @@ def _run(
 
         figures = replace(figures, alternatives=with_own_row(alternatives(stated), figures))
     if task is not None:
-        told = defaults_told(task, options_of_task) or None
+        said = defaults_told(task, options_of_task) or None
         expected = _expected(stated, task, options_of_task)
-        figures = replace(figures, task=task, expected=expected, default_bounds=told)
+        figures = replace(figures, task=task, expected=expected, default_bounds=said)
     if plot is not None:
         from sordino.planning.figure import draw_plan
 
@@ -174,18 +174,18 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
     lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
     lines += ["", *aligned(_about(figures), width)]
     if figures.target == "conditional":
-        told = "For comparison only: outsiders can't check how participants were drawn, so no study is served."
-        lines += ["", *folded(told, width)]
+        said = "For comparison only: outsiders can't check how participants were drawn, so no study is served."
+        lines += ["", *folded(said, width)]
     if figures.alternatives is not None:
         from sordino.planning.alternatives import alternatives_lines
 
         central = figures.alternatives["central"]
-        told = (
+        said = (
             "Alternatives at the same target. Noise cost: variance of the mean's error if all survive, as a "
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )
-        lines += ["", *folded(told, width), "", *alternatives_lines(figures.alternatives, chosen)]
+        lines += ["", *folded(said, width), "", *alternatives_lines(figures.alternatives, chosen)]
     elif left_out:
         lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
     typer.echo("\n".join(lines))
@@ -209,8 +209,8 @@ def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
     ]
     if bounds:
         spent = "" if figures.target == "conditional" else "; the study spends the Renyi one"
-        told = f"{'; '.join(bounds)}. Smallest for the target: {figures.accountant}{spent}"
-        rows.append(("Bounds:", "", told))
+        said = f"{'; '.join(bounds)}. Smallest for the target: {figures.accountant}{spent}"
+        rows.append(("Bounds:", "", said))
     return rows
 
 

@@ -107,14 +107,14 @@ class Waits:
         """Whether an event is more than the last one again: something changed, or it is a while ago."""
         from server.events import WaitingForEnrolment, WaitingForParticipants
 
-        told: Event | None = None
+        shown: Event | None = None
         if isinstance(event, WaitingForParticipants):
-            told = replace(event, seq=0, at=0.0, left_s=0.0)
+            shown = replace(event, seq=0, at=0.0, left_s=0.0)
         elif isinstance(event, WaitingForEnrolment):
-            told = replace(event, seq=0, at=0.0, first=False)
-        if told is not None and told == self._last and event.at - self._at < self._every_s:
+            shown = replace(event, seq=0, at=0.0, first=False)
+        if shown is not None and shown == self._last and event.at - self._at < self._every_s:
             return False
-        self._last, self._at = told, event.at
+        self._last, self._at = shown, event.at
         return True
 
 

@@ -36,8 +36,8 @@ HELP = (
     "study's folder, DIR, or choose with the options of `sordino init`. With DIR only --participants, --cohort, "
     "--population, --sampling and --mechanism change what its file says; min_survivors then follows anew.\n\n"
     "--mechanism none averages clipped updates without noise: that is NOT PRIVATE, and says so.\n\n--output FILE takes "
-    "one line of JSON a round. The same command goes on where it stopped: cohorts, dropouts and batch orders are those "
-    "of the seed, noise is fresh. It refuses a file that was begun with other settings.\n\nTime: 1000 participants of "
+    "one line of JSON a round. The same command continues where it stopped: cohorts, dropouts and batch orders are "
+    "those of the seed, noise is fresh. It refuses a file that was begun with other settings.\n\nTime: 1000 participants of "
     "softmax-regression take about 0.1 s a round."
 )
 EPILOG = (
@@ -52,14 +52,14 @@ EPILOG = (
     )
 )
 _PANEL: Final = "Simulation"
-NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command goes on where it stopped."
+NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
 _NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
 """Options that may change a study's folder."""
 
 
-def _option(told: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(metavar=metavar, help=told, rich_help_panel=_PANEL, **more)
+def _option(message: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(metavar=metavar, help=message, rich_help_panel=_PANEL, **more)
 
 
 def _run(
@@ -153,7 +153,7 @@ def _run(
         )
     except SimulationError as error:
         option = f"--{error.setting.replace('_', '-')} " if error.setting else ""
-        raise InputFailure(option + error.told) from None
+        raise InputFailure(option + error.message) from None
     trained = trained_task(study.study.task, study.task)
     if device == "cuda" and trained in WITHOUT_TORCH:
         raise InputFailure(
@@ -164,8 +164,8 @@ def _run(
         figures = check_study(study, changed, more=more, target=target)
         for note in () if as_json else unreached(figures):
             typer.echo(textwrap.fill(note, terminal_width()) + "\n")
-    if directory is None and not as_json and (told := defaults_told(study.study.task, study.task)):
-        typer.echo(textwrap.fill(told, terminal_width(), break_on_hyphens=False) + "\n")
+    if directory is None and not as_json and (message := defaults_told(study.study.task, study.task)):
+        typer.echo(textwrap.fill(message, terminal_width(), break_on_hyphens=False) + "\n")
     with SimulationProgress(quiet=as_json) as progress:
         try:
             result = simulate_study(
@@ -176,8 +176,8 @@ def _run(
                 on_start=progress.start,
             )
         except KeyboardInterrupt:
-            told = f"The same command goes on from {output}." if output is not None else NOTHING_KEPT
-            print(f"sordino simulate: stopped {progress.reached}. {told}", file=sys.stderr)
+            message = f"The same command continues from {output}." if output is not None else NOTHING_KEPT
+            print(f"sordino simulate: stopped {progress.reached}. {message}", file=sys.stderr)
             raise
     if as_json:
         names = ("configuration", "rows", "aborted", "summary")

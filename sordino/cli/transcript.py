@@ -16,9 +16,9 @@ NAME = "transcript"
 app = verb_group(
     NAME,
     "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: which participants were "
-    "invited, advertised keys, dealt, uploaded and signed, under which plan, and what was charged. Everybody who knows "
-    "the study's authority can check it, without network, coordinator or secrets. docs/transcripts.md says what it "
-    "proves and what it doesn't.",
+    "invited, advertised keys, dealt, uploaded and signed, under which plan, and what was charged. The "
+    "study's authority is all that is needed to check it: no network, coordinator or secrets. docs/transcripts.md says "
+    "what it proves and what it doesn't.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.TRANSCRIPT)
 _KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."

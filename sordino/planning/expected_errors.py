@@ -40,10 +40,10 @@ def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[s
     made: Any = make_task(task, dict(options))
 
     def values(participants: int, rounds: int) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = made.expected_errors(
+        words: list[dict[str, Any]] = made.expected_errors(
             mean_stddev(plan, participants) / math.sqrt(rounds), float(participants)
         )
-        return told
+        return words
 
     whole = values(plan.clients, plan.rounds)
     return {
@@ -63,7 +63,7 @@ def expected_rows(expected: Expected) -> list[tuple[str, str, str]]:
     rows = []
     tables = zip(expected["values"], expected["values_of_fewest"], expected["values_of_all_rounds"], strict=True)
     for value, fewest, whole in list(tables)[:_SHOWN]:
-        much, meaning = _told(expected["statistic"], value, expected["participants"])
+        much, meaning = _words(expected["statistic"], value, expected["participants"])
         more = []
         if _size(fewest) > _size(value):  # a sum over fewer has less noise, and means less
             more.append(f"{_error(fewest)} if only {expected['min_survivors']} stay")
@@ -103,14 +103,14 @@ def _label(statistic: str, value: Mapping[str, Any]) -> str:
     return str(value["name"]) if statistic == "quantile" else f"{statistic}, {value['name']}"
 
 
-def _told(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[str, str]:
+def _words(statistic: str, value: Mapping[str, Any], participants: int) -> tuple[str, str]:
     if statistic == "quantile":
         low, high = f"{value['from_share']:.2g}", f"{value['to_share']:.2g}"
         rank = f"{value['rank_error']:.2g} of {participants} participants in rank"
         if value["rank_error"] > participants:
             rank = f"more than all {participants} participants in rank"
-        told = f"of the share, {rank}: at 95 % the stated value lies between quantile {low} and quantile {high}"
-        return _error(value), told
+        words = f"of the share, {rank}: at 95 % the stated value lies between quantile {low} and quantile {high}"
+        return _error(value), words
     if statistic == "histogram":
         return _error(value), f"of {counted(participants, 'participant')}; spread evenly, {value['even']:.3g} in each"
     share = value["standard_error"] / (value["most"] - value["least"])

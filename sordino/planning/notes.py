@@ -59,14 +59,14 @@ def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, in
     """
     from secagg.parameters import SMALL_COHORT
 
-    told = "--graph harary was asked for, and the graph is complete: "
+    note = "--graph harary was asked for, and the graph is complete: "
     if clients < SMALL_COHORT:
-        return told + f"below {SMALL_COHORT} participants there is no ring"
-    told += f"no ring holds if {clients - min_survivors:,} of {clients:,} may drop out"
+        return note + f"below {SMALL_COHORT} participants there is no ring"
+    note += f"no ring holds if {clients - min_survivors:,} of {clients:,} may drop out"
     fewest = fewest_on_a_ring(clients, colluders, adversary)
     if fewest is None or fewest <= min_survivors:
-        return told
-    return f"{told}: {instead}, as one holds from min_survivors {fewest:,}; or leave --graph out"
+        return note
+    return f"{note}: {instead}, as one holds from min_survivors {fewest:,}; or leave --graph out"
 
 
 @lru_cache(maxsize=64)
@@ -99,14 +99,14 @@ def unreached(figures: PlanFigures) -> list[str]:
     planned = figures.planned_epsilon
     if planned is None or reached(figures):
         return []
-    told = f"Note: of the epsilon {figures.epsilon:g} that may be spent, {planned:.3f} is planned. That"
+    note = f"Note: of the epsilon {figures.epsilon:g} that may be spent, {planned:.3f} is planned. That"
     if planned > 0.99 * _largest_statable(figures):
         return [
-            f"{told} is the largest epsilon that can be stated at this delta and length: the samplers' distance from "
+            f"{note} is the largest epsilon that can be stated at this delta and length: the samplers' distance from "
             "their law, at most 2^-140 a value, counts e^epsilon times against delta. A larger one would promise "
             "nothing."
         ]
-    return [f"{told} is what the least noise gives that this mechanism allows on this grid."]
+    return [f"{note} is what the least noise gives that this mechanism allows on this grid."]
 
 
 def _largest_statable(figures: PlanFigures) -> float:

@@ -20,7 +20,7 @@ _ALONE: Final = ("gaussian", "local-gaussian")  # whose noise doesn't depend on 
 _COORDINATOR: Final = {
     "malicious": "it may lie; participants sign who is in a sum before it opens",
     "semi-malicious": "may lie once keys are exchanged; for comparison, never served",
-    "curious": f"{CURIOUS_TRUST}; nobody signs who is in a sum",
+    "curious": f"{CURIOUS_TRUST}; the survivor sets are not signed",
 }
 _SAMPLED: Final = {
     "lottery": "drawn by lottery",
@@ -133,11 +133,11 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
     survivors = ", any survivors" if figures.mechanism in _ALONE else " with fewest survivors"
-    told = f"{counted(figures.rounds, 'round')}{survivors}, delta {figures.delta:g}"
+    words = f"{counted(figures.rounds, 'round')}{survivors}, delta {figures.delta:g}"
     if figures.mechanism == "gaussian":
-        told = f"for all readers except the coordinator, which is trusted: {told}"
+        words = f"for all readers except the coordinator, which is trusted: {words}"
     rows = [
-        ("epsilon_coordinator", _epsilon(figures.epsilon_coordinator), _target(figures, "coordinator") + told),
+        ("epsilon_coordinator", _epsilon(figures.epsilon_coordinator), _target(figures, "coordinator") + words),
         ("epsilon_released", _epsilon(figures.epsilon_released), _target(figures, "released") + _released(figures)),
     ]
     if figures.epsilon_conditional is not None or figures.target == "conditional":
@@ -227,8 +227,8 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
     if degree == others:
         graph = ("graph", "complete", "each shares with all others")
     else:
-        told = f"k-regular: each shares with {degree // 2} on either side, of {others} others"
-        graph = ("graph", f"ring of {degree}", told)
+        words = f"k-regular: each shares with {degree // 2} on either side, of {others} others"
+        graph = ("graph", f"ring of {degree}", words)
     return [
         graph,
         ("threshold", f"{figures.threshold}", "shares that open a secret if all take part"),

@@ -243,8 +243,8 @@ def _released(contents: Contents) -> float | None:
         entry = row.entry
         account.charge(RoundCharge(entry.round, entry.attempt, frozenset(entry.participants or ()), entry.plan))
     # Where transcripts were published there is no reader left who doesn't know the cohorts.
-    told = contents.place.state is not None and are_published(contents.place.state)
-    return account.epsilon_coordinator() if told else account.epsilon_released()
+    public = contents.place.state is not None and are_published(contents.place.state)
+    return account.epsilon_coordinator() if public else account.epsilon_released()
 
 
 def _named(contents: Contents) -> dict[int | str, dict[str, str | None]]:

@@ -256,8 +256,8 @@ class StudyPanel:
             lines.append(Text(others[0], no_wrap=True))
         else:
             count = released.get("rounds")
-            told = f"of {count} {'round' if count == 1 else 'rounds'} together" if found and count else ""
-            lines.append(Text(told, style=_DIM, no_wrap=True))
+            note = f"of {count} {'round' if count == 1 else 'rounds'} together" if found and count else ""
+            lines.append(Text(note, style=_DIM, no_wrap=True))
         for line in lines:
             line.overflow = "ellipsis"
         return [*lines]

@@ -65,12 +65,12 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
     shares = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
     if shares:
         share, number = max(shares, key=lambda one: (one[0], -one[1]))
-        told = (
+        text = (
             f"at most {100 * share:.2g} % of a sum's values (round {number})"
             if share >= 1e-6
             else "as good as no value"
         )
-        rows.append(("Wrapped around", f"{told}; estimated from the sums"))
+        rows.append(("Wrapped around", f"{text}; estimated from the sums"))
     return rows
 
 

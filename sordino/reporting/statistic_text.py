@@ -75,18 +75,18 @@ def known(released: Released) -> bool:
 def withheld(released: Released) -> str:
     """Why values aren't released, sentences; empty where all are."""
     reasons = {value.get("why") for value in values_of(released) if _finite(value.get("value")) is None}
-    told = []
+    parts = []
     if "noise" in reasons:
-        told.append(
+        parts.append(
             "The noise is too large for so few participants: it hides whether any of them answered, so no value is "
             "released, although all may have had one. More participants or a larger epsilon would have been needed."
         )
     if "few answered" in reasons:
-        told.append(
+        parts.append(
             "Too few of the participants had a value: their number can't be distinguished from 0 in the noise, so no "
             "value is released."
         )
-    return " ".join(told)
+    return " ".join(parts)
 
 
 def asked_rows(released: Released) -> list[tuple[str, str]]:
@@ -129,8 +129,8 @@ def headline(released: Released) -> str:
         if known:
             most = max(known, key=lambda value: float(value["value"]))
             return f"most in {most['name']}: {in_words(most)}"
-    told = ", ".join(f"{value['name']} {in_words(value)}" for value in values[:_AT_ONCE])
-    return told + (f" and {len(values) - _AT_ONCE} more" if len(values) > _AT_ONCE else "")
+    parts = ", ".join(f"{value['name']} {in_words(value)}" for value in values[:_AT_ONCE])
+    return parts + (f" and {len(values) - _AT_ONCE} more" if len(values) > _AT_ONCE else "")
 
 
 def table_rows(released: Released) -> list[Row]:
@@ -150,19 +150,19 @@ def exactness(released: Released) -> str:
 
 def about(released: Released) -> list[str]:
     """What the figures are over and what they mean, sentences."""
-    told = []
+    parts = []
     participants, rounds = released.get("participants"), released.get("rounds")
     if isinstance(participants, int) and isinstance(rounds, int):
         all_of = counted(rounds, "round") + (" together" if rounds > 1 else "")
-        told.append(f"From {all_of}; {counted(participants, 'participant')} in the last sum.")
+        parts.append(f"From {all_of}; {counted(participants, 'participant')} in the last sum.")
     for share, error in sorted(_answered(released))[:1]:
         if share < 1 - 2 * error:  # else all may have answered
-            told.append(f"About {100 * share:.0f} % of the participants had a value, ± {100 * error:.2g} %.")
+            parts.append(f"About {100 * share:.0f} % of the participants had a value, ± {100 * error:.2g} %.")
     if released.get("note"):
-        told.append(str(released["note"]))
+        parts.append(str(released["note"]))
     if withheld(released):
-        told.append(withheld(released))
-    return [*told, *([exactness(released)] if exactness(released) else [])]
+        parts.append(withheld(released))
+    return [*parts, *([exactness(released)] if exactness(released) else [])]
 
 
 def _answered(released: Released) -> list[tuple[float, float]]:

@@ -40,7 +40,7 @@ def ending(view: StudyView) -> str:
     if reason == "rounds done":
         return f"Finished: {count}" if view.begun else f"Already finished: {count}"
     if reason == "stopped":
-        return f"Stopped after {count}; the same command goes on there"
+        return f"Stopped after {count}; the same command continues there"
     return f"Ended after {count}: {reason}"
 
 
@@ -133,8 +133,8 @@ class PlainLines:
                 return self._dropouts(event.phase)
             case AttemptAborted():
                 self._told_at = None
-                told = event.needed and f"{event.needed} needed" in event.reason  # by the reason itself
-                counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not told else ""
+                stated = event.needed and f"{event.needed} needed" in event.reason  # by the reason itself
+                counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not stated else ""
                 return [
                     # A phase that ended with too few has reported them when it ended.
                     *([] if event.phase in view.current.phase_seconds else self._dropouts(event.phase)),

@@ -108,10 +108,10 @@ def test_preparing_and_listing(run: Run, package: Path, tmp_path: Path) -> None:
 def test_a_set_is_described_as_it_will_be_made() -> None:
     """`--vocabulary 500` said "vocabulary 10,000"."""
     plays, shaped = CATALOGUE["shakespeare"], CATALOGUE["femnist-shaped"]
-    assert plays.told()[0].endswith("vocabulary 10,000")
-    assert plays.told(Options(vocabulary=500))[0].endswith("vocabulary 500")
-    assert shaped.told(Options(writers=20))[1].startswith("20 virtual writers")
-    assert not any("{" in text for entry in CATALOGUE.values() for text in entry.told())
+    assert plays.described()[0].endswith("vocabulary 10,000")
+    assert plays.described(Options(vocabulary=500))[0].endswith("vocabulary 500")
+    assert shaped.described(Options(writers=20))[1].startswith("20 virtual writers")
+    assert not any("{" in text for entry in CATALOGUE.values() for text in entry.described())
 
 
 def test_a_list_fits_the_terminal(run: Run, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_the_rotation_is_named(run: Run) -> None:
             (
                 "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
                 "coordinator curious trusted to follow the protocol: it sends everybody the same, and reads what it "
-                "can; nobody signs who is in a sum",
+                "can; the survivor sets are not signed",
                 "Participants join only if their policy accepts that; a participant that missed a sum",
                 "Trusts: the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
             ),

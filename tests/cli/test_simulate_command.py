@@ -109,7 +109,7 @@ def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(SimulationProgress, "row", interrupted)
     kept = (*SMALL, "--output", file)
     err = refusal(run, "simulate", *kept, code=130)
-    assert f"stopped after round 1 of 2. The same command goes on from {file}." in err
+    assert f"stopped after round 1 of 2. The same command continues from {file}." in err
     err = refusal(run, "simulate", *SMALL, code=130)
     assert err == f"sordino simulate: stopped after round 1 of 2. {simulate.NOTHING_KEPT}\n"
     monkeypatch.setattr(SimulationProgress, "row", shown)

@@ -138,7 +138,7 @@ def test_closed_forms_agree_where_the_grid_is_fine() -> None:
 def test_processes_give_the_same_rows() -> None:
     settings = [replace(SETTING, clients=100), replace(SETTING, clients=100, bits=12)]
     told: list[tuple[int, int]] = []
-    rows = run(settings, trials=60, workers=2, told=lambda done, of: told.append((done, of)))
+    rows = run(settings, trials=60, workers=2, progress=lambda done, of: told.append((done, of)))
     assert [row["trials"] for row in rows] == [60, 60]
     assert told[-1] == (12_000, 12_000)
     assert all(row["simulated_over_expected"] == pytest.approx(1, abs=0.085) for row in rows)

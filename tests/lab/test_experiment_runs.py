@@ -124,7 +124,7 @@ def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch
         RunPool(tmp_path).run("first", runs)
     assert len((tmp_path / FILE).read_text().splitlines()) == 2
     told: list[Standing] = []
-    rows = RunPool(tmp_path, told=told.append).run("again", runs)
+    rows = RunPool(tmp_path, progress=told.append).run("again", runs)
     assert played == [1, 2, 3, 3]
     assert [row["labels"]["seed"] for row in rows] == [1, 2, 3]
     assert (told[0].done, told[0].of, told[0].kept) == (2, 3, 2)

@@ -35,7 +35,7 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
         assert not (tmp_path / "careful").exists()
 
         joined = [study.join(f"home-{number}", code) for number, code in enumerate(codes)]
-        # Killed while she waits: the same command goes on with the same identity.
+        # Killed while she waits: the same command continues with the same identity.
         key = tmp_path / "home-0" / "keys" / "participant.key"
         study.until(key.exists, "the first folder")
         joined[0].send_signal(signal.SIGKILL)

@@ -225,8 +225,8 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
         "It is trusted to tell all the same: the plan is for a curious coordinator",
         "One that lies could open sums over fewer.",
         "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
-        "trusted to follow the protocol: it sends everybody the same, and reads what it can; nobody signs who is in a "
-        "sum",
+        "trusted to follow the protocol: it sends everybody the same, and reads what it can; the survivor sets are not "
+        "signed",
     )
     assert "honest participants stop" not in text
     assert "honest participants stop" in page_of("ddgauss")

@@ -125,7 +125,7 @@ def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: 
     assert len(view.rounds) == 7
     assert view.completed == 15
     view.apply(StudyFinished(reason="stopped", rounds_completed=15))
-    assert waiting(view) == "Stopped after 15 of 15 rounds; the same command goes on there"
+    assert waiting(view) == "Stopped after 15 of 15 rounds; the same command continues there"
 
 
 def test_a_finished_study_served_again_says_so(events: Events) -> None:

@@ -101,7 +101,7 @@ def test_no_reason_in_a_log_line_steers_a_terminal(
 
 
 def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator's bare word keeps folder and request; the same command goes on once it says something else."""
+    """A coordinator's bare word keeps folder and request; the same command continues once it says something else."""
     authority, home = Authority(), tmp_path / "home"
     (tmp_path / "port").mkdir()
     answers: list[Callable[[bytes], bytes]] = [

@@ -255,13 +255,13 @@ def proved_epsilon(plan: Plan, rounds: Sequence[NDArray[np.bool_]]) -> float:
 def audit(
     setting: Setting,
     randomness: Randomness = _from_the_system,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
     """Run one audit.
 
     Args:
         randomness: for tests of mistakes; by default the operating system's, fresh each time.
-        told: called with the rounds done and all rounds.
+        progress: called with the rounds done and all rounds.
 
     Returns:
         One row under stable JSON names: the setting, what was registered, found and proved. ``epsilon_planned`` is for
@@ -302,7 +302,7 @@ def audit(
     seen = []
     for number in range(1, setting.rounds + 1):
         seen.append(observe(setting, really, number, coins, randomness))
-        told(number, setting.rounds)
+        progress(number, setting.rounds)
     best = best_of(scores_of(plan, seen), coins, registered, setting.delta, setting.error)
     in_variances = [one.squared / planned_variance(plan, n) for one, n in zip(seen, survivors, strict=True)]
     rounding = max(rounding_variance(plan, n) / planned_variance(plan, n) for n in survivors)

@@ -82,9 +82,11 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
         for place, row in enumerate(rows):
             proved, lower = row["epsilon_proved"], row["epsilon_lower"]
             shade = RED if row["violation"] else BLUE
-            told = {"proved": "proved", "lower": "lower bound found", "expected": "bound expected"} if not place else {}
+            labels = (
+                {"proved": "proved", "lower": "lower bound found", "expected": "bound expected"} if not place else {}
+            )
             axes.plot([0, lower], [place, place], color=shade, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(lower, place, "o", color=shade, markersize=7, label=told.get("lower"), zorder=4)
+            axes.plot(lower, place, "o", color=shade, markersize=7, label=labels.get("lower"), zorder=4)
             axes.plot(
                 row["epsilon_lower_expected"],
                 place,
@@ -93,10 +95,12 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
                 markeredgecolor=INK,
                 markersize=11,
                 markeredgewidth=0.9,
-                label=told.get("expected"),
+                label=labels.get("expected"),
                 zorder=3,
             )
-            axes.plot([proved, proved], [place - 0.3, place + 0.3], color=INK, linewidth=2.4, label=told.get("proved"))
+            axes.plot(
+                [proved, proved], [place - 0.3, place + 0.3], color=INK, linewidth=2.4, label=labels.get("proved")
+            )
             if row["violation"]:
                 end = (max(lower, row["epsilon_lower_expected"]), place)
                 axes.annotate("refuted", end, (12, 0), textcoords="offset points", color=RED, fontsize=9, va="center")

@@ -112,8 +112,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
     axes: list[Axes] = []
     choices: list[Choice] = []
     for part, sizes, data in [_found(request, part) for part in PARTS if request.wants(part)]:
-        choice, rows, told = _part(pool, request, part, sizes, data)
-        notes.append(told)
+        choice, rows, described = _part(pool, request, part, sizes, data)
+        notes.append(described)
         choices.append(choice)
         found = Results(rows, *_KEYS)
         tables += [*_tables(found, part, sizes), _noise(found, part, sizes), choice.table(f"bits-{part}-choice")]
@@ -168,11 +168,11 @@ def _part(pool: RunPool, request: Request, part: str, sizes: BitsSizes, data: st
         Run({"mechanism": "none", "bits": 0, "epsilon": None}, central(epsilon=None, seed=seed, **chosen), sizes.last)
         for seed in request.seeds
     ]
-    told = (
-        f"{part.capitalize()}: {sizes.told(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, "
+    described = (
+        f"{part.capitalize()}: {sizes.described(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, "
         "server momentum 0.9."
     )
-    return choice, pool.run(f"{part}: bits and epsilon", runs), told
+    return choice, pool.run(f"{part}: bits and epsilon", runs), described
 
 
 _KEYS: Final = ("mechanism", "bits", "epsilon")

@@ -94,7 +94,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     runs = combined(grid, partial(settings, rate=rate), request.seeds, sizes.last)
     found = Results(pool.run("clip rules", runs), *grid)
     notes = [
-        f"{sizes.told(data)}, client rate {rate:g}, 3 epochs of batches of 20, server momentum 0.9, Dirichlet "
+        f"{sizes.described(data)}, client rate {rate:g}, 3 epochs of batches of 20, server momentum 0.9, Dirichlet "
         f"{sizes.alpha:g}; distributed discrete Gaussian, 20 bits.",
         f"Accuracy is the mean of the last {sizes.last} evaluations, every {sizes.evaluate_every} rounds.",
         "By layer each of the L layers begins with the first clip / sqrt(L). Quantile 0.5, rate 0.3.",

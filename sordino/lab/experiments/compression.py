@@ -101,8 +101,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
     runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
     found = Results(pool.run("ratios and noise", runs), *grid)
     notes = [
-        f"{sizes.told(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, server momentum 0.9; Skellam, "
-        f"{sizes.bits} bits, sketches of {ROWS} rows, clipped where an update of that clip has its sketch: "
+        f"{sizes.described(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, server momentum 0.9; "
+        f"Skellam, {sizes.bits} bits, sketches of {ROWS} rows, clipped where an update of that clip has its sketch: "
         f"clip / sqrt({ROWS}).",
         PUBLISHED,
         ENGINE,

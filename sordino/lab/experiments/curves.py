@@ -126,8 +126,8 @@ def _fill(place: Any, axes: Axes, *, named: bool) -> None:
             label=series.name,
         )
     if axes.level is not None:
-        value, told = axes.level
-        place.axhline(factor * value, color=MUTED, linewidth=1.2, dashes=(1, 1.5), label=told)
+        value, note = axes.level
+        place.axhline(factor * value, color=MUTED, linewidth=1.2, dashes=(1, 1.5), label=note)
     if axes.scale == LOG:
         place.set_xscale("log")
     if axes.log_y:

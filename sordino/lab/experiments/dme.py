@@ -147,14 +147,14 @@ def run(
     settings: Sequence[Setting],
     trials: int,
     workers: int = 1,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[dict[str, Any]]:
     """Run every setting.
 
     Args:
         trials: per setting; 0 gives only the closed forms.
         workers: processes; 1 works in this one.
-        told: called with the number of encodings done and the total.
+        progress: called with the number of encodings done and the total.
 
     Returns:
         One row per setting, under stable JSON names; a row of an infeasible setting holds the reason.
@@ -199,7 +199,7 @@ def run(
     for (index, setting, _), found in spread(run_chunk, chunks, workers):
         errors.setdefault(index, []).extend(found)
         done += len(found) * setting.clients
-        told(done, work)
+        progress(done, work)
     for index, found in errors.items():
         rows[index] |= _measured(rows[index], found)
     return rows

@@ -100,8 +100,8 @@ def _adjacencies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         names = found.setdefault(row["adjacency"].partition(":")[0], []) if row["feasible"] else []
         if row["mechanism"] not in names:
             names.append(row["mechanism"])
-    told = [name if len(found) == 1 else f"{name} ({', '.join(names)})" for name, names in found.items()]
-    return [f"Adjacency: {', '.join(told)}"]
+    text = [name if len(found) == 1 else f"{name} ({', '.join(names)})" for name, names in found.items()]
+    return [f"Adjacency: {', '.join(text)}"]
 
 
 def _standard_errors(part: Sequence[Mapping[str, Any]]) -> str:
@@ -137,8 +137,8 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(f"Distributed over central Gaussian, closed form, 16 bits or more: at most {max(large):.3f}")
     small = [row["mse_closed_form"] / row["mse_integer_stddev"] for row in feasible if row["bits"] == 10]
     if small:
-        told = "Distributed at 10 bits over a sampler's for whole deviations"
-        lines.append(f"{told}: {min(small):.3f} to {max(small):.3f}")
+        text = "Distributed at 10 bits over a sampler's for whole deviations"
+        lines.append(f"{text}: {min(small):.3f} to {max(small):.3f}")
     return lines
 
 
@@ -165,7 +165,7 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
         panels.append(Panel(f"{_TITLES[mechanism]}, {clients} participants", lines))
     note = (
         f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, one round, data: {body['data']}; "
-        "nobody leaves or colludes. Lines: closed form; "
+        "no participant leaves or colludes. Lines: closed form; "
         + (f"circles: simulated, {body['trials']} trials each." if body["trials"] else "nothing simulated.")
         + " Dotted: continuous Gaussian of a trusted coordinator, calibrated exactly. "
         + f"{_adjacencies(rows)[0]}."

@@ -52,7 +52,7 @@ class RunPool:
     Args:
         folder: for ``runs.jsonl``, which is continued if it exists; None keeps nothing.
         workers: processes; 1 works in this one.
-        told: called whenever a run has ended.
+        progress: called whenever a run has ended.
         device: of models that train with torch: "cpu", "cuda" or "auto".
 
     Raises:
@@ -64,11 +64,11 @@ class RunPool:
         self,
         folder: Path | None,
         workers: int = 1,
-        told: Callable[[Standing], None] = lambda standing: None,
+        progress: Callable[[Standing], None] = lambda standing: None,
         device: str = "cpu",
     ) -> None:
         self._file = None if folder is None else folder / FILE
-        self._workers, self._told, self._device = workers, told, device
+        self._workers, self._progress, self._device = workers, progress, device
         self._rows: dict[str, Row] = {}
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,11 +89,11 @@ class RunPool:
         # Those of the same data one after the other: a process keeps what it has loaded last.
         waiting = sorted(missing.values(), key=_data_of)
         kept, began = len(set(names)) - len(waiting), time.monotonic()
-        self._told(Standing(stage, kept, kept + len(waiting), kept, None))
+        self._progress(Standing(stage, kept, kept + len(waiting), kept, None))
         for done, (run, row) in enumerate(spread(play, waiting, self._workers), start=1):
             self._keep(row | {"id": run.identity})  # as it is known here, whatever a process has loaded since
             left = (time.monotonic() - began) / done * (len(waiting) - done)
-            self._told(Standing(stage, kept + done, kept + len(waiting), kept, left))
+            self._progress(Standing(stage, kept + done, kept + len(waiting), kept, left))
         return [{**self._rows[name], "labels": dict(run.labels)} for name, run in zip(names, runs, strict=True)]
 
     def _keep(self, row: Row) -> None:

@@ -48,8 +48,8 @@ class Run:
 
         It changes with Sordino's version and with the form of the settings, so that rows kept before aren't used.
         """
-        told = {name: value for name, value in self.settings.to_json().items() if name not in _WAYS}
-        text = json.dumps([told, self.last, made_by()], sort_keys=True)
+        stated = {name: value for name, value in self.settings.to_json().items() if name not in _WAYS}
+        text = json.dumps([stated, self.last, made_by()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -73,7 +73,7 @@ class Sizes:
             **others,
         )
 
-    def told(self, data: str) -> str:
+    def described(self, data: str) -> str:
         """Return data, task and size, in words."""
         return f"{data}, {self.task}, {self.participants} participants, {self.cohort} a round, {self.rounds} rounds"
 

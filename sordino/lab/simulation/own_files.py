@@ -73,8 +73,8 @@ def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> 
 
 
 def _version(path: Path) -> tuple[int, int]:
-    told = path.stat()
-    return told.st_size, told.st_mtime_ns
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 @lru_cache(maxsize=2)

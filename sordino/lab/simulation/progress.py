@@ -78,8 +78,10 @@ class SimulationProgress:
             style = "bold" if at == 0 else "bold red" if line.startswith("NOT PRIVATE") else ""
             self._console.print(Text(line, style=style))
         if done:
-            told = f"Goes on after round {done}." if done < self._rounds else "Finished before; nothing is run again."
-            self._console.print(Text(told))
+            sentence = (
+                f"Goes on after round {done}." if done < self._rounds else "Finished before; nothing is run again."
+            )
+            self._console.print(Text(sentence))
         if done < self._rounds and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._bar = Progress(
                 TextColumn("round {task.completed:.0f} of {task.total:.0f}"),
@@ -158,10 +160,10 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
     lines = [f"{summary['outcome']}: {summary['rounds_completed']} of {rounds}"]
     if summary["outcome"] == ROUND_ABORTED:
         drop, planned = chosen["drop"], chosen["study"]["max_dropout"]
-        told = "too few were left by chance: raise --max-dropout, or take more participants"
+        sentence = "too few were left by chance: raise --max-dropout, or take more participants"
         if drop > planned:
-            told = f"--drop {drop:g} is above --max-dropout {planned:g}: plan for as many as leave"
-        lines.append(f"            {told}")
+            sentence = f"--drop {drop:g} is above --max-dropout {planned:g}: plan for as many as leave"
+        lines.append(f"            {sentence}")
     if summary["accuracy"] is not None:
         lines.append(f"accuracy    {summary['accuracy']:.4f} after round {summary['evaluated_after']}")
     if summary["loss"] is not None:

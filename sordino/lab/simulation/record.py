@@ -124,8 +124,8 @@ class Record:
         if [row["round"] for row in self.rows if row["kind"] == ROUND] != list(range(1, last + 1)):
             raise SimulationError(f"{self.path} lacks rounds that {self.checkpoint.name} is built on; remove both")
         dropped = self._charges_of([row for row in lines[1:] if row.get("round", 0) > last])
-        told = {"kind": RESUMED, "round": last, "charges": dropped, "versions": configuration["versions"]}
-        self.rows.append(told)
+        mark = {"kind": RESUMED, "round": last, "charges": dropped, "versions": configuration["versions"]}
+        self.rows.append(mark)
         resumed = [row for row in self.rows if row["kind"] == RESUMED]
         self.dropped = tuple((round_, attempt) for round_, attempt in self._charges_of(resumed[counted:]))
         self._resumed = len(resumed)

@@ -39,12 +39,12 @@ class SimulationError(InputFailure, ValueError):
 
     Attributes:
         setting: name of the setting at the beginning of the sentence, or empty.
-        told: the sentence without it.
+        message: the sentence without it.
     """
 
-    def __init__(self, told: str, setting: str = "") -> None:
-        super().__init__(f"{setting} {told}" if setting else told)
-        self.setting, self.told = setting, told
+    def __init__(self, message: str, setting: str = "") -> None:
+        super().__init__(f"{setting} {message}" if setting else message)
+        self.setting, self.message = setting, message
 
 
 class SimulatedPrivacy(PrivacyTable):

@@ -212,7 +212,7 @@ def test_the_folder_has_another_name_where_the_study_s_is_taken(joining: Joining
     Path(f"{STUDY}-participant").write_text("a file")
     code = joining.authority.code(valid_s=120.0).to_text()
     assert joining.join(home=None, code=code) == Path(f"{STUDY}-participant-2")
-    assert joining.join(home=None, code=code) == Path(f"{STUDY}-participant-2")  # it goes on there
+    assert joining.join(home=None, code=code) == Path(f"{STUDY}-participant-2")  # it continues there
     assert sorted(one.name for one in Path(STUDY).iterdir()) == ["study.toml"]
 
 
@@ -466,8 +466,8 @@ def test_the_description_of_the_coordinators_powers(authority: Authority, advers
     assert f"go to {degree} of 69 others, your neighbours on a ring that nobody chooses; {threshold} of them" in text
     trusted = adversary == "curious"
     for told in (
-        "TRUSTED to tell everybody the same (curious)",
-        "nobody signs whose updates are in a sum",
+        "TRUSTED to send all participants the same (curious)",
+        "survivor sets are not signed",
         "If your update misses a sum you stay charged for it; there are no transcripts",
         "if at most 2 of 70 collude and the coordinator doesn't lie",
         "ddgauss; trusts the coordinator, to follow the protocol: it sends everybody the same",
