@@ -116,7 +116,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     }
     notes = [
         f"{data}, {sizes.task}, {sizes.participants} participants, all in each of {sizes.rounds} rounds; Dirichlet 1.",
-        f"Epsilon of the coordinator, target {sizes.epsilon:g} at delta {sizes.delta:g}; no participant colludes; up to "
+        f"Epsilon of the coordinator, target {sizes.epsilon:g} at delta {sizes.delta:g}; none colludes; up to "
         "3 attempts at a round.",
         "Participants leave independently of each other, after the shares and before their vectors.",
         ENGINE,
