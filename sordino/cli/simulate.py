@@ -37,8 +37,8 @@ HELP = (
     "--population, --sampling and --mechanism change what its file says; min_survivors then follows anew.\n\n"
     "--mechanism none averages clipped updates without noise: that is NOT PRIVATE, and says so.\n\n--output FILE takes "
     "one line of JSON a round. The same command continues where it stopped: cohorts, dropouts and batch orders are "
-    "those of the seed, noise is fresh. It refuses a file that was begun with other settings.\n\nTime: 1000 participants "
-    "of softmax-regression take about 0.1 s a round."
+    "those of the seed, noise is fresh. It refuses a file that was begun with other settings.\n\nTime: 1000 "
+    "participants of softmax-regression take about 0.1 s a round."
 )
 EPILOG = (
     "Example: [bold]sordino simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl[/bold]\n\n"
