@@ -19,7 +19,7 @@ HEADINGS = (
     "what is promised",
     "the authority is trusted",
     "stays visible",
-    "nobody should claim",
+    "must not be claimed",
     "assumptions",
     "scripts that attack",
 )

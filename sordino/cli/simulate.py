@@ -153,7 +153,7 @@ def _run(
         )
     except SimulationError as error:
         option = f"--{error.setting.replace('_', '-')} " if error.setting else ""
-        raise InputFailure(option + error.message) from None
+        raise InputFailure(option + error.problem) from None
     trained = trained_task(study.study.task, study.task)
     if device == "cuda" and trained in WITHOUT_TORCH:
         raise InputFailure(

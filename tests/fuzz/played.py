@@ -19,7 +19,8 @@ from secagg.in_memory import InMemoryAttempt
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
-from tests.support.attempts_in_memory import LOSE, Recorded, Script, freeze, make_config, source_of, sum_of, vector_of
+from tests.support.attempts_in_memory import LOSE, Script, freeze, make_config, source_of, sum_of, vector_of
+from tests.support.recorded_attempts import Recorded
 from tests.support.small_rings import safe_rings
 from wire import codec
 from wire import coordinator_pb2 as pb

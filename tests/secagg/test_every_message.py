@@ -32,7 +32,6 @@ from secagg.messages import (
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 from tests.support.attempts_in_memory import (
     Cohort,
-    Recorded,
     Script,
     freeze,
     held,
@@ -43,6 +42,7 @@ from tests.support.attempts_in_memory import (
     vector_of,
 )
 from tests.support.naive_variants import CLIENT, SERVER
+from tests.support.recorded_attempts import Recorded
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, ProtocolError
 from secagg.messages import PHASES, CohortKeys, UnmaskingReply
-from tests.support.attempts_in_memory import Attempt, Recorded, Script, freeze, make_config, twin
+from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config, twin
+from tests.support.recorded_attempts import Recorded
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage

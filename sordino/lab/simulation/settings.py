@@ -39,12 +39,12 @@ class SimulationError(InputFailure, ValueError):
 
     Attributes:
         setting: name of the setting at the beginning of the sentence, or empty.
-        message: the sentence without it.
+        problem: the sentence without it.
     """
 
-    def __init__(self, message: str, setting: str = "") -> None:
-        super().__init__(f"{setting} {message}" if setting else message)
-        self.setting, self.message = setting, message
+    def __init__(self, problem: str, setting: str = "") -> None:
+        super().__init__(f"{setting} {problem}" if setting else problem)
+        self.setting, self.problem = setting, problem
 
 
 class SimulatedPrivacy(PrivacyTable):
