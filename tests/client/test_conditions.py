@@ -160,7 +160,8 @@ def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
     settings = load(file).settings()
     assert settings.conditions == Conditions(mains_power=True, idle=True, max_load=0.5)
     assert HostSettings.from_json(settings.to_json()) == settings
-    for line, told in (("max_load = 0", "conditions.max_load = 0"), ("unmetered = true", "the key unmetered is gone")):
+    gone = "the key unmetered is gone, because metered networks are no longer detected: remove it"
+    for line, told in (("max_load = 0", "conditions.max_load = 0"), ("unmetered = true", gone)):
         file.write_text(f"{text}\n[conditions]\n{line}\n")
         with pytest.raises(ConfigurationError, match=told):
             load(file)
