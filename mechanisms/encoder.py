@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,6 @@ from mechanisms.skellam import skellam
 from mechanisms.sketch import CountMeanSketch
 from mechanisms.statement import GAUSSIAN, SKELLAM
 from mechanisms.wrap_monitor import WrapEstimate, estimate_wrapping
-
-if TYPE_CHECKING:
-    from mechanisms.baselines.binomial_plan import BinomialPlan
 
 __all__ = ["Decoded", "Encoder", "InvalidUpdate", "RoundingFailed", "word_dtype", "words_of_sum"]
 
@@ -223,7 +220,8 @@ class Encoder:
         randomness where noise is to be added.
         """
         plan, rule = self.plan, self.plan.clipping
-        centred = centred_sum(plan, total, survivors)
+        planned = range(plan.min_survivors, plan.clients + 1)
+        centred = centred_sum(total, survivors, planned, plan.padded_dim, plan.bits)
         step, halvings = self._granularity, 0
         if plan.mechanism == GAUSSIAN:
             halvings = self._add_central_noise(centred, random_bytes)
@@ -281,16 +279,19 @@ def checked_update(update: NDArray[Any], dim: int) -> NDArray[np.floating[Any]]:
     return update  # widened piece by piece where it is read
 
 
-def centred_sum(plan: Plan | BinomialPlan, total: Words, survivors: int) -> NDArray[np.int64]:
-    """A sum modulo 2^bits with its values in [-2^(bits-1), 2^(bits-1)); arguments and errors as `Encoder.decode`."""
-    if not plan.min_survivors <= survivors <= plan.clients:
-        raise ValueError(f"{survivors} survivors: the plan covers {plan.min_survivors} to {plan.clients}")
-    if total.shape != (plan.padded_dim,) or total.dtype.kind != "u":
-        raise ValueError(f"a sum is a vector of {plan.padded_dim} unsigned integers")
-    if int(total.max()) >> plan.bits:
-        raise ValueError(f"a sum holds values below 2^{plan.bits}")
+def centred_sum(total: Words, survivors: int, planned: range, dim: int, bits: int) -> NDArray[np.int64]:
+    """A sum modulo 2^bits with its values in [-2^(bits-1), 2^(bits-1)); errors as `Encoder.decode`.
+
+    ``planned`` holds the numbers of survivors that the plan covers.
+    """
+    if survivors not in planned:
+        raise ValueError(f"{survivors} survivors: the plan covers {planned[0]} to {planned[-1]}")
+    if total.shape != (dim,) or total.dtype.kind != "u":
+        raise ValueError(f"a sum is a vector of {dim} unsigned integers")
+    if int(total.max()) >> bits:
+        raise ValueError(f"a sum holds values below 2^{bits}")
     centred = total.astype(np.int64)
-    unused = 64 - plan.bits
+    unused = 64 - bits
     centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
     centred >>= unused
     return centred

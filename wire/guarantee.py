@@ -107,7 +107,8 @@ def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
     if not counts_colluders(str(plan.get("mechanism", ""))) or "min_survivors" not in plan:
         return ""
     if plan.get("sampling", "none") != "none":
-        return "less was spent than planned: none was drawn for every round, or more survived than the plan demands"
+        drawn = "no participant was drawn for every round"
+        return f"less was spent than planned: {drawn}, or more survived than the plan demands"
     return f"less was spent than planned: noise was sized for {plan['min_survivors']} survivors, and more survived"
 
 

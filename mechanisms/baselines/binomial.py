@@ -90,6 +90,8 @@ class BinomialEncoder:
 
         Args and errors as `mechanisms.encoder.Encoder.decode`.
         """
-        mean = self._rotation.inverse(centred_sum(self.plan, total, survivors))
-        mean *= self.plan.granularity / survivors
+        plan = self.plan
+        planned = range(plan.min_survivors, plan.clients + 1)
+        mean = self._rotation.inverse(centred_sum(total, survivors, planned, plan.padded_dim, plan.bits))
+        mean *= plan.granularity / survivors
         return mean

@@ -127,32 +127,35 @@ def quarter(fraction: str) -> str:
 
 
 DOCUMENTS = {
-    "less noise": (in_plan(local_variance=quarter), "doesn't hold"),
-    "no noise": (in_plan(local_variance="0/1"), "doesn't hold"),
-    "a finer grid": (in_plan(granularity=lambda value: value / 64), "doesn't hold"),
-    "fewer survivors": (in_plan(min_survivors=4), "doesn't hold"),
-    "a sum of one": (in_plan(min_survivors=1, quorum=1), "doesn't hold"),
-    "a low quorum": (in_plan(quorum=4), "doesn't hold"),
-    "no colluders": (in_plan(colluders=0), "doesn't hold"),
-    "more rounds": (in_plan(rounds=1000), "doesn't hold"),
-    "fewer bits": (in_plan(bits=3), "doesn't hold"),
-    "another dimension": (in_plan(padded_dim=256), "doesn't hold"),
-    "a larger clip": (in_plan(clipping=lambda rule: rule | {"clips": [100.0]}), "doesn't hold"),
-    "clips that adapt": (in_plan(clipping=lambda rule: rule | {"update": "geometric"}), "doesn't hold"),
-    "a clip that is no number": (in_plan(clipping=lambda rule: rule | {"clips": ["NaN"]}), "doesn't hold"),
-    "another rotation": (in_plan(rotation="none"), "doesn't hold"),
-    "a population that amplifies": (in_plan(sampling="lottery", population=10**6), "doesn't hold"),
-    "a larger budget": (in_plan(epsilon=2000.0), "doesn't hold"),
-    "the published figure": (in_plan(target="conditional"), "doesn't hold"),
-    "noise that is no number": (in_plan(local_variance="NaN"), "doesn't hold"),
+    "less noise": (in_plan(local_variance=quarter), "exceeds the target 1000"),
+    "no noise": (in_plan(local_variance="0/1"), "local noise is below half a grid step"),
+    "a finer grid": (in_plan(granularity=lambda value: value / 64), "sums may wrap"),
+    "fewer survivors": (in_plan(min_survivors=4), "exceeds the target 1000"),
+    "a sum of one": (in_plan(min_survivors=1, quorum=1), "colluders (2) < min_survivors (1)"),
+    "a low quorum": (in_plan(quorum=4), "<= quorum (4) <="),
+    "no colluders": (in_plan(colluders=0), "assumes fewer colluders"),
+    "more rounds": (in_plan(rounds=1000), "after 1000 rounds exceeds the target"),
+    "fewer bits": (in_plan(bits=3), "sums may wrap"),
+    "another dimension": (in_plan(padded_dim=256), "padded_dim is not what the rotation makes of it"),
+    "a larger clip": (in_plan(clipping=lambda rule: rule | {"clips": [100.0]}), "sums may wrap"),
+    "clips that adapt": (in_plan(clipping=lambda rule: rule | {"update": "geometric"}), "quantile 0 must lie"),
+    "a clip that is no number": (in_plan(clipping=lambda rule: rule | {"clips": ["NaN"]}), "clips must be tuple"),
+    "another rotation": (in_plan(rotation="none"), "unknown rotation 'none'"),
+    "a population that amplifies": (
+        in_plan(sampling="lottery", population=10**6),
+        "the conditional figure holds at whole orders",
+    ),
+    "a larger budget": (in_plan(epsilon=2000.0), "budget_coordinator 1000 is not the target 2000"),
+    "the published figure": (in_plan(target="conditional"), "for comparison only"),
+    "noise that is no number": (in_plan(local_variance="NaN"), 'must read "numerator/denominator"'),
     "infinite granularity": (lambda _: b'{"plan": {"granularity": Infinity}}', "missing or unknown fields"),
     "a field too many": (lambda document: document.update(note="trust me"), "missing or unknown fields"),
     "a field too few": (lambda document: document.pop("task"), "missing or unknown fields"),
     "another format": (lambda document: document.update(format="sordino-study-0"), "unknown format"),
-    "not JSON": (lambda _: b"\xff{", "doesn't hold"),
-    "a list": (lambda _: b"[]", ""),
-    "deep nesting": (lambda _: b"[" * 200_000, ""),
-    "nothing": (lambda _: b"", "doesn't hold"),
+    "not JSON": (lambda _: b"\xff{", "can't decode byte 0xff"),
+    "a list": (lambda _: b"[]", "missing or unknown fields"),
+    "deep nesting": (lambda _: b"[" * 200_000, "doesn't hold"),
+    "nothing": (lambda _: b"", "Expecting value"),
     "another study": (lambda document: document.update(study="eight"), "this host joined 'seven'"),
     "another task": (lambda document: document.update(task="mlp"), "this host accepted 'softmax-regression'"),
     "other options": (lambda document: document["task_options"].update(local_epochs=99), "options of the task"),
@@ -329,7 +332,8 @@ async def test_another_host_name(study_folder: Path, tmp_path: Path, monkeypatch
         return opened(address, credentials, options=[*options, ("grpc.ssl_target_name_override", "clinic.example")])
 
     monkeypatch.setattr(client.connection.grpc.aio, "secure_channel", elsewhere)
-    await against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
+    error, _ = await against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
+    assert "its certificate isn't for this name" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,14 @@ def test_word_pairs_train_side_by_side_as_alone() -> None:
         assert np.concatenate([part.ravel() for part in one.values()]) == pytest.approx(row, abs=1e-6)
     found = task.evaluate(start, sets[0])  # type: ignore[attr-defined]
     assert found["loss"] == pytest.approx(math.log(9))
+    words, labels = sets[0].features, sets[0].labels
+    task.check_form(sets[0])  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="takes int32"):
+        task.check_form(Dataset(words, labels[:, 0]))  # type: ignore[attr-defined]
+    model = {name: draw.normal(size=shape).astype(np.float32) for name, shape in task.contribution_shapes.items()}
+    right = task.scores(model, words).argmax(-1) == labels  # type: ignore[attr-defined]
+    counted = (labels >= 1) & (labels <= 5)  # padding and words out of the vocabulary never count
+    assert task.evaluate(model, sets[0])["accuracy"] == right[counted].mean()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="this task takes 0 to 8"):
         task.evaluate(start, Dataset(sets[0].features + 9, sets[0].labels))  # type: ignore[attr-defined]
 

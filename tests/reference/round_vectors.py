@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -90,7 +91,7 @@ def deal_again(dealer: Participant, shares: list[list[int]], commitment: bytes) 
     return dealer.deal(shares, commitment)
 
 
-class Crook(Participant):
+class Crook(Participant, abc.ABC):
     """Deals other shares after it has drawn the right ones, and commits to the seed of the right ones."""
 
     def share_keys(self, cohort_keys: Message) -> Message:
@@ -101,8 +102,9 @@ class Crook(Participant):
         """Shares of other secrets: 16 symbols of each kind."""
         return share(secrets, self.threshold + degree_more, self.points, self.stream)
 
+    @abc.abstractmethod
     def crooked(self) -> list[list[int]]:
-        raise NotImplementedError
+        """The shares that it deals."""
 
 
 class SharesAnotherMaskKey(Crook):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import signal
@@ -42,7 +43,7 @@ def line(round_: int, at: str, do: str, until: Path | None = None) -> dict[str, 
 
 
 @dataclass
-class StudyProcesses:
+class StudyProcesses(abc.ABC):
     """The processes that were started for a study, with their logs in one folder, and the coordinator's events."""
 
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list, kw_only=True)
@@ -50,9 +51,9 @@ class StudyProcesses:
     patience_s: ClassVar[float] = PATIENCE_S
 
     @property
+    @abc.abstractmethod
     def folder(self) -> Path:
         """Of the logs."""
-        raise NotImplementedError
 
     @property
     def state(self) -> Path:
