@@ -7,7 +7,7 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import Any, Final
 
-KINDS: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "Fraction": Fraction, "Composition": str}
+KINDS: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "Fraction": Fraction}
 
 
 class InfeasiblePlan(ValueError):

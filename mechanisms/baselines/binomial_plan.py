@@ -23,7 +23,7 @@ from mechanisms.baselines.composition import (
 )
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.mechanism import DESCRIPTIONS
-from mechanisms.refusals import InfeasiblePlan, check_rules, check_types
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
@@ -63,7 +63,7 @@ class BinomialStatement:
     k_stddevs: float  # standard deviations that fit before a coordinate wraps
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, KINDS | {"Composition": str})
         check_rules(self._rules())
         if self.delta_budget <= 0:
             raise InfeasiblePlan("the sampler's distance uses up delta", "use a larger delta or fewer coordinates")

@@ -28,7 +28,7 @@ from mechanisms.baselines.composition import COMPOSITIONS, Composition, composed
 from mechanisms.baselines.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.randomness import RandomBytes, fresh_keystream, uniform_below
-from mechanisms.refusals import InfeasiblePlan, check_rules, check_types
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 
 NAME: Final = "randomised-response"
 
@@ -84,7 +84,7 @@ class ResponsePlan:
     composition: Composition  # "basic" or "advanced"
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, KINDS | {"Composition": str})
         rules = [
             (
                 2 <= self.categories <= LARGEST_CATEGORIES,
