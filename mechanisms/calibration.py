@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from mechanisms.lattice_noise import LARGEST_VARIANCE
@@ -173,6 +174,7 @@ def _solve(stated: Statement) -> Calibration:
     )
 
 
+@lru_cache(maxsize=32)  # a study's plan is made again whenever its file is read
 def calibrate(stated: Statement) -> Calibration:
     """Find the smallest noise whose epsilon, over all planned rounds at h_min, is at most the target.
 

@@ -122,14 +122,14 @@ def published(
                 return rounds * cost + mpmath.log(1 - 1 / a) + (log_inverse_delta - mpmath.log(a)) / (a - 1)
 
             low, high = mpmath.mpf("1.001"), mpmath.mpf(5000)
-            for _ in range(120):  # ternary search: the conversion is unimodal in the order
+            for _ in range(60):  # ternary search, to 1e-7: the conversion is unimodal in the order
                 first, second = low + (high - low) / 3, high - (high - low) / 3
                 low, high = (low, second) if at(first) < at(second) else (first, high)
             return at(low)
 
         def sigma_of(gamma: mpmath.mpf) -> mpmath.mpf:
             low, high = gamma / 2, 1000 * c
-            for _ in range(60):
+            for _ in range(45):
                 middle = mpmath.sqrt(low * high)
                 low, high = (low, middle) if epsilon_of(gamma, middle) < epsilon else (middle, high)
             return high

@@ -20,8 +20,8 @@ def identity_of(study: EnrolledStudy, home: str) -> str:
     return load_identity(load(study.work / home).participants[0].key).public.hex()
 
 
-def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Path) -> None:
-    with enrolled_study(tmp_path, rounds=400) as study:
+def test_enrolment_refusal_by_policy_and_revocation(tmp_path: Path) -> None:
+    with enrolled_study(tmp_path, rounds=400, pause_s=0.2) as study:
         coordinator = study.serve()
         study.start("authority", "run", str(study.authority), "--every", "1s", name="authority")
         study.until(lambda: study.events("study_started"), "the coordinator")
@@ -35,7 +35,7 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
         assert not (tmp_path / "careful").exists()
 
         joined = [study.join(f"home-{number}", code) for number, code in enumerate(codes)]
-        # Killed while she waits: the same command continues with the same identity.
+        # Killed while it waits: the same command continues with the same identity.
         key = tmp_path / "home-0" / "keys" / "participant.key"
         study.until(key.exists, "the first folder")
         joined[0].send_signal(signal.SIGKILL)
@@ -58,12 +58,12 @@ def test_five_enrol_one_is_refused_by_her_policy_and_one_is_revoked(tmp_path: Pa
         assert study.code_of(joined[2]) == 2
         assert "was revoked or never enrolled" in study.logs("home-2")
         rounds = len(study.events("round_completed"))
-        study.until(lambda: len(study.events("round_completed")) > rounds + 1, "rounds without her")
+        study.until(lambda: len(study.events("round_completed")) > rounds + 1, "rounds without it")
         assert study.events("round_completed")[-1]["u3"] == everybody - 1
         again = study.start("join", "--home", str(tmp_path / "home-2"), name="again")
         assert study.code_of(again) == 2
         assert "was revoked or never enrolled" in study.logs("again")
-        # Another participant's certificate doesn't help her.
+        # Another participant's certificate doesn't help.
         for name in ("client.pem", "client.key"):
             (tmp_path / "home-2" / "tls" / name).write_bytes((tmp_path / "home-1" / "tls" / name).read_bytes())
         (tmp_path / "home-2" / "keys" / "participant.key").write_bytes(

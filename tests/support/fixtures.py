@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from server.events import Event
+
+
+@pytest.fixture(scope="session", autouse=True)
+def subset_read_once() -> Iterator[None]:
+    """The shipped images are checked and decompressed once in a process; each test has its own copy."""
+    import learning.datasets as datasets
+
+    read = datasets._read_subset
+    kept = cache(lambda file, sha256, *members: read(*members))
+
+    def copies(*members: str) -> dict[str, NDArray[np.uint8]]:
+        found = kept(datasets.SUBSET_FILE, datasets.SUBSET_SHA256, *members)
+        return {name: array.copy() for name, array in found.items()}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "_read_subset", copies)
+        yield
 
 
 @pytest.fixture(scope="session")
