@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,28 +84,6 @@ def shown(roster: bytes) -> Lie:
     return on("round_start", lambda _, start: setattr(start, "roster_sha256", digest))
 
 
-def test_a_round_with_a_roster_that_goes_back(study_folder: Path, played: Play) -> None:
-    """After version 3 the coordinator shows version 2, which lists a revoked participant again."""
-    third, second = without(study_folder, 3, 0), without(study_folder, 2)
-
-    def starts(_: int, start: pb.RoundStart) -> Iterator[pb.CoordinatorMessage]:
-        for data in (third, second):
-            start.roster_sha256 = hashlib.sha256(data).digest()
-            yield pb.CoordinatorMessage(round_start=start)
-
-    story = played(on("round_start", starts), prepare=partial(publish, third, second))
-    assert any("shows roster version 2, but version 3 was seen" in reason for reason in story.reasons())
-    assert "share_keys" not in story.kinds()
-
-
-def test_two_rosters_of_one_version(study_folder: Path, played: Play) -> None:
-    """As an authority whose folder was restored from an older copy would sign them."""
-    other = without(study_folder, 1, 6)
-    story = played(shown(other), prepare=partial(publish, other))
-    assert any("another version 1 of the roster" in reason for reason in story.reasons())
-    assert not story.sent
-
-
 async def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tmp_path: Path) -> None:
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         stranger = Ed25519PrivateKey.generate()
@@ -171,43 +149,6 @@ def test_each_round_has_the_cohort_that_the_authority_drew(drawn_folder: Path, p
     for number, cohort in enumerate(cohorts, 1):
         charged = {identities[row.identity or ""] for row in story.rows() if row.round == number and row.kind == CHARGE}
         assert charged == cohort
-
-
-def test_a_loser_in_the_cohort_ends_the_attempt(drawn_folder: Path, played: Play) -> None:
-    """The coordinator invites nine and one of them did not win: its own client and all others refuse."""
-
-    def lie(where: Coordinator, me: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
-        if message.WhichOneof("message") == "cohort_keys":
-            members = message.cohort_keys.members
-            loser = next(who for who in range(DRAWN) if who not in where.study._attempt.config.invited)
-            next(one for one in members if one.participant != me).participant = loser
-            members.sort(key=lambda one: one.participant)
-        return [message]
-
-    story, _ = play_drawn(played, drawn_folder, lie)
-    assert "share_keys" not in story.kinds()
-    assert any("did not win the round's lottery" in reason for reason in story.reasons())
-
-
-@pytest.mark.parametrize("ticket", ["none", "another seed", "of another round"])
-def test_a_cohort_of_the_coordinators_choice(drawn_folder: Path, played: Play, ticket: str) -> None:
-    def lie(where: Coordinator, _: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
-        if message.WhichOneof("message") == "round_start":
-            start = message.round_start
-            if ticket == "none":
-                start.ClearField("ticket")
-            elif ticket == "another seed":
-                start.ticket.seed = b"x" * 32
-            else:
-                assert where.study._membership.signed.draws is not None
-                other = where.study._membership.signed.draws.ticket(start.round % ROUNDS + 1)
-                start.ticket.CopyFrom(pb.LotteryTicket(seed=other.seed, path=other.path))
-        return [message]
-
-    story, _ = play_drawn(played, drawn_folder, lie)
-    assert not story.sent
-    wanted = "no ticket" if ticket == "none" else "not the one that the authority drew"
-    assert any(wanted in reason for reason in story.reasons())
 
 
 async def test_a_false_file_of_draws_is_found_at_the_start(drawn_folder: Path, tmp_path: Path) -> None:
@@ -318,20 +259,6 @@ def test_a_version_that_only_another_participant_of_the_host_has_seen(study_fold
     story = played(on("round_start", starts), prepare=prepare, attempts=2)
     assert {message.attempt for _, message in story.messages} <= {1}
     assert any("shows roster version 1, but version 3 was seen" in reason for reason in story.reasons())
-
-
-def test_a_round_beyond_the_plan_locks_no_participant_out(played: Play) -> None:
-    """Round numbers only grow: a participant that joined round 2^62 could never join the next one."""
-
-    def starts(_: int, start: pb.RoundStart) -> Iterator[pb.CoordinatorMessage]:
-        for number in (1 << 62, start.round):
-            start.round = number
-            yield pb.CoordinatorMessage(round_start=start)
-
-    story = played(on("round_start", starts))
-    assert {one.round for _, one in story.messages} == {1, 2}
-    assert any("of a plan with 2" in reason for reason in story.reasons())
-    assert len(story.of("round_completed")) == 2
 
 
 def test_a_roster_larger_than_the_plan_could_need_is_not_read(played: Play) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from client.host_file import load
 from runtime.failure import ExitCode, Failure
-from tests.support.host_in_process import Play, answered_one_request, on
+from tests.support.host_in_process import Play, on
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXACT
@@ -86,16 +86,3 @@ def test_what_a_participant_can_see_is_checked_all_the_same(
     warnings = [entry for entry in story.logs if entry["event"] == "refused"]
     assert warnings
     assert all(reason in entry["reason"] for entry in warnings)
-
-
-def test_a_second_different_question_gets_no_answer(curious_folder: Path, played: Play) -> None:
-    """Only this keeps the two kinds of share of a participant apart: only the same question is answered again."""
-
-    def asks(_: int, sets: pb.SurvivorSets) -> list[pb.CoordinatorMessage] | None:
-        if sets.round != 1:
-            return None
-        honest = pb.CoordinatorMessage(survivor_sets=sets)
-        sets.u3 = bytes([0b0111111])  # the last one is said to have dropped out
-        return [honest, honest, pb.CoordinatorMessage(survivor_sets=sets), honest]
-
-    answered_one_request(played(on("survivor_sets", asks), folder=curious_folder))

@@ -56,14 +56,6 @@ def u3_beyond_u2_and_nobody_signs(client: Side) -> bool:
     return bool(cohort.shares)
 
 
-@attack("a second, different unmasking request")
-def a_second_request_that_nobody_signed(client: Side) -> bool:
-    cohort = unsigned(client)
-    ask_unsigned(cohort, [0], (ALL, ALL))
-    other = cohort.survivor_sets((ALL, ALL - {9}))
-    return len(cohort.phases[0].receive(other).shares) == 12
-
-
 # ---------------------------------------------------------------- what takes a charge back
 
 
@@ -86,24 +78,3 @@ def told_by_colluders_alone_that_it_was_left_out(client: Side) -> bool:
     cohort = brought_to("ConsistencyCheck", client)
     sets = ALL, ALL - {0}
     return takes_back(client, cohort, 0, sets, {one: cohort.forge(one, sets) for one in COLLUDERS})
-
-
-@attack("doesn't cover these sets")
-def told_with_signatures_over_a_sum_that_holds_it(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
-    signed = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST - {0}}
-    return takes_back(client, cohort, 0, (ALL, ALL - {0}), signed)
-
-
-@attack("the signers are not an ascending list of members of u3")
-def told_with_one_signature_repeated(client: Side) -> bool:
-    cohort = brought_to("ConsistencyCheck", client)
-    sets = ALL, ALL - {0}
-    request = UnmaskingRequest(((1, cohort.sign(1, sets)),) * 8)
-    client.excluding_survivors(cohort.phases[0]._cohort, cohort.survivor_sets(sets), request)
-    return True
-
-
-@attack("unsigned survivor sets prove nothing")
-def told_that_it_was_left_out_where_nobody_signs(client: Side) -> bool:
-    return takes_back(client, unsigned(client), 0, (ALL, ALL - {0}), {})

@@ -110,15 +110,6 @@ def one_upload_too_many(client: Side) -> bool:
 
 
 @attack("{one} did not upload what was masked in this u2")
-def the_upload_of_another_is_shown(client: Side) -> bool:
-    """The victim's upload says another u2; so a neighbour's that says this one is shown instead."""
-    ring, sets = told_that_neighbours_missed_u2(client)
-    ring.cohort.signed_uploads[ring.victim] = ring.cohort.signed_uploads[min(ring.near)]
-    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
-    return ring.cohort.opens(ring.few)
-
-
-@attack("{one} did not upload what was masked in this u2")
 def the_victims_upload_of_an_earlier_attempt_is_shown(client: Side) -> bool:
     """There it was masked in all of u1."""
     ring, sets = told_that_neighbours_missed_u2(client)
@@ -138,16 +129,6 @@ def the_victim_signs_what_all_sign(client: Side) -> bool:
     return ring.cohort.opens(ring.few)
 
 
-@attack("neighbours in u2, {graph.threshold} needed")
-def a_victim_is_left_with_colluders(client: Side) -> bool:
-    """Only colluders among its neighbours are in u2: the victim of `test_a_single_input_opens_without_both_checks`."""
-    ring = places(client, min_survivors=10)
-    ring.cohort.deal(ring.everybody)
-    honest = frozenset(ring.cohort.graph.neighbours(ring.victim)) - ring.cohort.colluders
-    uploads(ring, [ring.victim], hidden=honest)
-    return ring.cohort.masked_with[ring.victim] <= ring.cohort.colluders
-
-
 def cut_by_two_drops(client: Side, min_survivors: int = 13) -> Places:
     """Both windows hold only colluders and alleged dropouts; the near side opens by itself."""
     ring = places(client, min_survivors)
@@ -156,12 +137,6 @@ def cut_by_two_drops(client: Side, min_survivors: int = 13) -> Places:
     sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
     sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
     return ring
-
-
-@attack("u3 has {len(u3)}")
-def two_drops_cut_the_ring(client: Side) -> bool:
-    ring = cut_by_two_drops(client)
-    return ring.cohort.opens(ring.near)
 
 
 @attack("u1 is not strictly ascending")

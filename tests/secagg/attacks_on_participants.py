@@ -4,6 +4,9 @@ Each names the one check that must stop it. test_client_phases.py runs it twice:
 check must end it, and against the same code without that check, where it must succeed. Each attack states what success
 is: the adversary opens a sum over too few inputs, or holds both secrets of one participant, or at least a participant
 goes on that should have stopped.
+
+These are the attacks that need the core alone, and those that docs/threat_model.md names. The scripts of
+tests/adversary do the others over gRPC, each also against a participant without the check; `SCRIPTED` has their checks.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
+from tests.adversary.script import COORDINATOR, scripts, taken_out
 from tests.support.attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
-from tests.support.naive_variants import CLIENT, Side
+from tests.support.naive_variants import Side
 
 HONEST, COLLUDERS = frozenset(range(10)), frozenset({10, 11})
 ALL = HONEST | COLLUDERS
@@ -45,6 +49,10 @@ class Attack:
     naive: str
 
 
+SCRIPTED: dict[str, list[str]] = {
+    script.name: [fragment for naive in script.check for _, fragment in taken_out(naive)]
+    for script in scripts(COORDINATOR)
+}
 ATTACKS: dict[str, Attack] = {}  # those of attacks_on_a_ring.py and attacks_at_the_end.py as well, once imported
 
 
@@ -94,14 +102,6 @@ def sign_and_unmask(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
 
 
 # ---------------------------------------------------------------- AdvertiseKeys
-
-
-@attack("this participant is not on the roster", ANOTHER_CHECK)
-def invited_without_being_on_the_roster(client: Side) -> bool:
-    config = make_config(12)
-    stranger = next(key for key in identities(13) if key.public not in config.roster.positions)
-    _, advertisement = client.AdvertiseKeys(config, stranger, bytes).advertise()
-    return len(advertisement.signature) == 64
 
 
 @attack("this participant did not win the round's lottery")
@@ -157,12 +157,6 @@ def u1_in_another_order(cohort: Cohort) -> bool:
     return deals(cohort, CohortKeys(tuple(members)))
 
 
-@attack("u1 is not strictly ascending", at="ShareKeys")
-def a_colluder_listed_twice(cohort: Cohort) -> bool:
-    members = cohort.keys().members
-    return deals(cohort, CohortKeys((*members[:8], *members[10:], *members[10:])))
-
-
 @attack("u1 names a participant that is not on the roster", at="ShareKeys")
 def a_colluder_counts_twice_by_a_negative_position(cohort: Cohort) -> bool:
     again = AgreementKey(b"a" * 32).public, AgreementKey(b"b" * 32).public
@@ -171,56 +165,10 @@ def a_colluder_counts_twice_by_a_negative_position(cohort: Cohort) -> bool:
     return deals(cohort, CohortKeys(tuple(members)))
 
 
-@attack("u1 names a participant that is not on the roster", CRASHES, at="ShareKeys")
-def a_stranger_beyond_the_roster(cohort: Cohort) -> bool:
-    members = cohort.keys().members
-    return deals(cohort, CohortKeys((*members[:11], (12, members[11][1]))))
-
-
-@attack("members, outside", at="ShareKeys")
-def a_cohort_of_one_honest_participant(cohort: Cohort) -> bool:
-    return deals(cohort, CohortKeys(tuple((who, cohort.advertisements[who]) for who in (0, 10, 11))))
-
-
-@attack("the cohort is not the whole roster")
-def a_cohort_that_the_coordinator_chose(client: Side) -> bool:
-    config = make_config(12, roster=13)
-    _, advertisement = client.AdvertiseKeys(config, identities(13)[0], bytes).advertise()
-    return len(advertisement.signature) == 64
-
-
-@attack("own keys unaltered", at="ShareKeys")
-def own_mask_key_altered(cohort: Cohort) -> bool:
-    mine = cohort.advertisements[0]
-    return deals(cohort, told(cohort, {0: replace(mine, mask_key=AgreementKey(b"k" * 32).public)}))
-
-
-@attack("own keys unaltered", CRASHES, at="ShareKeys")
-def own_keys_left_out(cohort: Cohort) -> bool:
-    return deals(cohort, CohortKeys(cohort.keys().members[1:]))
-
-
-@attack("an advertisement of a neighbour is missing", CRASHES, at="ShareKeys")
-def only_the_digest_of_a_neighbour(cohort: Cohort) -> bool:
-    return deals(cohort, told(cohort, {3: cohort.advertisements[3].digest()}))
-
-
-@attack("is not 32 bytes long", at="ShareKeys")
-def a_colluders_key_is_too_short(cohort: Cohort) -> bool:
-    short = signed_by(cohort.config, 10, b"k" * 31, cohort.advertisements[10].channel_key)
-    return deals(cohort, told(cohort, {10: short}))
-
-
 @attack("the same public key is advertised twice", at="ShareKeys")
 def a_colluder_copies_an_honest_mask_key(cohort: Cohort) -> bool:
     copied = signed_by(cohort.config, 10, cohort.advertisements[3].mask_key, cohort.advertisements[10].channel_key)
     return deals(cohort, told(cohort, {10: copied}))
-
-
-@attack("the same public key is advertised twice", at="ShareKeys")
-def a_colluder_uses_one_key_in_both_roles(cohort: Cohort) -> bool:
-    key = cohort.advertisements[10].channel_key
-    return deals(cohort, told(cohort, {10: signed_by(cohort.config, 10, key, key)}))
 
 
 @attack("are not signed by it", at="ShareKeys")
@@ -243,25 +191,6 @@ def in_the_middle_of_all_channels(cohort: Cohort) -> bool:
             symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2")
             seen.shares.setdefault((0, kind), {})[seen.graph.x(who)] = symbols.astype("uint16")
     return seen.both_secrets(0)
-
-
-@attack("are not signed by it", at="ShareKeys", round_=2)
-def a_neighbours_keys_of_an_earlier_round(cohort: Cohort) -> bool:
-    """The coordinator knows the mask key of a dropout of that round."""
-    earlier = start_cohort(make_config(12, round_=1)).advertisements[3]
-    return deals(cohort, told(cohort, {3: earlier}))
-
-
-@attack("are not signed by it", at="ShareKeys")
-def two_neighbours_change_names(cohort: Cohort) -> bool:
-    return deals(cohort, told(cohort, {3: cohort.advertisements[4], 4: cohort.advertisements[3]}))
-
-
-@attack("are not signed by it", at="ShareKeys")
-def a_neighbours_keys_change_roles(cohort: Cohort) -> bool:
-    one = cohort.advertisements[3]
-    swapped = replace(one, mask_key=one.channel_key, channel_key=one.mask_key)
-    return deals(cohort, told(cohort, {3: swapped}))
 
 
 def told_of_another(client: Side, ours: RoundConfig, theirs: RoundConfig) -> bool:
@@ -293,12 +222,6 @@ def masks_with(cohort: Cohort, **changed: Any) -> bool:
     return 0 in cohort.uploads
 
 
-@attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
-def colluders_repeated_until_u2_is_large_enough(cohort: Cohort) -> bool:
-    """The victim holds shares of colluders only, though u2 says that all have dealt."""
-    return masks_with(cohort, shares=tuple(cohort.dealt(colluder, 0) for colluder in (10, 11) for _ in range(4)))
-
-
 @attack("the dealings are not those of the neighbours in u2", CRASHES, at="MaskedInputCollection")
 def ones_own_dealing_comes_back(cohort: Cohort) -> bool:
     return masks_with(cohort, shares=(cohort.dealt(0, 3), *cohort.neighbour_shares(0, ALL).shares))
@@ -314,11 +237,6 @@ def a_dealer_more_than_in_u2(cohort: Cohort) -> bool:
 def the_dealings_of_some_in_u2_are_missing(client: Side) -> bool:
     """As in `two_cohorts_of_one_attempt`, without the dealings of those that did not deal in this cohort."""
     return _opens_in_two_cohorts(client, _without_dealings)
-
-
-@attack("this participant's dealing was left out of u2", at="MaskedInputCollection")
-def a_participant_masks_in_a_u2_without_itself(cohort: Cohort) -> bool:
-    return masks_with(cohort, u2=to_bitmap(ALL - {0}, cohort.u1))
 
 
 @attack("u2 has {len(u2)} members", at="MaskedInputCollection", min_survivors=8, quorum=10)
@@ -389,29 +307,6 @@ def _opens_in_two_cohorts(client: Side, told_to: Callable[[Cohort, int], Neighbo
 # ---------------------------------------------------------------- ConsistencyCheck: u2 and u3
 
 
-@attack("u3 is not a subset of u2")
-def u3_filled_up_with_people_outside_u2(client: Side) -> bool:
-    config = make_config(12, min_survivors=10, quorum=10)
-    cohort = brought_to("ShareKeys", client, config)
-    u2, present = ALL - {8, 9}, frozenset({0, 1, 2, 3, 4, 5, 10, 11})
-    cohort.deal(u2)
-    for one in present:
-        cohort.mask(one, u2)
-    sign_and_unmask(cohort, present - COLLUDERS, (u2, present | {8, 9}))
-    return cohort.opens(present)  # 8 inputs, where the plan promises 10
-
-
-@attack("this participant's upload was left out of u3", at="ConsistencyCheck")
-def a_participant_helps_to_open_a_sum_without_its_own_input(cohort: Cohort) -> bool:
-    return len(cohort.sign(0, (ALL, ALL - {0}))) == 64
-
-
-@attack("u2 is not the set this participant masked in", at="ConsistencyCheck")
-def u2_shrinks_afterwards(cohort: Cohort) -> bool:
-    fewer = ALL - {5, 6}
-    return len(cohort.sign(0, (fewer, fewer))) == 64
-
-
 @attack("u3 has {len(u3)}", at="ConsistencyCheck", min_survivors=10, quorum=10)
 def u3_below_min_survivors(cohort: Cohort) -> bool:
     few = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
@@ -459,42 +354,6 @@ def split_u3_with_too_few_signatures(cohort: Cohort) -> bool:
     return cohort.opens(FEW)
 
 
-@attack("the signers are not an ascending list of members of u3", at="ConsistencyCheck")
-def split_u3_with_one_signature_repeated(cohort: Cohort) -> bool:
-    for one, sets in split_views().items():
-        cohort.unmask(one, sets, [(one, cohort.sign(one, sets))] * 8)
-    return cohort.opens(FEW)
-
-
-@attack("the signers are not an ascending list of members of u3", at="ConsistencyCheck")
-def signed_by_people_outside_u3(cohort: Cohort) -> bool:
-    """Six in u3 sign; two more signatures come from participants that were called dropouts."""
-    sets = ALL, ALL - {8, 9}
-    outside = {one: identities(12)[one].sign(cohort.statement(sets)) for one in (8, 9)}
-    cohort.unmask(0, sets, {one: cohort.sign(one, sets) for one in range(6)} | outside)
-    return bool(cohort.shares)
-
-
-@attack("doesn't cover these sets", at="ConsistencyCheck")
-def split_u3_with_signatures_over_other_sets(cohort: Cohort) -> bool:
-    views = split_views()
-    signatures = {one: cohort.sign(one, sets) for one, sets in views.items()}
-    signatures |= {one: cohort.forge(one, views[0]) for one in COLLUDERS}
-    for one, sets in views.items():
-        cohort.unmask(one, sets, {signer: signatures[signer] for signer in sets[1]})
-    return cohort.opens(FEW)
-
-
-@attack("doesn't cover these sets")
-def signatures_of_the_same_sets_in_an_earlier_attempt(client: Side) -> bool:
-    earlier = brought_to("ConsistencyCheck", CLIENT, make_config(12, attempt=1))
-    cohort = brought_to("ConsistencyCheck", client, make_config(12, attempt=2))
-    replayed = {one: earlier.sign(one, (ALL, ALL)) for one in HONEST}
-    cohort.sign(0, (ALL, ALL))
-    cohort.unmask(0, (ALL, ALL), replayed)
-    return bool(cohort.shares)
-
-
 # ---------------------------------------------------------------- asked again
 
 
@@ -511,21 +370,6 @@ def asked_to_sign_many_survivor_sets(cohort: Cohort) -> bool:
         signatures = {signer: message.signature for signer, (_, message) in signed[one].items()}
         cohort.unmask(one, sets, signatures | {other: cohort.forge(other, sets) for other in COLLUDERS})
     return cohort.opens(FEW)
-
-
-@attack("is not what this phase waits for", CRASHES, at="ConsistencyCheck")
-def a_message_of_another_phase(cohort: Cohort) -> bool:
-    """Every pair of phase and message is in test_every_message.py."""
-    return bool(cohort.phases[0].receive(cohort.keys()))
-
-
-@attack("a second, different unmasking request", at="ConsistencyCheck")
-def a_second_unmasking_request(cohort: Cohort) -> bool:
-    sets = ALL, ALL
-    signatures = {one: cohort.sign(one, sets) for one in HONEST}
-    cohort.unmask(0, sets, signatures)
-    fewer = UnmaskingRequest(tuple(sorted(signatures.items()))[:8])
-    return len(cohort.phases[0].receive(fewer).shares) == 12
 
 
 @attack("a second, different unmasking request", at="ConsistencyCheck")

@@ -38,7 +38,7 @@ from tests.secagg import (
     lying_coordinator_machine,
     lying_coordinator_view,
 )
-from tests.secagg.attacks_on_participants import ATTACKS
+from tests.secagg.attacks_on_participants import ATTACKS, SCRIPTED
 from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import LyingCoordinator
@@ -200,7 +200,8 @@ def attacks_on(side: str, check: str) -> list[str]:
         cheats = [name for name, one in CHEATS.items() if one.check in text]
         return cheats + [name for part, name in BY_A_TEST.items() if part in check]
     wrong_shares = [f"WRONG_SHARES[{part!r}]" for part in WRONG_SHARES if part in check]
-    return wrong_shares + [name for name, one in ATTACKS.items() if one.check in text]
+    scripted = [name for name, found in SCRIPTED.items() if any(one in text for one in found)]
+    return wrong_shares + [name for name, one in ATTACKS.items() if one.check in text] + scripted
 
 
 def play_without_each(budget: int, first: int, jobs: int, only: str) -> int:

@@ -168,60 +168,6 @@ async def test_a_session_that_begins_wrong(
     assert faults(caplog) == []
 
 
-IN_SESSION = {
-    "garbage": b"\xff\xfe\xfd",
-    "a second open": pb.ParticipantMessage(open=pb.Open()).SerializeToString(),
-    "no message": b"",
-    "oversize": pb.ParticipantMessage(
-        phase=pb.PhaseMessage(round=1, attempt=1, consistency=pb.ConsistencySignature(signature=bytes(5 << 20)))
-    ).SerializeToString(),
-}
-
-
-@pytest.mark.parametrize("phase", ["AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck"])
-@pytest.mark.parametrize("content", IN_SESSION)
-async def test_a_stream_that_turns_to_garbage_is_a_dropout(
-    study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, phase: str, content: str
-) -> None:
-    """In every phase but the last, which may end without the culprit; the others answer that one when it is noticed."""
-    kind = {
-        "AdvertiseKeys": "advertise_keys",
-        "ShareKeys": "share_keys",
-        "MaskedInputCollection": "masked_input",
-        "ConsistencyCheck": "consistency",
-    }[phase]
-
-    class Vandal(Peer):
-        async def say(self, sent: str, honest: Any) -> None:
-            if sent != kind:
-                await super().say(sent, honest)
-                return
-            assert self.session is not None
-            self.session._call._request_serializer = lambda raw: raw  # bytes instead of messages
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await self.session._call.write(IN_SESSION[content])
-
-    class Waiting(Peer):
-        async def on_unmasking_request(self, message: pb.UnmaskingRequest) -> None:
-            await self.where.wait_for("participant_dropped")
-            await super().on_unmasking_request(message)
-
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        keys = identities(study_folder)
-        peers = [Vandal(where, keys[0]), *(Waiting(where, key) for key in keys[1:])]
-        assert (await where.play(peers)).rounds_completed == 2
-        [drop] = where.of("participant_dropped")
-        assert (drop["round"], drop["participant"]) == (1, 0)
-        # Once enough have signed, shares are asked for.
-        assert drop["phase"] in ({phase, "Unmasking"} if phase == "ConsistencyCheck" else {phase})
-        [lost] = where.of("participant_lost", participant=0)
-        assert lost["reason"] == drop["reason"]
-        first, second = where.of("round_completed")
-        assert first["u3"] == PARTICIPANTS - (phase != "ConsistencyCheck")
-        assert second["u1"] == PARTICIPANTS - 1
-    assert faults(caplog) == []
-
-
 async def test_a_second_session_replaces_the_first(study_folder: Path, tmp_path: Path) -> None:
     """In the middle of an attempt: the attempt is lost for the participant, the next one has it again."""
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
@@ -252,24 +198,6 @@ async def test_a_second_session_replaces_the_first(study_folder: Path, tmp_path:
         assert [round_["u1"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
 
 
-async def test_messages_of_other_attempts_are_not_read(study_folder: Path, tmp_path: Path) -> None:
-    def stray(peer: Peer, honest: Any) -> list[pb.ParticipantMessage]:
-        kind = {pb.Advertisement: "advertise_keys", pb.ConsistencySignature: "consistency"}[type(honest)]
-        strays = [
-            pb.ParticipantMessage(
-                phase=pb.PhaseMessage(round=round_, attempt=attempt, consistency=pb.ConsistencySignature())
-            )
-            for round_, attempt in ((0, 0), (1, 2), (2, 1), (2**63, 2**31))
-        ]
-        refusals = [pb.ParticipantMessage(refusal=pb.Refusal(round=2, attempt=1))]
-        return [*strays, *refusals, peer.wrap(**{kind: honest})]
-
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        await where.play(where.peers({0: {"advertise_keys": stray, "consistency": stray}}))
-        assert where.of("participant_dropped") == []
-        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-
-
 async def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Path) -> None:
     """Messages outside any attempt, and heartbeats whose answers are never read, pile up nowhere."""
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
@@ -290,19 +218,6 @@ async def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_pat
                 await asyncio.sleep(0.01)
         assert inside.outbox.qsize() <= 2
         session.close()
-
-
-async def test_a_flood_without_end_ends_its_session(study_folder: Path, tmp_path: Path) -> None:
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-        session = await open_session(channel, identities(study_folder)[0], "seven")
-        inside = where.study.sessions.get(0)
-        assert inside is not None
-        with contextlib.suppress(Exception):  # whatever gRPC says to a stream that is over
-            for _ in range(2 * MOST_STRAYS):
-                await session.send(pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)))
-        async with asyncio.timeout(20):
-            await inside.over.wait()
-        assert inside.strays == MOST_STRAYS + 1
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -368,51 +283,6 @@ async def test_documents(study_folder: Path, tmp_path: Path) -> None:
             with pytest.raises(DocumentUnavailable, match="no document of this study has this digest"):
                 await peer.download(unknown)
         await peer.close()
-
-
-async def test_an_upload_nobody_asked_for_is_discarded_and_costs_nothing(study_folder: Path, tmp_path: Path) -> None:
-    """Before any round, before the offer, after the receipt, and with the token of another participant."""
-    told: list[tuple[str, str]] = []
-
-    async def attempt(name: str, peer: Peer, data: bytes, token: bytes | None = None) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await peer.upload_unread(frames(data), token)
-        told.append((name, error.value.details() or ""))
-        assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-
-    class Eager(Peer):
-        async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
-            await attempt("before the offer", self, bytes(1024))
-            await super().on_neighbour_shares(message)
-
-        async def on_upload_credit(self, message: pb.UploadCredit) -> None:
-            await super().on_upload_credit(message)
-            await attempt("twice", self, self.packed)
-
-    class Thief(Peer):
-        async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
-            assert peers[2].session is not None
-            await attempt("as another", self, bytes(1024), peers[2].session.welcome.session_token)
-            await super().on_neighbour_shares(message)
-
-    class Slow(Peer):
-        async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
-            async with asyncio.timeout(20):
-                while len(told) < 3 * self.number[0]:
-                    await asyncio.sleep(0.01)
-            await super().on_neighbour_shares(message)
-
-    peers: list[Peer] = []
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        keys = identities(study_folder)
-        peers[:] = [Eager(where, keys[0]), Thief(where, keys[1]), *(Slow(where, key) for key in keys[2:])]
-        async with playing(peers):
-            await attempt("before any round", peers[0], bytes(1024))
-            where.start()
-            await where.finish()
-        assert where.of("participant_dropped") == []
-        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-    assert {name for name, _ in told} == {"before any round", "before the offer", "twice", "as another"}
 
 
 async def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) -> None:

@@ -88,20 +88,6 @@ def on(kind: str, change: Callable[[int, Any], Iterable[pb.CoordinatorMessage] |
     return lie
 
 
-def answered_one_request(story: Story) -> None:
-    """After the same request twice, another one and the first again, in round 1: only the first was answered.
-
-    Twice at most: the different request ends the attempt, so the last finds none.
-    """
-    replies: dict[int, list[bytes]] = {}
-    for who, message in story.messages:
-        if message.WhichOneof("message") == "unmasking" and message.round == 1:
-            replies.setdefault(who, []).append(message.SerializeToString())
-    assert len(replies) >= 5
-    assert all(len(given) <= 2 and len(set(given)) == 1 for given in replies.values())
-    assert any("a second, different unmasking request" in reason for reason in story.reasons())
-
-
 def ledger_of(journal: Path) -> Path:
     """Return the host's ledger; the coordinator's may be in the same folder."""
     return journal.with_name("spent.sqlite")
