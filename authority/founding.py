@@ -49,13 +49,7 @@ def session_address(coordinator: str, names: Sequence[str]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def found(
-    directory: Path,
-    settings: AuthorityTable,
-    *,
-    address: str,
-    names: Sequence[str] = (),
-) -> AuthorityFolder:
+def found(directory: Path, settings: AuthorityTable, *, address: str, names: Sequence[str] = ()) -> AuthorityFolder:
     """Make an authority in a new or empty folder: keys, an empty roster, and ``coordinator/`` to be carried away. The
     folder appears whole or not at all.
 

@@ -363,12 +363,7 @@ def _policy(study: StudyConfiguration, plan: Plan) -> dict[str, Any]:
 
 
 def _write_authority(
-    work: Path,
-    new: NewStudy,
-    study: StudyConfiguration,
-    keys: AuthorityKeys,
-    entries: list[RosterEntry],
-    clock: float,
+    work: Path, new: NewStudy, study: StudyConfiguration, keys: AuthorityKeys, entries: list[RosterEntry], clock: float
 ) -> None:
     """The authority's folder, and the first roster that it signs."""
     from pydantic import ValidationError

@@ -5,14 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, TypeVar
 
-from learning.data_checks import (
-    LAID_OUT,
-    SHAPES,
-    check_task_takes,
-    concrete,
-    options_known,
-    shape_options,
-)
+from learning.data_checks import LAID_OUT, SHAPES, check_task_takes, concrete, options_known, shape_options
 from learning.data_names import BUILT_IN, OWN
 from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
 from runtime.failure import InputFailure

@@ -188,9 +188,7 @@ class Session:
         or the session or the connection has ended).
         """
         call: Any = self._channel.unary_stream(
-            SERVICE + "Download",
-            request_serializer=pb.DocumentRequest.SerializeToString,
-            response_deserializer=None,
+            SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString, response_deserializer=None
         )(pb.DocumentRequest(sha256=sha256), metadata=self._metadata(), timeout=TRANSFER_S)
         document = bytearray()
         try:

@@ -57,10 +57,7 @@ def task_digest(task: str, options: Mapping[str, Any]) -> bytes:
 
 def digests(document: StudyDocument, study_sha256: bytes) -> dict[str, str]:
     """The digests of a study that a policy may pin, by the names that are shown: 64 hexadecimal digits each."""
-    return {
-        "study_sha256": study_sha256.hex(),
-        "task_sha256": task_digest(document.task, document.task_options).hex(),
-    }
+    return {"study_sha256": study_sha256.hex(), "task_sha256": task_digest(document.task, document.task_options).hex()}
 
 
 def check_agreed(configuration: HostSettings, study_sha256: bytes) -> None:

@@ -101,8 +101,7 @@ def _over(proxy: WebProxy, known: Trouble) -> Trouble:
     """The same over a proxy: this machine looked up, and connected to, only the proxy."""
     if known.tells > 1:  # the answer may be the proxy's
         return Trouble(
-            known.tells,
-            f"{known.words}; or {proxy}, named by the variable {proxy.variable}, must pass TLS on unread",
+            known.tells, f"{known.words}; or {proxy}, named by the variable {proxy.variable}, must pass TLS on unread"
         )
     return Trouble(
         2,

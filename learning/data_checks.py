@@ -177,8 +177,7 @@ def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: st
         message += f". {columns_told(examples)}"
     if joins:
         return InputFailure(
-            message,
-            "bring a file with the columns that the study's owner has agreed on, or ask the owner",
+            message, "bring a file with the columns that the study's owner has agreed on, or ask the owner"
         )
     fitting = fitting_options(name, options, examples)
     trained = trained_task(name, options)

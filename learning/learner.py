@@ -59,10 +59,7 @@ class ModelLearner:
     """A model that the mean update changes, through a server optimiser."""
 
     def __init__(
-        self,
-        initial: Parameters,
-        optimizer: ServerOptimizer,
-        evaluate: Callable[[Parameters], dict[str, float]],
+        self, initial: Parameters, optimizer: ServerOptimizer, evaluate: Callable[[Parameters], dict[str, float]]
     ) -> None:
         """
         Args:

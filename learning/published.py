@@ -226,12 +226,7 @@ def _emnist_writer(writer: str, group: PlainGroup) -> Block:
     count = pixels.shape[0]
     if pixels.shape[1:] != (_EMNIST_SIDE, _EMNIST_SIDE) or label.shape not in ((count,), (count, 1)):
         raise TypeError(f"writer {writer}: pixels {pixels.shape} and label {label.shape}")
-    return Block(
-        count,
-        lambda: _inked(pixels.read()),
-        lambda: label.read().astype(np.int64).reshape(-1),
-        writer,
-    )
+    return Block(count, lambda: _inked(pixels.read()), lambda: label.read().astype(np.int64).reshape(-1), writer)
 
 
 def _leaf_blocks(files: Sequence[Path]) -> Iterator[Block]:

@@ -157,20 +157,14 @@ def _solve(stated: Statement) -> Calibration:
     order, variance = min(tried.items(), key=lambda item: item[1])
     found = noise(variance)
     if stated.encoder_clip / found.granularity + math.sqrt(stated.padded_dim) >= LARGEST_PLANNED_NORM:
-        raise _TooManyBits(
-            f"with {stated.bits} bits the grid is so fine that squared integer norms leave 64 bits",
-            "",
-        )
+        raise _TooManyBits(f"with {stated.bits} bits the grid is so fine that squared integer norms leave 64 bits", "")
     orders = {reader: order}
     for other in (COORDINATOR, RELEASED, CONDITIONAL):
         if other not in orders:
             same = stated.sampling == NO_SAMPLING
             orders[other] = order if same else best_order(stated, found, other)
     return Calibration(
-        noise=found,
-        order=orders[COORDINATOR],
-        order_released=orders[RELEASED],
-        order_conditional=orders[CONDITIONAL],
+        noise=found, order=orders[COORDINATOR], order_released=orders[RELEASED], order_conditional=orders[CONDITIONAL]
     )
 
 

@@ -17,12 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mechanisms.calibration import (
-    VARIANCE_DENOMINATOR,
-    calibrate,
-    smallest_variance,
-    wrap_load,
-)
+from mechanisms.calibration import VARIANCE_DENOMINATOR, calibrate, smallest_variance, wrap_load
 from mechanisms.clip_rule import ClipRule, update_norm
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.mechanism import DESCRIPTIONS
@@ -53,14 +48,7 @@ from mechanisms.statement import (
     assumed_colluders,
 )
 
-__all__ = [
-    "InfeasiblePlan",
-    "Plan",
-    "VECTOR_MECHANISMS",
-    "assumed_colluders",
-    "make_plan",
-    "verify_plan",
-]
+__all__ = ["InfeasiblePlan", "Plan", "VECTOR_MECHANISMS", "assumed_colluders", "make_plan", "verify_plan"]
 
 DEFAULT_BETA: Final = math.exp(-0.5)
 DEFAULT_K_STDDEVS: Final = 4.0

@@ -83,13 +83,7 @@ def ddgauss_tau(local_variance: Fraction, shares: int) -> float:
 
 
 def ddgauss_rdp(
-    orders: Floats | float,
-    *,
-    l2_bound: float,
-    l1_bound: float,
-    dim: int,
-    local_variance: Fraction,
-    shares: int,
+    orders: Floats | float, *, l2_bound: float, l1_bound: float, dim: int, local_variance: Fraction, shares: int
 ) -> Floats:
     """Renyi divergence of one noised sum, for every order > 1 (fractions included).
 
@@ -121,11 +115,7 @@ def ddgauss_rdp(
 
 
 def skellam_rdp(
-    orders: Floats | float,
-    *,
-    l2_bound: float,
-    l1_bound: float,
-    central_variance: Fraction | float,
+    orders: Floats | float, *, l2_bound: float, l1_bound: float, central_variance: Fraction | float
 ) -> Floats:
     """Renyi divergence of one sum with Skellam noise, for integer orders >= 2.
 

@@ -88,11 +88,7 @@ class Statement:
             (0 < self.delta < 1, "delta must lie strictly between 0 and 1", "use less than 1 / clients"),
             (0 <= self.max_dropout < 1, "max_dropout must lie in [0, 1)", "use 0 to 0.5"),
             (0 <= self.adversarial < 1, "adversarial must lie in [0, 1)", "use 0 to 0.3"),
-            (
-                0 <= self.beta <= LARGEST_BETA,
-                f"beta must lie in [0, {LARGEST_BETA}]",
-                "use exp(-1/2) = 0.6065",
-            ),
+            (0 <= self.beta <= LARGEST_BETA, f"beta must lie in [0, {LARGEST_BETA}]", "use exp(-1/2) = 0.6065"),
             (self.k_stddevs >= 1, "k_stddevs below 1 lets ordinary sums wrap", "use 4"),
         ]
 
@@ -131,11 +127,7 @@ class Statement:
                 f"a sketch of {self.sketch_rows} rows and {self.sketch_width} columns",
                 "use 15 rows and dim / (15 x ratio) columns",
             ),
-            (
-                not sketched or len(self.clipping.layers) == 1,
-                "a sketch mixes the layers",
-                "clip a sketch as one layer",
-            ),
+            (not sketched or len(self.clipping.layers) == 1, "a sketch mixes the layers", "clip a sketch as one layer"),
             (1 <= coded <= LARGEST_DIM, f"{coded} values are coded", f"use 1 to {LARGEST_DIM}"),
             (self.padded_dim == expected, "padded_dim is not what the rotation makes of it", f"use {expected}"),
         ]

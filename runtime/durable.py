@@ -159,12 +159,7 @@ class DurableStore:
     """
 
     def __init__(
-        self,
-        path: Path,
-        schema: str,
-        application: int,
-        version: int = 0,
-        check: Callable[[], object] | None = None,
+        self, path: Path, schema: str, application: int, version: int = 0, check: Callable[[], object] | None = None
     ) -> None:
         """
         Args:

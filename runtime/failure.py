@@ -53,12 +53,7 @@ class Failure(Exception):
     """Whether the cause lies in a class that the user wrote, so that its traceback helps the user."""
 
     def __init__(
-        self,
-        code: ExitCode,
-        message: str,
-        suggestion: str | None = None,
-        *,
-        change: Mapping[str, object] | None = None,
+        self, code: ExitCode, message: str, suggestion: str | None = None, *, change: Mapping[str, object] | None = None
     ) -> None:
         # `args` stay as BaseException.__new__ set them, those of the call: a copy in another process is made with them.
         self.code = code

@@ -43,11 +43,7 @@ Model = TypeVar("Model", bound=Settings)
 
 
 def read_settings(
-    model: type[Model],
-    path: Path,
-    *,
-    hint: str,
-    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    model: type[Model], path: Path, *, hint: str, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 ) -> Model:
     """Parse a TOML file and validate it against the model.
 

@@ -139,12 +139,7 @@ class Unmasking(ClientPhase):
     name = UNMASKING
 
     def __init__(
-        self,
-        cohort: Cohort,
-        statement: bytes,
-        u2: Subset,
-        u3: Subset,
-        held: dict[int, HeldShare | None],
+        self, cohort: Cohort, statement: bytes, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]
     ) -> None:
         self._cohort, self.statement, self._u2, self._u3, self._held = cohort, statement, u2, u3, held
 

@@ -90,8 +90,7 @@ def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozens
         return frozenset(range(len(roster)))
     # The identity comes last, so the hash of all before it is made once. Equal values would need a collision.
     blank = encode(
-        "sordino/v1/lottery",
-        *(roster.study.encode(), number(roster.version), number(round_), ticket.seed, bytes(32)),
+        "sordino/v1/lottery", *(roster.study.encode(), number(roster.version), number(round_), ticket.seed, bytes(32))
     )
     before = hashlib.sha256(blank[:-32])
     values: list[bytes] = []

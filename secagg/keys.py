@@ -189,11 +189,7 @@ class ShareChannel:
     """Seals and opens the one message in each direction between two neighbours."""
 
     def __init__(
-        self,
-        shared: bytes,
-        sender: tuple[bytes, bytes],
-        receiver: tuple[bytes, bytes],
-        cohort_context: bytes,
+        self, shared: bytes, sender: tuple[bytes, bytes], receiver: tuple[bytes, bytes], cohort_context: bytes
     ) -> None:
         """Args: the agreement of the channel keys; (identity, public channel key) of sender and receiver."""
         info = encode("sordino/v1/share-channel", *sender, *receiver, cohort_context)

@@ -26,13 +26,7 @@ from secagg.commitments import MerkleForest, MerkleTree, pair_nodes
 from secagg.context import RoundConfig, cohort_context, set_of
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
 from secagg.graph import graph_of
-from secagg.keys import (
-    KEY_BYTES,
-    advertisement_statement,
-    dealing_statement,
-    is_low_order,
-    upload_statement,
-)
+from secagg.keys import KEY_BYTES, advertisement_statement, dealing_statement, is_low_order, upload_statement
 from secagg.masking import word_dtype
 from secagg.messages import (
     ADVERTISE_KEYS,

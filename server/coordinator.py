@@ -59,11 +59,7 @@ _IN_USE = (
     "change coordinator.{key}"
 )
 
-_EXIT_CODES: Final = {
-    ROUNDS_DONE: ExitCode.OK,
-    BUDGET_REACHED: ExitCode.BUDGET,
-    ABORTED: ExitCode.STUDY,
-}
+_EXIT_CODES: Final = {ROUNDS_DONE: ExitCode.OK, BUDGET_REACHED: ExitCode.BUDGET, ABORTED: ExitCode.STUDY}
 
 
 def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None) -> int:

@@ -127,7 +127,4 @@ def raise_limit(participants: int) -> int:
 
 def connection_options(most: int) -> list[tuple[str, Any]]:
     """gRPC options of a server that takes at most this many connections."""
-    return [
-        ("grpc.max_allowed_incoming_connections", most),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
-    ]
+    return [("grpc.max_allowed_incoming_connections", most), ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000)]

@@ -38,15 +38,7 @@ class RosterFiles:
 class RosterFile:
     """The files ``roster.json`` and ``lottery.json`` of one study."""
 
-    def __init__(
-        self,
-        roster: Path,
-        lottery: Path,
-        work: Path,
-        *,
-        study: str,
-        authority_public: bytes,
-    ) -> None:
+    def __init__(self, roster: Path, lottery: Path, work: Path, *, study: str, authority_public: bytes) -> None:
         """
         Args:
             roster, lottery: the two files; the second is there only where cohorts are drawn.

@@ -85,9 +85,7 @@ def handlers(study: Study) -> grpc.GenericRpcHandler:
                 response_serializer=pb.UploadReceipt.SerializeToString,
             ),
             "Download": grpc.unary_stream_rpc_method_handler(
-                download,
-                request_deserializer=pb.DocumentRequest.FromString,
-                response_serializer=None,
+                download, request_deserializer=pb.DocumentRequest.FromString, response_serializer=None
             ),
         },
     )

@@ -168,9 +168,7 @@ class Study:
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
         return pb.Welcome(
-            session_token=session.token,
-            study_sha256=self._study_sha256,
-            roster_sha256=self._membership.signed.sha256,
+            session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self._membership.signed.sha256
         )
 
     def limits(self) -> list[tuple[str, int]]:

@@ -15,12 +15,7 @@ from pydantic import model_validator
 
 from learning.data_names import located
 from learning.task_names import DEFAULT_RATES
-from runtime.settings_file import (
-    ConfigurationError,
-    Settings,
-    check_files,
-    read_settings,
-)
+from runtime.settings_file import ConfigurationError, Settings, check_files, read_settings
 from runtime.settings_keys import key
 from server.study_tables import (
     CoordinatorTable,
@@ -64,9 +59,7 @@ class StudyConfiguration(Settings):
 
     study: StudyTable = key(help="", option=None)
     task: dict[str, TaskOption] = key(
-        default_factory=dict,
-        help="(fixed) what each participant computes in a round",
-        option="task_options",
+        default_factory=dict, help="(fixed) what each participant computes in a round", option="task_options"
     )
     data: DataTable = key(DataTable(), help="(fixed)", option=None)
     privacy: PrivacyTable = key(help="(fixed)", option=None)

@@ -118,13 +118,7 @@ class Transcripts:
     """Writes the transcripts of one study. Its methods may run in any thread, one at a time."""
 
     def __init__(
-        self,
-        folder: Path,
-        card: bytes,
-        key: Ed25519PrivateKey,
-        study: bytes,
-        *,
-        published: Path | None = None,
+        self, folder: Path, card: bytes, key: Ed25519PrivateKey, study: bytes, *, published: Path | None = None
     ) -> None:
         """
         Args:

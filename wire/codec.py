@@ -136,14 +136,7 @@ def read_neighbour_shares(message: pb.NeighbourShares) -> NeighbourShares:
     """Lengths inside a dealt share are left to the core: a bad one costs its dealer a share, not the attempt."""
     return NeighbourShares(
         tuple(
-            DealtShare(
-                dealt.dealer,
-                dealt.ciphertext,
-                dealt.root,
-                dealt.path,
-                dealt.seed_commitment,
-                dealt.signature,
-            )
+            DealtShare(dealt.dealer, dealt.ciphertext, dealt.root, dealt.path, dealt.seed_commitment, dealt.signature)
             for dealt in message.shares
         ),
         message.u2,

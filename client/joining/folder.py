@@ -244,7 +244,7 @@ class JoinedHome:
         if by_place and not place:
             raise InputFailure(
                 f"{self.path}: --part place needs the participant's place, which the release of the study's authority "
-                "doesn't state: write a number for part into host.toml, and run the same command again.",
+                "doesn't state: write a number for part into host.toml, and run the same command again."
             )
         try:
             if by_place:
@@ -263,7 +263,7 @@ class JoinedHome:
         except OSError as error:
             raise InputFailure(
                 f"{self.path} can't be written ({error.strerror or error}): the certificate isn't kept. Make room and "
-                "run the same command again; it continues there.",
+                "run the same command again; it continues there."
             ) from error
 
 

@@ -407,11 +407,7 @@ class StatisticLearner:
         """The statistic after all rounds so far, as `learning.learner.Learner.released` says; {} before the first."""
         if not self._rounds:
             return {}
-        about: dict[str, Any] = {
-            "statistic": self._task.name,
-            "participants": self._last,
-            "rounds": self._rounds,
-        }
+        about: dict[str, Any] = {"statistic": self._task.name, "participants": self._last, "rounds": self._rounds}
         asked = getattr(self._task.options, "asked", None)  # a user's own task may have other options
         if asked is not None:
             about["asked"] = asked()

@@ -10,14 +10,7 @@ import numpy as np
 
 from learning.datasets import Dataset
 from learning.parameters import Parameters
-from learning.tasks.statistic import (
-    GRID,
-    Estimate,
-    StatisticOptions,
-    StatisticTask,
-    column_name,
-    why_withheld,
-)
+from learning.tasks.statistic import GRID, Estimate, StatisticOptions, StatisticTask, column_name, why_withheld
 
 _TOO_FEW: Final = 3.0
 """Standard deviations that the number of those who answered must stand above 0 for a mean to be stated."""
@@ -177,10 +170,7 @@ class Mean(StatisticTask):
                 "answered_error": answered_error,
             }
             values.append(entry if share is not None else entry | {"why": why_withheld(answered, answered_error)})
-        return {
-            "values": values,
-            "note": "Each participant with a value counts once, whatever its number of rows.",
-        }
+        return {"values": values, "note": "Each participant with a value counts once, whatever its number of rows."}
 
     def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
         """As `StatisticTask.expected_errors`: of each column's mean.

@@ -194,8 +194,7 @@ def explain(error: Exception) -> Failure:
     elif isinstance(error, ImportError):
         return InputFailure(message)
     return _of_a_core(error, message) or Failure(
-        ExitCode.INTERNAL,
-        f"a fault in sordino: {type(error).__name__}: {message}. SORDINO_TRACEBACK=1 shows where.",
+        ExitCode.INTERNAL, f"a fault in sordino: {type(error).__name__}: {message}. SORDINO_TRACEBACK=1 shows where."
     )
 
 

@@ -190,8 +190,7 @@ def invite(
 def approve(
     directory: Where,
     chosen: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID...]", help="Requests to judge.", show_default="all"),
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Requests to judge.", show_default="all")
     ] = None,
     only_list: Annotated[
         bool, typer.Option("--list", help="Only show the waiting requests, and how they would be judged.")

@@ -23,12 +23,7 @@ app = verb_group(
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
 
 Where = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR|FILE",
-        help="A study's folder, a host's folder, or a ledger.",
-        show_default=False,
-    ),
+    Path, typer.Argument(metavar="DIR|FILE", help="A study's folder, a host's folder, or a ledger.", show_default=False)
 ]
 OWN = ""  # the value of ``--participant`` without a name: all participants of the ledger's host
 _MARKS = ("host.toml", "study.toml", "ledger.sqlite")
@@ -100,8 +95,7 @@ def show(
 def verify(
     path: Where,
     head: Annotated[
-        str | None,
-        typer.Option(metavar="HEX", help="A head that the ledger must have had.", show_default="none"),
+        str | None, typer.Option(metavar="HEX", help="A head that the ledger must have had.", show_default="none")
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -130,8 +130,7 @@ def prepare(
         typer.Option(min=10, max=100_000, help="shakespeare: words that get a number each.", show_default="10000"),
     ] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option(min=0.001, max=1e6, help="femnist-shaped: small is uneven.", show_default="0.5"),
+        float | None, typer.Option(min=0.001, max=1e6, help="femnist-shaped: small is uneven.", show_default="0.5")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="femnist-shaped: of the virtual writers; public.", show_default="1")

@@ -45,8 +45,7 @@ def dme(
     epsilons: Annotated[str, typer.Option(metavar="E,E,...", help="Targets of one round.")] = "0.75,1,2,3,4,5,6",
     bits: Annotated[str, typer.Option(metavar="B,B,...", help="Bits of one value.")] = "10,12,14,16,18,20",
     mechanisms: Annotated[
-        str,
-        typer.Option(metavar="NAME,...", help="Of ddgauss, skellam, gaussian and local-gaussian."),
+        str, typer.Option(metavar="NAME,...", help="Of ddgauss, skellam, gaussian and local-gaussian.")
     ] = "ddgauss,skellam",
     trials: Annotated[int, typer.Option(help="Of each setting; 0 for closed forms alone.")] = 80,
     delta: Annotated[float, typer.Option(help="Chance that the guarantee fails.")] = 1e-5,
@@ -57,8 +56,7 @@ def dme(
     data: Annotated[
         str,
         typer.Option(
-            metavar="HOW",
-            help="sphere: independent vectors; equal: all hold the same one, which wraps most.",
+            metavar="HOW", help="sphere: independent vectors; equal: all hold the same one, which wraps most."
         ),
     ] = "sphere",
     seed: Annotated[int, typer.Option(help="Of vectors and rotations; noise is always fresh.")] = 1,

@@ -85,8 +85,7 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
             str, typer.Option(metavar="NAME", help="small, or paper: the published size; see below.")
         ] = "small",
         seeds: Annotated[
-            str,
-            typer.Option(metavar="S,S,...", help="One run of each setting for each; noise is always fresh."),
+            str, typer.Option(metavar="S,S,...", help="One run of each setting for each; noise is always fresh.")
         ] = "1,2,3",
         workers: Annotated[
             int | None, typer.Option(help="Processes, one run in each at a time.", show_default="one for each core")
@@ -104,10 +103,7 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
         colour: Annotated[
             str | None,
             typer.Option(
-                metavar="NAME",
-                help="CIFAR-10, for the papers' size.",
-                show_default="none",
-                hidden=name != "blur-lus",
+                metavar="NAME", help="CIFAR-10, for the papers' size.", show_default="none", hidden=name != "blur-lus"
             ),
         ] = None,
         text: Annotated[
@@ -115,8 +111,7 @@ def _command(name: str, module: str, known: tuple[str, ...]) -> Callable[..., in
             typer.Option(metavar="NAME", help="Data set of words.", show_default="the scale's", hidden=name != "bits"),
         ] = None,
         parts: Annotated[
-            str | None,
-            typer.Option(metavar="PART,...", help=about_parts, show_default="all", hidden=not known),
+            str | None, typer.Option(metavar="PART,...", help=about_parts, show_default="all", hidden=not known)
         ] = None,
         device: Annotated[
             str, typer.Option(metavar="NAME", help="Of models that train with torch: cpu, cuda or auto.")

@@ -63,8 +63,7 @@ def run(
         int, typer.Option(min=0, max=256, help="Random drops spoil a round with 2^-eta.", rich_help_panel=_SAFETY)
     ] = 20,
     grinding: Annotated[
-        int,
-        typer.Option(min=0, max=256, help="malicious tries 2^grinding rings.", rich_help_panel=_SAFETY),
+        int, typer.Option(min=0, max=256, help="malicious tries 2^grinding rings.", rich_help_panel=_SAFETY)
     ] = 80,
     rings: Annotated[
         int,

@@ -27,8 +27,7 @@ def run(
         Path, typer.Argument(metavar="DIR", help="The study's folder, or its study.toml.", show_default=False)
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="Where to write.", show_default="DIR/report.html"),
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write.", show_default="DIR/report.html")
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -42,14 +42,7 @@ HELP = (
 )
 EPILOG = (
     "Example: [bold]sordino simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl[/bold]\n\n"
-    + listing(
-        ExitCode.OK,
-        ExitCode.INPUT,
-        ExitCode.INFEASIBLE,
-        ExitCode.STUDY,
-        ExitCode.BUDGET,
-        ExitCode.INTERRUPTED,
-    )
+    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED)
 )
 _PANEL: Final = "Simulation"
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
@@ -169,11 +162,7 @@ def _run(
     with SimulationProgress(quiet=as_json) as progress:
         try:
             result = simulate_study(
-                settings,
-                output=output,
-                checkpoint_every=checkpoint_every,
-                on_row=progress.row,
-                on_start=progress.start,
+                settings, output=output, checkpoint_every=checkpoint_every, on_row=progress.row, on_start=progress.start
             )
         except KeyboardInterrupt:
             message = f"The same command continues from {output}." if output is not None else NOTHING_KEPT
@@ -193,11 +182,7 @@ def _run(
     return int(_ENDINGS[str(result.summary["outcome"])])
 
 
-_ENDINGS: Final = {
-    "rounds done": ExitCode.OK,
-    "budget reached": ExitCode.BUDGET,
-    "round aborted": ExitCode.STUDY,
-}
+_ENDINGS: Final = {"rounds done": ExitCode.OK, "budget reached": ExitCode.BUDGET, "round aborted": ExitCode.STUDY}
 
 
 def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:

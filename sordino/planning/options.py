@@ -214,9 +214,5 @@ def clip_rule(
                 raise InputFailure(f"--clips: {bound:g} is out of range. Use more than 0 and at most 1e+09.")
     adapting: dict[str, float] = {}
     if privacy.clip_update != "fixed":
-        adapting = {
-            "quantile": privacy.clip_quantile,
-            "rate": privacy.clip_rate,
-            "bit_weight": privacy.clip_bit_weight,
-        }
+        adapting = {"quantile": privacy.clip_quantile, "rate": privacy.clip_rate, "bit_weight": privacy.clip_bit_weight}
     return ClipRule(layers=layers, clips=bounds, scaling=privacy.clip_scaling, update=privacy.clip_update, **adapting)

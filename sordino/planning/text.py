@@ -118,11 +118,7 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
             f"{figures.upload_bytes:,} bytes".replace(",", "\u00a0"),
             f"each round: {figures.padded_dim} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
         ),
-        (
-            "rotation block",
-            f"{figures.block_dim}",
-            f"{figures.rotation}, of {counted(figures.coded_dim, 'value')}",
-        ),
+        ("rotation block", f"{figures.block_dim}", f"{figures.rotation}, of {counted(figures.coded_dim, 'value')}"),
         (
             "grid step",
             f"{figures.granularity:.4g}",

@@ -294,11 +294,7 @@ def _clips(view: StudyView, plan: Plan | None) -> list[dict[str, str]]:
         return []
     names, quantile = layer_names(plan.clipping), plan.clipping.quantile
     return [
-        {
-            "title": "Clips",
-            "caption": "L2 norm that an update is clipped to.",
-            "svg": figures.clip_figure(rows, names),
-        },
+        {"title": "Clips", "caption": "L2 norm that an update is clipped to.", "svg": figures.clip_figure(rows, names)},
         {
             "title": "Within the clip",
             "caption": f"Share of the norms, a noisy estimate. The clips aim at {quantile:g}.",

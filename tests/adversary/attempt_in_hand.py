@@ -155,12 +155,7 @@ class Attempt:
     # ------------------------------------------------------------ MaskedInputCollection
 
     async def tell_u2(
-        self,
-        cohort: Notes,
-        u2: Iterable[int] | None = None,
-        to: Iterable[int] | None = None,
-        *,
-        credit: bool = True,
+        self, cohort: Notes, u2: Iterable[int] | None = None, to: Iterable[int] | None = None, *, credit: bool = True
     ) -> None:
         """Send NeighbourShares with this u2, by default all that dealt; then a credit for each offer."""
         members = frozenset(cohort.sealed if u2 is None else u2)

@@ -180,8 +180,7 @@ async def left_out_of_u2(attempt: Attempt) -> Seen:
     "off.",
     "Each participant that sees a dealing not signed for its own cohort ends the attempt.",
     naive(
-        "the dealing of {dealt.dealer} is not signed by it",
-        shows="the sum of 3 honest inputs opens, 4 were promised",
+        "the dealing of {dealt.dealer} is not signed by it", shows="the sum of 3 honest inputs opens, 4 were promised"
     ),
 )
 async def dealing_of_another_cohort(attempt: Attempt) -> Seen:

@@ -122,11 +122,7 @@ cohort_shown(
     "Lets a colluder advertise, and sign, a mask key of 31 bytes.",
     "All refuse before they deal.",
     by_colluder(lambda real: (bytes(31), real[7].channel_key)),
-    naive(
-        "is not 32 bytes long",
-        also=(Naive.lacking("wire.codec", "must have {length} bytes"),),
-        shows="goes on",
-    ),
+    naive("is not 32 bytes long", also=(Naive.lacking("wire.codec", "must have {length} bytes"),), shows="goes on"),
 )
 
 
@@ -145,10 +141,7 @@ AGREES_ON_ZERO = Naive(
     "secagg.keys",
     without=("the agreement is all zero",),
     changed=(
-        (
-            'raise InvalidKey("the public key is of low order or not 32 bytes long") from error',
-            "shared = bytes(32)",
-        ),
+        ('raise InvalidKey("the public key is of low order or not 32 bytes long") from error', "shared = bytes(32)"),
     ),
     shows="goes on",
 )
@@ -266,11 +259,7 @@ async def another_model_to_one(coordinator: CheatingCoordinator) -> Seen:
 OTHER_DOCUMENT = Naive.lacking("client.participant", "the round names another study document", shows="goes on")
 
 
-@with_coordinator(
-    "Announces a round of another study document than the accepted one.",
-    "All refuse.",
-    OTHER_DOCUMENT,
-)
+@with_coordinator("Announces a round of another study document than the accepted one.", "All refuse.", OTHER_DOCUMENT)
 async def another_study_in_a_round(coordinator: CheatingCoordinator) -> Seen:
     coordinator.study_sha256 = coordinator.add(b"another")
     return (await coordinator.begin()).verdict(never="advertise_keys")

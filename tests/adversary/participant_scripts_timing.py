@@ -65,12 +65,7 @@ def in_each_phase(
 
 
 def by_other_culprits(
-    name: str,
-    does: str,
-    changes: dict[str, tuple[Change, str]],
-    *check: Naive,
-    first: int = 1,
-    partners: int = 0,
+    name: str, does: str, changes: dict[str, tuple[Change, str]], *check: Naive, first: int = 1, partners: int = 0
 ) -> None:
     """Register a script in which each of five participants cheats in another phase and another round.
 

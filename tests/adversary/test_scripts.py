@@ -40,7 +40,7 @@ SERVER_PASSES_ON = {
 # Checks that no coordinator reaches through the deployed client.
 OUT_OF_A_COORDINATORS_REACH = {
     "must be on the roster before a round": "every roster was checked against the plan's population when it was "
-    "accepted (wire.study.check_roster_fits)",
+    "accepted (wire.study.check_roster_fits)"
 }
 # Checks that no participant reaches with a real coordinator.
 _BEFORE = "tests/server/test_sessions_and_documents.py: before any session"

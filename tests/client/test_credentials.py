@@ -16,14 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import client.credentials
-from client.credentials import (
-    RENEWED_FILE,
-    CertificateError,
-    load_certificate,
-    load_identity,
-    shown,
-    store_renewed,
-)
+from client.credentials import RENEWED_FILE, CertificateError, load_certificate, load_identity, shown, store_renewed
 from runtime.key_files import KeyFileError, write_key_file
 from wire.certificates import CertificateAuthority, host_uri, new_key, private_pem
 

@@ -171,11 +171,7 @@ def test_a_refused_round_gets_a_code_whatever_the_policy_and_the_data(
 
 
 def test_an_accepted_study_gets_the_same_whatever_the_policy(
-    accepted: tuple[Story, Sent],
-    study_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    afternoon: None,
+    accepted: tuple[Story, Sent], study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, afternoon: None
 ) -> None:
     many: dict[str, Any] = {
         "hours": ("14:00-16:00", NEVER),

@@ -44,11 +44,7 @@ def test_the_command_knows_its_options() -> None:
     assert arguments[arguments.index("--home") + 1].startswith("${STATE_DIRECTORY}/")  # all else is read-only
     # Words of their own: where they aren't set they leave nothing, and no empty argument. None begins with SORDINO_:
     # SORDINO_COORDINATOR stands for the table [coordinator] of host.toml.
-    assert {one for one in arguments if "$" in one} == {
-        "$JOIN_ADDRESS",
-        "$JOIN_OPTIONS",
-        "${STATE_DIRECTORY}/host",
-    }
+    assert {one for one in arguments if "$" in one} == {"$JOIN_ADDRESS", "$JOIN_OPTIONS", "${STATE_DIRECTORY}/host"}
 
 
 def test_the_credential_is_the_one_that_is_read() -> None:

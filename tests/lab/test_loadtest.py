@@ -156,10 +156,7 @@ def test_too_many_dropouts_are_a_plan_all_the_same() -> None:
     assert plan.min_survivors > 6  # rounds will abort, and say so
 
 
-@pytest.mark.parametrize(
-    ("changes", "suggestion"),
-    [({"bits": 1}, "--bits 4 "), ({"bits": 62}, "--bits 3")],
-)
+@pytest.mark.parametrize(("changes", "suggestion"), [({"bits": 1}, "--bits 4 "), ({"bits": 62}, "--bits 3")])
 def test_an_infeasible_plan_is_refused_once_with_the_nearest_that_works(
     changes: dict[str, Any], suggestion: str
 ) -> None:

@@ -13,10 +13,7 @@ from learning.server_optimizers import FedAvg
 
 def _checkpoint(seed: int = 0) -> Checkpoint:
     rng = np.random.default_rng(seed)
-    parameters = {
-        "weights": rng.normal(size=(5, 3)).astype(np.float32),
-        "bias": rng.normal(size=3).astype(np.float32),
-    }
+    parameters = {"weights": rng.normal(size=(5, 3)).astype(np.float32), "bias": rng.normal(size=3).astype(np.float32)}
     return Checkpoint(parameters, {"velocity": rng.normal(size=18)}, {"round": seed, "study": "a/b", "x": [1.5]})
 
 

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from learning.parameters import (
-    check_shapes,
-    dimension,
-    flatten,
-    shapes_of,
-    unflatten,
-)
+from learning.parameters import check_shapes, dimension, flatten, shapes_of, unflatten
 
 
 def _parameters() -> dict[str, np.ndarray]:

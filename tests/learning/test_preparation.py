@@ -97,10 +97,7 @@ Go, Philostrate.
 
 
 def test_speakers_in_three_layouts() -> None:
-    assert list(spoken(HAMLET)) == [
-        ("BER", ["who's", "there", "long", "live", "the", "king"]),
-        ("FRAN", ["bernardo"]),
-    ]
+    assert list(spoken(HAMLET)) == [("BER", ["who's", "there", "long", "live", "the", "king"]), ("FRAN", ["bernardo"])]
     assert list(spoken(OTHELLO)) == [
         ("IAGO", ["it's", "the", "green", "ey'd", "monster"]),
         ("OTHELLO", ["o", "misery"]),

@@ -17,10 +17,7 @@ def _data(count: int, seed: int = 0) -> Dataset:
 
 def _random_parameters(seed: int = 3) -> Parameters:
     rng = np.random.default_rng(seed)
-    return {
-        "weights": rng.normal(size=(49, 10)).astype(np.float32),
-        "bias": rng.normal(size=10).astype(np.float32),
-    }
+    return {"weights": rng.normal(size=(49, 10)).astype(np.float32), "bias": rng.normal(size=10).astype(np.float32)}
 
 
 def _mean_loss(weights: np.ndarray, features: np.ndarray, labels: np.ndarray) -> float:

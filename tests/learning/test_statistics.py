@@ -17,15 +17,7 @@ from learning.datasets import Dataset
 from learning.learner import Learner
 from learning.make_task import make_task
 from learning.tasks.histogram import nearest_histogram
-from tests.support.rounds_in_memory import (
-    NOBODY,
-    SIGMAS,
-    learner_of,
-    plan_of,
-    rows,
-    run_round,
-    run_without_noise,
-)
+from tests.support.rounds_in_memory import NOBODY, SIGMAS, learner_of, plan_of, rows, run_round, run_without_noise
 
 RNG = np.random.default_rng(20)
 TABLES = [RNG.normal(50 + 20 * RNG.standard_normal(), 5, size=(RNG.integers(1, 9), 2)) for _ in range(60)]

@@ -181,8 +181,7 @@ def test_lstm_layer_is_the_one_of_the_textbook() -> None:
 
 def test_lstm_learns_a_pattern_and_ignores_padding() -> None:
     task = make_task(
-        "lstm",
-        {"vocabulary": 4, "length": 6, "embedding": 6, "hidden": 12, "client_rate": 2.0, "local_steps": 150},
+        "lstm", {"vocabulary": 4, "length": 6, "embedding": 6, "hidden": 12, "client_rate": 2.0, "local_steps": 150}
     )
     line = np.array([1, 2, 3, 4, 1, 2, 3])
     data = Dataset(np.tile(line[:6], (8, 1)).astype(np.int32), np.tile(line[1:], (8, 1)))

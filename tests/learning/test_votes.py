@@ -25,13 +25,7 @@ from mechanisms.encoder import Encoder
 from tests.support.rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 
 QUERIES = 6
-OPTIONS: dict[str, Any] = {
-    "features": 3,
-    "classes": 3,
-    "queries": QUERIES,
-    "server_epochs": 30,
-    "local_epochs": 20,
-}
+OPTIONS: dict[str, Any] = {"features": 3, "classes": 3, "queries": QUERIES, "server_epochs": 30, "local_epochs": 20}
 
 
 def clusters(count: int, seed: int) -> Dataset:

@@ -168,9 +168,7 @@ def ddgauss(n: int, d: int, variance: mpmath.mpf, l1: mpmath.mpf, l2: mpmath.mpf
     tau = 10 * mpmath.fsum(mpmath.exp(-2 * mpmath.pi**2 * variance * k / (k + 1)) for k in range(1, n))
     s1, s2 = l1 / mpmath.sqrt(n * variance), l2 / mpmath.sqrt(n * variance)
     return lambda a: min(
-        a * s2**2 / 2 + tau * d,
-        a / 2 * (s2**2 + 2 * s1 * tau + tau**2 * d),
-        a / 2 * (s2 + mpmath.sqrt(d) * tau) ** 2,
+        a * s2**2 / 2 + tau * d, a / 2 * (s2**2 + 2 * s1 * tau + tau**2 * d), a / 2 * (s2 + mpmath.sqrt(d) * tau) ** 2
     )
 
 

@@ -17,10 +17,7 @@ POSITIVE = st.floats(1e-6, 1e6)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(
-    hnp.arrays(np.float64, st.integers(1, 30), elements=FINITE),
-    POSITIVE,
-)
+@given(hnp.arrays(np.float64, st.integers(1, 30), elements=FINITE), POSITIVE)
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_clipping_bounds_any_finite_vector(vector: np.ndarray, clip: float) -> None:
     clipped = clip_l2(vector, clip)

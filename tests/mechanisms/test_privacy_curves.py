@@ -172,14 +172,7 @@ def test_rounded_bounds_are_the_formulas() -> None:
     assert rounded_l2_bound(0.1, 1, 1e-300) == pytest.approx(1.1)  # the worst case is the smaller here
     assert rounded_l1_bound(3.0, 16) == pytest.approx(9.0)
     assert rounded_l1_bound(30.0, 16) == pytest.approx(120.0)
-    for bad in (
-        (-1.0, 4, 0.5),
-        (math.inf, 4, 0.5),
-        (math.nan, 4, 0.5),
-        (1.0, 0, 0.5),
-        (1.0, 4, 1.0),
-        (1.0, 4, -0.1),
-    ):
+    for bad in ((-1.0, 4, 0.5), (math.inf, 4, 0.5), (math.nan, 4, 0.5), (1.0, 0, 0.5), (1.0, 4, 1.0), (1.0, 4, -0.1)):
         with pytest.raises(ValueError):
             rounded_l2_bound(*bad)
 

@@ -6,13 +6,7 @@ from functools import cache
 from typing import Any
 
 from tests.reference.graph import Graph
-from tests.reference.round_vectors import (
-    CommitsToAnotherSeed,
-    Crook,
-    Played,
-    SharesAnotherMaskKey,
-    spoil_ciphertext,
-)
+from tests.reference.round_vectors import CommitsToAnotherSeed, Crook, Played, SharesAnotherMaskKey, spoil_ciphertext
 from tests.reference.rounds import setting_of
 from tests.reference.setting import Numbers
 from tests.reference.sharing import P, listed_bytes

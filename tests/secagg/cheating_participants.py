@@ -141,11 +141,7 @@ def inconsistent_keys(
 ) -> Advertisement:
     """Signed, useless keys: of low order, one in two roles, or another participant's point, perhaps in other bytes."""
     low = LOW_ORDER[how % len(LOW_ORDER)]
-    keys = [
-        (low, honest.channel_key),
-        (honest.mask_key, low),
-        (honest.mask_key, honest.mask_key),
-    ]
+    keys = [(low, honest.channel_key), (honest.mask_key, low), (honest.mask_key, honest.mask_key)]
     if theirs is not None:
         same_point = theirs.mask_key[:31] + bytes([theirs.mask_key[31] ^ 0x80])
         keys += [(theirs.mask_key, honest.channel_key), (honest.mask_key, theirs.channel_key)]

@@ -17,16 +17,7 @@ from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey, ShareChannel, upload_statement
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
 from tests.secagg.claims import Broken
-from tests.support.attempts_in_memory import (
-    Cohort,
-    Sets,
-    advertise,
-    held,
-    identities,
-    make_config,
-    twin,
-    vector_of,
-)
+from tests.support.attempts_in_memory import Cohort, Sets, advertise, held, identities, make_config, twin, vector_of
 from tests.support.naive_variants import CLIENT, Side
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
 

@@ -22,13 +22,7 @@ import pytest
 from secagg import messages
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
-from secagg.messages import (
-    PHASES,
-    ConsistencySignature,
-    MaskedInput,
-    RevealedShare,
-    SelfMaskSeedShare,
-)
+from secagg.messages import PHASES, ConsistencySignature, MaskedInput, RevealedShare, SelfMaskSeedShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 from tests.support.attempts_in_memory import (
     Cohort,

@@ -14,32 +14,12 @@ from numpy.typing import NDArray
 from secagg.commitments import MerkleTree, pair_node
 from secagg.context import set_of
 from secagg.errors import InvalidMessage, ProtocolError, UnexpectedMessage
-from secagg.keys import (
-    advertisement_statement,
-    dealing_statement,
-    upload_statement,
-)
-from secagg.messages import (
-    PHASES,
-    Advertisement,
-    ConsistencySignature,
-    MaskedInput,
-    SealedShares,
-    UnmaskingReply,
-)
+from secagg.keys import advertisement_statement, dealing_statement, upload_statement
+from secagg.messages import PHASES, Advertisement, ConsistencySignature, MaskedInput, SealedShares, UnmaskingReply
 from secagg.server_cohort import ServerPhase
 from secagg.shamir import PRIME
 from secagg.sharing import CURIOUS, SEMI_MALICIOUS
-from tests.support.attempts_in_memory import (
-    Attempt,
-    Script,
-    flip,
-    freeze,
-    identities,
-    make_config,
-    sum_of,
-    symbols_of,
-)
+from tests.support.attempts_in_memory import Attempt, Script, flip, freeze, identities, make_config, sum_of, symbols_of
 from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 
@@ -95,7 +75,7 @@ def a_share_outside_the_field(attempt: Attempt, honest: UnmaskingReply) -> Unmas
 # that check -> dishonest messages.
 CHEATS_BY_CHECK: dict[tuple[str, str, str], dict[str, Change]] = {
     (ADVERTISE, "a public key is not 32 bytes long", ANOTHER_CHECK): {
-        "a_short_key": lambda attempt, honest: advertises(honest.mask_key[:31], honest.channel_key),
+        "a_short_key": lambda attempt, honest: advertises(honest.mask_key[:31], honest.channel_key)
     },
     (ADVERTISE, "a public key was advertised before", RUINED): {
         "the_key_of_another": lambda attempt, honest: advertises(
@@ -104,19 +84,19 @@ CHEATS_BY_CHECK: dict[tuple[str, str, str], dict[str, Change]] = {
         "one_key_in_both_roles": lambda attempt, honest: advertises(honest.mask_key, honest.mask_key),
     },
     (ADVERTISE, "a public key is of low order", RUINED): {
-        "a_key_of_low_order": lambda attempt, honest: advertises(honest.mask_key, bytes(32)),
+        "a_key_of_low_order": lambda attempt, honest: advertises(honest.mask_key, bytes(32))
     },
     (ADVERTISE, "the keys are not signed by the participant's identity", RUINED): {
         "keys_signed_by_another": lambda attempt, honest: advertises(honest.mask_key, honest.channel_key, signer=4),
         "keys_signed_for_another_attempt": lambda attempt, honest: advertises(honest.mask_key, honest.channel_key, 2),
     },
     (SHARE, "shares must go to exactly the neighbours", CRASHES): {
-        "a_share_too_few": lambda attempt, honest: replace(honest, ciphertexts=honest.ciphertexts[:-1]),
+        "a_share_too_few": lambda attempt, honest: replace(honest, ciphertexts=honest.ciphertexts[:-1])
     },
     (SHARE, "a sealed share is not", CRASHES): {
         "a_huge_ciphertext": lambda attempt, honest: replace(
             honest, ciphertexts=(bytes(1 << 20), *honest.ciphertexts[1:])
-        ),
+        )
     },
     (SHARE, "there must be two commitments of 32 bytes for each holder", CRASHES): {
         "a_commitment_too_few": lambda attempt, honest: replace(honest, leaves=honest.leaves[:-1]),
@@ -126,12 +106,12 @@ CHEATS_BY_CHECK: dict[tuple[str, str, str], dict[str, Change]] = {
     },
     (SHARE, "the seed commitment is not 32 bytes long", CRASHES): {"a_short_seed_commitment": a_short_seed_commitment},
     (SHARE, "the commitments are not signed by the participant's identity", TAKEN): {
-        "commitments_that_nobody_signed": lambda attempt, honest: replace(honest, signature=flip(honest.signature)),
+        "commitments_that_nobody_signed": lambda attempt, honest: replace(honest, signature=flip(honest.signature))
     },
     (SHARE, "the commitments are not signed by the participant's identity", ACCUSED): {
         "commitments_changed_after_signing": lambda attempt, honest: replace(
             honest, leaves=(flip(honest.leaves[0]), *honest.leaves[1:])
-        ),
+        )
     },
     (MASK, "the upload is not signed by the participant's identity", TAKEN): {
         "an_upload_that_nobody_signed": lambda attempt, honest: replace(honest, signature=bytes(64)),
@@ -139,28 +119,28 @@ CHEATS_BY_CHECK: dict[tuple[str, str, str], dict[str, Change]] = {
         "an_upload_that_says_another_u2": lambda attempt, honest: uploads(attempt, honest.packed, frozenset({0})),
     },
     (MASK, "the upload has", ANOTHER_CHECK): {
-        "an_upload_that_is_too_long": lambda attempt, honest: uploads(attempt, honest.packed + b"\x00"),
+        "an_upload_that_is_too_long": lambda attempt, honest: uploads(attempt, honest.packed + b"\x00")
     },
     (MASK, "the upload doesn't have the digest that was signed", RUINED): {
-        "an_upload_with_one_bit_changed": lambda attempt, honest: replace(honest, packed=flip(honest.packed)),
+        "an_upload_with_one_bit_changed": lambda attempt, honest: replace(honest, packed=flip(honest.packed))
     },
     (SIGN, "the signature doesn't cover these sets", RUINED): {
         "a_signature_over_other_sets": a_signature_over_other_sets
     },
     (UNMASK, "there must be one entry for each dealer of u2 it holds from", CRASHES): {
-        "an_entry_too_few": lambda attempt, honest: UnmaskingReply(honest.shares[:-1]),
+        "an_entry_too_few": lambda attempt, honest: UnmaskingReply(honest.shares[:-1])
     },
     (UNMASK, "the wrong kind of share", ANOTHER_CHECK): {
         "the_other_kind_of_share": lambda attempt, honest: UnmaskingReply(
             (attempt.cohort.held[BAD][0].mask_key, *honest.shares[1:])
-        ),
+        )
     },
     (UNMASK, "has another length", CRASHES): {
         "a_share_of_15_symbols": lambda attempt, honest: first_share(honest, share=honest.shares[0].share[:30]),
         "a_short_salt": lambda attempt, honest: first_share(honest, salt=honest.shares[0].salt[:15]),
     },
     (UNMASK, "doesn't match the commitment", BLAMED): {
-        "a_wrong_share": lambda attempt, honest: first_share(honest, share=flip(honest.shares[0].share)),
+        "a_wrong_share": lambda attempt, honest: first_share(honest, share=flip(honest.shares[0].share))
     },
     (UNMASK, "has a symbol outside the field", CRASHES): {"a_share_outside_the_field": a_share_outside_the_field},
 }

@@ -40,12 +40,7 @@ REAL = settings(
 )
 LYING = settings(REAL, max_examples=EXAMPLES or 280, stateful_step_count=10)
 BITES = settings(
-    REAL,
-    max_examples=400,
-    stateful_step_count=10,
-    derandomize=True,
-    print_blob=False,
-    phases=(Phase.generate,),
+    REAL, max_examples=400, stateful_step_count=10, derandomize=True, print_blob=False, phases=(Phase.generate,)
 )
 
 

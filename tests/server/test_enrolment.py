@@ -20,16 +20,7 @@ from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment
 from server.open_calls import CallRefused
 from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
-from tests.support.enrolment_port import (
-    STUDY,
-    Authority,
-    FakeStudy,
-    configuration,
-    document,
-    identity,
-    port,
-    request,
-)
+from tests.support.enrolment_port import STUDY, Authority, FakeStudy, configuration, document, identity, port, request
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement, write_package
 from wire.enrolment import LARGEST_REQUEST, read_request

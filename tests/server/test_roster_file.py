@@ -26,11 +26,7 @@ def version(number: int) -> tuple[bytes, bytes]:
 
 def files(folder: Path) -> RosterFile:
     return RosterFile(
-        folder / "roster.json",
-        folder / "lottery.json",
-        folder / "work",
-        study=STUDY,
-        authority_public=AUTHORITY.public,
+        folder / "roster.json", folder / "lottery.json", folder / "work", study=STUDY, authority_public=AUTHORITY.public
     )
 
 

@@ -106,11 +106,7 @@ def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.Monke
         ("epsilon = 4", "epsilon = 4\nmin_survivors = 8\nquorum = 7", "Set quorum to 8 or more."),
         ("rounds = 10", "rounds = 0", "study.rounds = 0 should be greater than or equal to 1."),
         ("rounds = 10", "rounds = 1.5", "study.rounds = 1.5 should be a valid integer"),
-        (
-            '"softmax-regression"',
-            '"gpt"',
-            "study.task = 'gpt': unknown task 'gpt'; known tasks: softmax-regression",
-        ),
+        ('"softmax-regression"', '"gpt"', "study.task = 'gpt': unknown task 'gpt'; known tasks: softmax-regression"),
         ("epsilon = 4", "epsilon = 4\nclip_by_layer = 'maybe'", "clip_by_layer = 'maybe' should be true or false."),
         ('"clinic"', '"a b"', "study.name = 'a b'"),
         ("[privacy]", "[privcay]", "privcay is not a known key. Did you mean privacy?"),

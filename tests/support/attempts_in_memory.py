@@ -26,14 +26,7 @@ from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
 from secagg.in_memory import InMemoryAttempt
-from secagg.keys import (
-    AgreementKey,
-    IdentityKey,
-    mask_private_key,
-    pairwise_mask_key,
-    self_mask_key,
-    self_mask_seed,
-)
+from secagg.keys import AgreementKey, IdentityKey, mask_private_key, pairwise_mask_key, self_mask_key, self_mask_seed
 from secagg.masking import apply_masks, check_stream_length, word_dtype
 from secagg.messages import (
     MASK_KEY,
@@ -215,8 +208,7 @@ class Cohort:
     def __post_init__(self) -> None:
         roster = self.config.roster
         self.context = cohort_context(
-            self.config.round_context(),
-            [(roster.identity(who), self.advertisements[who].digest()) for who in self.u1],
+            self.config.round_context(), [(roster.identity(who), self.advertisements[who].digest()) for who in self.u1]
         )
         self.graph = graph_of(self.u1, self.config.parameters, self.context)
 
@@ -380,11 +372,7 @@ def advertise(
 
 
 def start_cohort(
-    config: RoundConfig,
-    *,
-    client: Side = CLIENT,
-    colluders: Iterable[int] = (),
-    u1: Iterable[int] | None = None,
+    config: RoundConfig, *, client: Side = CLIENT, colluders: Iterable[int] = (), u1: Iterable[int] | None = None
 ) -> Cohort:
     """Make a cohort whose members have advertised."""
     members = tuple(range(len(config.roster))) if u1 is None else tuple(u1)

@@ -182,9 +182,7 @@ class Port:
         nonce, signature = await self._proof(signer)
         metadata = (("sordino-nonce-bin", nonce), ("sordino-signature-bin", signature)) if proven else ()
         call = self.channel.stream_unary(
-            "/sordino.v1.Enrolment/Publish",
-            request_serializer=None,
-            response_deserializer=pb.PublishReceipt.FromString,
+            "/sordino.v1.Enrolment/Publish", request_serializer=None, response_deserializer=pb.PublishReceipt.FromString
         )(iter(frames(package)) if chunks is None else chunks, metadata=metadata)
         return (await call).roster_version
 

@@ -45,10 +45,7 @@ def test_when_the_next_is_free() -> None:
         assert pace.within_a_day(then - 1) >= most
 
 
-@given(
-    clock=st.lists(st.floats(-3 * DAY_S, 3 * DAY_S), min_size=1, max_size=60),
-    most=st.integers(1, 5),
-)
+@given(clock=st.lists(st.floats(-3 * DAY_S, 3 * DAY_S), min_size=1, max_size=60), most=st.integers(1, 5))
 def test_no_clock_gives_more_than_the_limit_within_a_day_of_the_latest_time(clock: list[float], most: int) -> None:
     """Whatever the clock says, between two attempts that are `most` apart the latest time has moved by a whole day."""
     pace, latest, taken = Pace(), -float("inf"), []

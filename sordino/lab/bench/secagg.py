@@ -34,14 +34,7 @@ from secagg.in_memory import InMemoryAttempt, fresh_roster
 from secagg.messages import ADVERTISE_KEYS, UNMASKING
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
-from secagg.parameters import (
-    COMPLETE,
-    HARARY,
-    RoundParameters,
-    assumed_colluders,
-    choose_graph,
-    default_min_survivors,
-)
+from secagg.parameters import COMPLETE, HARARY, RoundParameters, assumed_colluders, choose_graph, default_min_survivors
 from secagg.sharing import MALICIOUS, Sharing
 from sordino.lab.loadtest.faults import PHASE_NAMES, PhaseName
 from wire import codec

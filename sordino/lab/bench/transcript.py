@@ -46,12 +46,7 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     study = StudyDocument(study=STUDY, task="synthetic", task_options={}, plan=plan).to_bytes()
     study_sha256, parameters = hashlib.sha256(study).digest(), round_parameters(plan)
     config = RoundConfig(
-        roster=roster,
-        round=1,
-        attempt=1,
-        study_digest=study_sha256,
-        model_digest=bytes(32),
-        parameters=parameters,
+        roster=roster, round=1, attempt=1, study_digest=study_sha256, model_digest=bytes(32), parameters=parameters
     )
     round_context = config.round_context()
     advertisements: dict[int, Advertisement] = {}

@@ -19,15 +19,7 @@ from sordino.lab.experiments.run_pool import ExperimentError, RunPool, labels_of
 from sordino.lab.experiments.runs import Row, Run, noise_multiplier
 from sordino.lab.experiments.selection import NOT_CHARGED, Choice, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import (
-    CONDITIONAL,
-    HELD,
-    SPENT,
-    Cell,
-    Mean,
-    Results,
-    Table,
-)
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
 
 NAME: Final = "bits"

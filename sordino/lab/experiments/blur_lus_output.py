@@ -10,17 +10,7 @@ from sordino.lab.experiments.blur_lus_runs import DDGAUSS, FEDAVG, OURS, VOTES
 from sordino.lab.experiments.curves import Axes, Band, Picture, Series
 from sordino.lab.experiments.run_pool import labels_of
 from sordino.lab.experiments.runs import NORMS, Row
-from sordino.lab.experiments.tables import (
-    CONDITIONAL,
-    HELD,
-    SPENT,
-    Cell,
-    Mean,
-    Results,
-    Share,
-    Table,
-    accuracy,
-)
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table, accuracy
 
 _NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
 _OF_ALL: Final = "Epsilons are the largest of a line's methods."
@@ -143,14 +133,7 @@ def norms_picture(rows: Sequence[Row], methods: Sequence[str], epsilon: float, c
                 points[round_] = (low, middle, high)
         band = Band("median, 10th to 90th percentile", points, _COLOURS.get(method, 4))
         axes.append(
-            Axes(
-                method,
-                "round",
-                "norm before clipping",
-                [band],
-                percent=False,
-                level=(clip, f"clip S = {clip:g}"),
-            )
+            Axes(method, "round", "norm before clipping", [band], percent=False, level=(clip, f"clip S = {clip:g}"))
         )
     note = f"{CONDITIONAL} {epsilon:g}; quantiles of a round's updates, averaged over seeds."
     return Picture("blur-lus-norms", axes, note, columns=len(axes), same_y=True)

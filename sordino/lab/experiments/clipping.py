@@ -17,15 +17,7 @@ from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.run_pool import RunPool, labels_of
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import (
-    CONDITIONAL,
-    HELD,
-    SPENT,
-    Cell,
-    Mean,
-    Results,
-    Table,
-)
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
 from sordino.lab.simulation.settings import SimulationSettings
 
 NAME: Final = "clipping"
@@ -109,11 +101,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
 def _table(found: Results, sizes: ClippingSizes, epsilon: float) -> Table:
     body: list[list[Cell]] = [
-        [
-            rule,
-            *(found.cell(rule, epsilon, clip) for clip in sizes.clips),
-            *found.spent(rule=rule, epsilon=epsilon),
-        ]
+        [rule, *(found.cell(rule, epsilon, clip) for clip in sizes.clips), *found.spent(rule=rule, epsilon=epsilon)]
         for rule in RULES
     ]
     columns = ("rule", *(f"from {clip:g}" for clip in sizes.clips), *SPENT)

@@ -18,16 +18,7 @@ from sordino.lab.experiments.run_pool import RunPool, labels_of
 from sordino.lab.experiments.runs import DONE, Row, noise_multiplier
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import (
-    CONDITIONAL,
-    HELD,
-    SPENT,
-    Cell,
-    Mean,
-    Results,
-    Share,
-    Table,
-)
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table
 from sordino.lab.simulation.settings import SimulationSettings
 
 NAME: Final = "compression"

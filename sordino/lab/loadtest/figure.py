@@ -148,7 +148,7 @@ def _phases(result: Mapping[str, Any], axes: Any) -> None:
     axes.set_ylabel("seconds")
     axes.set_title(
         f"{options['clients']} participants, {options['dim']:,} values of {options['bits']} bits, "
-        f"{100 * options['drop']:g} % leave ({options['drop_style']}, at {options['at']})",
+        f"{100 * options['drop']:g} % leave ({options['drop_style']}, at {options['at']})"
     )
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))

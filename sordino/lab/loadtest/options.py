@@ -107,18 +107,13 @@ class LoadOptions(Table):
         panel=LOAD,
     )
     verify_once: bool = key(
-        False,
-        help="participants of one process verify each signature once, as in one sordino join",
-        panel=LOAD,
+        False, help="participants of one process verify each signature once, as in one sordino join", panel=LOAD
     )
     drop: float = key(
         0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1", panel=FAULTS
     )
     at: Literal["any", PhaseName] = key(
-        ANY,
-        help=f"phase at which they leave: {', '.join(PHASE_NAMES)}, or any",
-        metavar="PHASE",
-        panel=FAULTS,
+        ANY, help=f"phase at which they leave: {', '.join(PHASE_NAMES)}, or any", metavar="PHASE", panel=FAULTS
     )
     drop_style: Literal["disconnect", "silent"] = key(
         "disconnect",

@@ -8,13 +8,7 @@ from authority.new_study import NewStudy, new_study
 from mechanisms.plan import InfeasiblePlan
 from runtime.failure import ExitCode, Failure, InputFailure
 from secagg.errors import InvalidParameters
-from secagg.parameters import (
-    HARARY,
-    assumed_colluders,
-    choose_graph,
-    complete_graph_threshold,
-    default_min_survivors,
-)
+from secagg.parameters import HARARY, assumed_colluders, choose_graph, complete_graph_threshold, default_min_survivors
 from secagg.sharing import MALICIOUS
 from sordino.lab.loadtest.faults import dropped_count
 from sordino.lab.loadtest.options import TASK, LoadOptions

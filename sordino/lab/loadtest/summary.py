@@ -9,14 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from secagg.messages import PHASES
-from server.events import (
-    CONNECTING,
-    AttemptAborted,
-    AttemptStarted,
-    Event,
-    ParticipantDropped,
-    RoundCompleted,
-)
+from server.events import CONNECTING, AttemptAborted, AttemptStarted, Event, ParticipantDropped, RoundCompleted
 from server.study_view import AttemptView, StudyView
 from sordino.lab.loadtest.faults import Delay, Drop
 from sordino.lab.loadtest.options import LoadOptions

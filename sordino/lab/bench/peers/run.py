@@ -201,11 +201,7 @@ def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Com
 
 
 def _compare(
-    work: str,
-    setting: dict[str, Any],
-    ours: Callable[[], PeerFigures],
-    peer: Callable[[], PeerFigures],
-    repeats: int,
+    work: str, setting: dict[str, Any], ours: Callable[[], PeerFigures], peer: Callable[[], PeerFigures], repeats: int
 ) -> Comparison:
     pairs = [(_right(ours()), _right(peer())) for _ in range(repeats)]
     mine, theirs = pairs[-1]
