@@ -331,7 +331,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "file", "source"), PLANTED)
-def test_a_planted_violation_is_found(
+def test_planted_violations_are_found(
     rule: Callable[[Path], list[str]], file: str, source: str, tmp_path: Path
 ) -> None:
     write(tmp_path / file, source)

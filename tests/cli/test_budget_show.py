@@ -194,9 +194,7 @@ def test_a_ledger_without_its_host(home: Path, run: Run) -> None:
     assert "Against this host's policy" not in run("budget", "show", home / "ledger.sqlite")[1]
 
 
-def test_nothing_yet_and_nothing_here(
-    study: Path, home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_here(study: Path, home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = study / "hosts" / "host-02"
     assert "nothing is recorded yet" in refusal(run, "budget", "show", host, "--participant")
     for name in ("ledger.sqlite", "ledger.sqlite.head", "journal.sqlite"):

@@ -107,7 +107,7 @@ def test_min_survivors_decides_how_many_may_drop_out() -> None:
         ((100, 0.1, 0.1, "curious", 101), ExitCode.INPUT, "--min-survivors 101 ", None),
     ],
 )
-def test_refusals_say_what_to_change(
+def test_refusals_name_a_change(
     arguments: tuple[Any, ...], code: ExitCode, message: str, suggestion: str | None
 ) -> None:
     with pytest.raises(Failure, match=message) as refused:

@@ -50,7 +50,7 @@ def planned(run: Run, *arguments: object) -> dict[str, Any]:
         (("--mechanism", "binomial", "--bits", 20), "zero-out", "the secure sum"),
     ],
 )
-def test_every_mechanism_has_the_stable_names_and_states_its_trust(
+def test_mechanisms_have_stable_names_and_trust(
     run: Run, arguments: tuple[object, ...], adjacency: str, trusts: str
 ) -> None:
     figures = planned(run, *arguments)
@@ -248,9 +248,7 @@ def test_the_rotation_is_named(run: Run) -> None:
         ),
     ],
 )
-def test_the_graph_and_the_coordinator_are_described(
-    run: Run, arguments: tuple[object, ...], rows: tuple[str, ...]
-) -> None:
+def test_graph_and_coordinator_are_described(run: Run, arguments: tuple[object, ...], rows: tuple[str, ...]) -> None:
     out = output(run, "plan", *arguments, "--no-alternatives")
     said = " ".join(out.split())
     for row in rows:

@@ -56,9 +56,7 @@ def test_a_simulation_in_plain_lines(run: Run) -> None:
         ("local-gaussian", "replace-one, even if all others collude"),
     ],
 )
-def test_an_epsilon_is_shown_with_its_adjacency_and_condition(
-    run: Run, tmp_path: Path, mechanism: str, holds: str
-) -> None:
+def test_an_epsilon_has_its_adjacency_and_condition(run: Run, tmp_path: Path, mechanism: str, holds: str) -> None:
     """A trusted coordinator's noise doesn't protect against the coordinator, so no text may say so."""
     file = tmp_path / "run.jsonl"
     asked = ("--participants", "60", "--rounds", "1", "--bits", "20", "--mechanism", mechanism, "--output", file)
@@ -151,9 +149,7 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
         (("--drop", "0.9", "--drop-law", "exact"), 5, ""),
     ],
 )
-def test_failures_have_their_exit_code_and_a_sentence(
-    run: Run, arguments: tuple[str, ...], code: int, told: str
-) -> None:
+def test_failures_have_a_code_and_a_sentence(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
     given = SMALL + arguments if not arguments[0].startswith("/") else arguments
     ended, out, err = run("simulate", *given)
     assert ended == code
@@ -181,9 +177,7 @@ def test_failures_have_their_exit_code_and_a_sentence(
         (("--mechanism", "binomial"), "binomial"),
     ],
 )
-def test_what_init_refuses_is_refused_in_the_same_words(
-    run: Run, tmp_path: Path, chosen: tuple[str, str], said: str
-) -> None:
+def test_refusals_are_those_of_init(run: Run, tmp_path: Path, chosen: tuple[str, str], said: str) -> None:
     code, _, told = run("simulate", "--rounds", "2", *chosen)
     assert code in (2, 3)
     assert said in told

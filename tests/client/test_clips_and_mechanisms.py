@@ -55,9 +55,7 @@ def test_clips_move_inside_the_sum(mechanism: str, tmp_path: Path, played: Play)
 @pytest.mark.parametrize(
     "clips", [[], [1.0], [1.0, 1.0, 1.0], [1.0, math.nan], [math.inf, 1.0], [0.0, 1.0], [-1.0, 1.0]], ids=str
 )
-def test_false_clips_are_refused(
-    clips: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play
-) -> None:
+def test_false_clips(clips: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play) -> None:
     """Nothing is uploaded under invalid clips: with a NaN every comparison is false, and every bit the same."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
 
@@ -122,9 +120,7 @@ def test_the_document_of_a_round_holds_clips_only_where_they_adapt() -> None:
             read_model(bad, 6, moving)
 
 
-def test_an_encoding_that_fails_gets_an_answer_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play
-) -> None:
+def test_a_failed_encoding_gets_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Play) -> None:
     """Whether rounding or clipping raises may depend on the data: the zero contribution is sent, never a refusal."""
     folder = make_folder(tmp_path / "study", **ADAPTIVE)
     failed: list[int] = []

@@ -200,7 +200,7 @@ async def on_mains_only(
             yield where, device, task
 
 
-async def test_an_attempt_is_finished_before_a_participant_leaves(
+async def test_an_attempt_is_finished_first(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On battery from the middle of a round: that round is finished, and the next one waits for mains power."""
@@ -261,7 +261,7 @@ async def test_a_coordinator_that_never_ends_an_attempt_keeps_no_participant(mon
     assert sum(slept) == 20.0
 
 
-async def test_a_participant_leaves_when_the_time_for_its_attempt_is_over(
+async def test_leaving_after_the_attempts_time(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator ends no attempt, and answers no request to resume: the participant gives up and leaves."""

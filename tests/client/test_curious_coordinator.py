@@ -77,9 +77,7 @@ def signed_instead(_: int, sets: pb.SurvivorSets) -> list[pb.CoordinatorMessage]
         (signed_instead, "out of order"),
     ],
 )
-def test_what_a_participant_can_see_is_checked_all_the_same(
-    curious_folder: Path, played: Play, lie: Any, reason: str
-) -> None:
+def test_what_a_participant_can_see_is_checked(curious_folder: Path, played: Play, lie: Any, reason: str) -> None:
     story = played(on("survivor_sets", lie), folder=curious_folder)
     assert "unmasking" not in story.kinds()
     assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}

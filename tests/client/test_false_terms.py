@@ -224,9 +224,7 @@ def test_policy(played: Play, changes: dict[str, dict[str, Any]], told: str) -> 
 
 
 @pytest.mark.parametrize("whose", ["its own", "another identity over the same data"])
-def test_the_budget_of_a_participant_ends_before_the_study(
-    study_folder: Path, tmp_path: Path, played: Play, whose: str
-) -> None:
+def test_a_participants_budget_ends_first(study_folder: Path, tmp_path: Path, played: Play, whose: str) -> None:
     """Earlier charges, even for attempts without a sum, count: the participant refuses, and logs why.
 
     If charges counted by identity, a new join code for the same data would begin without charges.
@@ -370,7 +368,7 @@ async def test_a_host_whose_certificate_is_not_known(study_folder: Path, tmp_pat
 
 
 @pytest.mark.parametrize("answer", ["welcome at once", "nothing", "heartbeat", "the end"])
-async def test_a_handshake_that_goes_wrong(
+async def test_wrong_handshakes(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     """No wait without an end, and no session without the challenge."""
@@ -396,9 +394,7 @@ async def test_a_handshake_that_goes_wrong(
     assert expected.get(answer, "didn't answer with challenge") in str(error)
 
 
-async def test_give_up_counts_from_the_loss(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_giving_up_counts_from_loss(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a session that lasted longer than give_up_s the host still tries for that long."""
     patience = 0.6
     monkeypatch.setattr("client.participant_host.RETRY_S", (0.05, 0.1))

@@ -148,7 +148,7 @@ WRONG_FORMS = [
 
 
 @pytest.mark.parametrize(("name", "options", "told"), WRONG_FORMS)
-def test_a_file_of_another_form_is_refused_before_anything_is_sent(
+def test_a_file_of_another_form_stops_before_sending(
     name: str, options: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     """Otherwise it would take part with zeros, charged, which only its own log would say."""

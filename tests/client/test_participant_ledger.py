@@ -36,9 +36,7 @@ def journal(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "host" / "journal.sqlite"
 
 
-async def test_each_charge_at_h_min_and_then_what_the_sum_cost(
-    finished: Path, study_folder: Path, tmp_path: Path
-) -> None:
+async def test_each_charge_at_h_min_then_at_the_sums_cost(finished: Path, study_folder: Path, tmp_path: Path) -> None:
     rows, plan = rows_of(ledger_of(finished)), (await document_of(study_folder, tmp_path / "state.sqlite")).plan
     account = Account(plan)
     identities = {row.identity for row in rows}

@@ -128,9 +128,7 @@ def says_nothing_of(sent: Sent) -> None:
     assert bytes.fromhex(SECRET) not in sent.everything()
 
 
-def test_a_refused_study_gets_an_opening_whatever_the_policy(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_study_gets_an_opening(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policies = {"max_epsilon": {"max_epsilon": 7.0}, "digest": {"study_digests": (SECRET,), "min_cohort": 7}}
     shapes = []
     for name, policy in policies.items():
@@ -301,9 +299,7 @@ def total_of(ledger: Path) -> float:
     return epsilon(together.order, together.renyi, 0.1, together.draws)
 
 
-def test_the_second_study_is_refused_when_the_total_would_be_exceeded(
-    accepted: tuple[Story, Sent], tmp_path: Path, played: Play
-) -> None:
+def test_a_second_study_over_the_total_is_refused(accepted: tuple[Story, Sent], tmp_path: Path, played: Play) -> None:
     """Another name, another coordinator, another journal, after a restart; the same ledger.
 
     Without a total it would begin at nothing: see test_policy.test_a_renamed_study_gets_no_fresh_budget.

@@ -86,9 +86,7 @@ def test_all_participants_are_in_the_sum(study_folder: Path, tmp_path: Path, mon
     assert uploads_of_round_one(study_folder, tmp_path, monkeypatch) == 7
 
 
-def test_with_training_on_its_threads_the_protocol_is_late(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_on_its_threads_delays_it(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason for a separate trainer: on the protocol's threads, training makes others miss a phase."""
     SlowTraining(monkeypatch)
 

@@ -129,7 +129,7 @@ class Leaks(ModelTask):
 
 
 @pytest.mark.parametrize(("way", "kind"), [("note", "ValueError"), ("exit", "SystemExit"), ("cause", "KeyError")])
-def test_a_user_defined_class_is_named_only_by_its_place(
+def test_a_users_class_is_named_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, kind: str
 ) -> None:
     """What a task writes beside an error, notes included, may be of an example."""

@@ -94,9 +94,7 @@ def test_a_client_that_waits_for_the_coordinator_or_the_socket(tmp_path: Path, e
 
 
 @pytest.mark.parametrize("options", [(), ("--service",)])
-def test_a_participant_whose_coordinator_is_away(
-    tmp_path: Path, environment: dict[str, str], options: tuple[str, ...]
-) -> None:
+def test_the_coordinator_is_away(tmp_path: Path, environment: dict[str, str], options: tuple[str, ...]) -> None:
     home = make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}") / "hosts" / "host-01"
     with started(tmp_path, environment, "join", "--home", home, *options):
         until_said(tmp_path, "coordinator away")

@@ -188,9 +188,7 @@ def test_the_summary_of_distributed_noise_leaves_out_other_mechanisms(run: Run) 
         assert "whole deviations" not in out
 
 
-def test_progress_is_a_line_that_a_terminal_rewrites(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_rewritten_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tell = counting("rounds")
     for terminal, kind, told in (
         (True, "xterm", "\r3 of 8 192 rounds\r8 192 of 8 192 rounds\r\x1b[K"),

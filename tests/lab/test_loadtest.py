@@ -157,9 +157,7 @@ def test_too_many_dropouts_are_a_plan_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("changes", "suggestion"), [({"bits": 1}, "--bits 4 "), ({"bits": 62}, "--bits 3")])
-def test_an_infeasible_plan_is_refused_once_with_the_nearest_that_works(
-    changes: dict[str, Any], suggestion: str
-) -> None:
+def test_an_infeasible_plan_is_refused_with_the_nearest_one(changes: dict[str, Any], suggestion: str) -> None:
     with pytest.raises(Failure, match="no plan holds this: ") as failure:
         load_study(OPTIONS.changed(**changes), 8443)
     assert failure.value.code is ExitCode.INFEASIBLE
@@ -175,9 +173,7 @@ def test_client_processes_get_the_behaviour_they_need() -> None:
 
 
 @pytest.mark.parametrize(("limits", "then"), [((64, 4096), (306, 4096)), ((1024, 4096), None), ((64, -1), (306, -1))])
-def test_connections_are_allowed_for(
-    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], then: tuple[int, int] | None
-) -> None:
+def test_connections(monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], then: tuple[int, int] | None) -> None:
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda which, values: set_to.append(values))
@@ -458,9 +454,7 @@ def test_the_figure_is_drawn_in_both_forms(tmp_path: Path) -> None:
     assert write_figures(result_of(), tmp_path / "none") == []
 
 
-def test_tables_of_both_styles_end_where_a_run_is_cut_short(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_end_where_a_run_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ends = [0] * 20 + [1, 130]
     commands: list[list[str]] = []
 

@@ -26,9 +26,7 @@ from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events
 THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))
 
 
-def test_storms_that_fall_due_together_come_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A round may begin and end between two looks at the journal; the coordinator isn't killed before all have come."""
     options = OPTIONS.changed(rounds=2, storms=(Storm(round=1, at="unmasking"), Storm(round=1)), crashes=(1,))
     batches: list[list[Event]] = [attempt_events(1), [], [], attempt_events(2)]
@@ -101,9 +99,7 @@ def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None
     asyncio.run(check())
 
 
-def test_a_storm_before_anybody_is_there_is_over_when_they_come(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_storm_before_anyone_connects_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def close() -> None:
         pass
 

@@ -102,7 +102,7 @@ WEAK = [
 
 
 @pytest.mark.parametrize(("adversary", "members", "colluders", "drops", "degree", "factor"), WEAK)
-def test_where_it_succeeds_it_agrees_with_the_bound(
+def test_successes_agree_with_it(
     adversary: str, members: int, colluders: int, drops: int, degree: int, factor: int
 ) -> None:
     setting = Setting(members, colluders, drops, adversary, degree, threshold=degree // 2 + 1)

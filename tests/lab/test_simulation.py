@@ -471,9 +471,7 @@ def test_a_killed_simulation_pays_for_what_its_file_showed(tmp_path: Path, monke
     assert found.summary["epsilon_coordinator"] > 1.1 * simulate_study(settings).summary["epsilon_coordinator"]
 
 
-def test_a_budget_that_a_kill_has_eaten_ends_a_simulation_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_spent_by_a_kill_ends_a_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, settings = tmp_path / "run.jsonl", replace(NOISY, drop=0.0)
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)

@@ -46,9 +46,7 @@ def test_round_trip_without_optimizer_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "model.npz"
     save_checkpoint(path, _checkpoint(1))
 
@@ -63,9 +61,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
 
 
-def test_content_is_synced_before_the_rename_and_the_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
 

@@ -129,9 +129,7 @@ def test_the_start_is_the_same_in_another_process(name: str) -> None:
         ("resnet18", {"side": 8, "channels": 3, "groups": 32}, (8, 8, 3), 10),
     ],
 )
-def test_images_of_other_shapes_are_learnt(
-    name: str, options: dict[str, object], shape: tuple[int, ...], classes: int
-) -> None:
+def test_other_image_shapes(name: str, options: dict[str, object], shape: tuple[int, ...], classes: int) -> None:
     task = make_task(name, {**options, "client_rate": 0.001, "local_steps": 2, "batch_size": 6})
     rng = np.random.default_rng(0)
     data = Dataset(rng.integers(0, 256, (6, *shape), dtype=np.uint8), rng.integers(0, classes, 6))
@@ -320,9 +318,7 @@ class Layers(nn.Module):
     ],
     ids=str,
 )
-def test_one_step_together_is_what_each_computes_alone(
-    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_step_together_equals_steps_alone(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     task = Shareable(Options.from_mapping(options))
     data = [images(size, seed) for seed, size in enumerate(SIZES)]
     start, alone = start_and_alone(task, data)

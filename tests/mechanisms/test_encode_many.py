@@ -36,9 +36,7 @@ CODINGS: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
 @pytest.mark.parametrize("coding", CODINGS, ids=["flat", "blocks", "adaptive", "layers", "sketch"])
-def test_a_single_row_is_what_encode_makes_of_it(
-    mechanism: str, coding: dict[str, object], keyed: Callable[[str], RandomBytes]
-) -> None:
+def test_one_row_equals_encode(mechanism: str, coding: dict[str, object], keyed: Callable[[str], RandomBytes]) -> None:
     """The same keys, hence the same words; only where an addition's last bit decided a rounding could they differ."""
     encoder = Encoder(plan_of(mechanism, **coding), SEED)
     for trial in range(20):

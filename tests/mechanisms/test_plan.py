@@ -149,9 +149,7 @@ def published(
 @pytest.mark.parametrize(
     ("n", "d", "bits", "clip", "epsilon", "rounds"), [(10, 1024, 14, 1.0, 2.0, 5), (20, 64, 9, 0.03, 10.0, 1)]
 )
-def test_the_published_calibration_agrees_with_an_independent_solution(
-    n: int, d: int, bits: int, clip: float, epsilon: float, rounds: int
-) -> None:
+def test_the_published_calibration(n: int, d: int, bits: int, clip: float, epsilon: float, rounds: int) -> None:
     plan = plan_for(n, dim=d, bits=bits, clip=clip, epsilon=epsilon, rounds=rounds)
     granularity, stddev = published(n, d, bits, clip, epsilon, 1e-5, rounds, 4.0)
     assert plan.granularity == pytest.approx(granularity, rel=1e-6)
@@ -204,9 +202,7 @@ def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
         ({"mechanism": "laplace"}, "mechanism"),
     ],
 )
-def test_infeasible_plans_are_refused_with_a_reason_and_a_way_out(
-    demo: Arguments, change: Arguments, reason: str
-) -> None:
+def test_infeasible_plans_are_refused_with_a_way_out(demo: Arguments, change: Arguments, reason: str) -> None:
     with pytest.raises(InfeasiblePlan, match=reason) as caught:
         make_plan(**demo | change)
     assert caught.value.reason

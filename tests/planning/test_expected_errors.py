@@ -111,9 +111,7 @@ def test_a_quantiles_share_has_at_most_the_expected_error() -> None:
         ("histogram", {"bins": 5}, 60, 2.0, ""),
     ],
 )
-def test_an_answer_that_is_noise_is_warned_of(
-    task: str, options: dict[str, Any], people: int, epsilon: float, warned: str
-) -> None:
+def test_answers_of_noise_warn(task: str, options: dict[str, Any], people: int, epsilon: float, warned: str) -> None:
     expected = expected_errors(planned(task, options, participants=people, epsilon=epsilon), task, options)
     assert expected is not None
     assert len(expected["warnings"]) == bool(warned)

@@ -19,9 +19,7 @@ Events = list[Event]
 
 
 @pytest.mark.parametrize(("width", "height", "first"), [(100, 30, 0), (80, 24, 111)])
-def test_it_fits_and_never_changes_its_height(
-    events: Events, without_noise: list[float], width: int, height: int, first: int
-) -> None:
+def test_it_fits_at_one_height(events: Events, without_noise: list[float], width: int, height: int, first: int) -> None:
     """With all hosts; on the small screen from event ``first`` on."""
     view, heights = StudyView(), set()
     for index, event in enumerate(events):

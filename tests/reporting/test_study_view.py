@@ -168,9 +168,7 @@ def test_lines_for_a_log(events: Events) -> None:
     assert lines[-1] == "finished: 15 of 15 rounds"
 
 
-def test_what_an_epsilon_holds_for_is_said_beside_it(
-    events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epsilon_says_what_it_holds_for(events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A and adjacency follow from the plan's mechanism, in the first lines and in the last ones."""
     view, (first, second) = told_of(events[:1])
     assert "epsilon at most 8 at delta 1e-05" in first

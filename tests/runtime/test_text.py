@@ -85,9 +85,7 @@ def test_no_error_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.startswith("sordino join: first\n")
 
 
-def test_no_reason_in_a_log_line_steers_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_log_line_steers_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     before = structlog.get_config()
     try:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -77,7 +77,7 @@ def test_nothing_is_agreed_on_in_a_phase_that_is_over() -> None:
 
 
 @pytest.mark.parametrize(("lost", "refuses"), [({"ShareKeys": 4}, 0), ({}, 5)])
-def test_a_key_that_cannot_be_agreed_with_matters_only_in_u2(
+def test_a_low_order_key_matters_only_in_u2(
     lost: dict[str, int], refuses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bad(phase: Any, dealer: int, honest: Any = CLIENT.MaskedInputCollection._pairwise_key) -> bytes:

@@ -164,9 +164,7 @@ def test_reduce_words() -> None:
 
 @pytest.mark.parametrize("bits", [16, 20, 33])
 @pytest.mark.parametrize("width", [1, 2, 3, 7])
-def test_masks_divided_among_threads_give_the_same_words(
-    bits: int, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_of_several_threads_are_the_same(bits: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1024)
     masks = [(bytes([number] * 16), 1 if number % 3 else -1) for number in range(11)]
     begun = np.arange(5000).astype(masking.word_dtype(bits))

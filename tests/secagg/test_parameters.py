@@ -148,9 +148,7 @@ def test_survivors_never_go_below_the_threshold() -> None:
     ("population", "cohort", "adversarial", "draws"),
     [(1000, 100, 0.05, 1000), (342_477, 100, 0.05, 1600), (200, 150, 0.5, 10), (100, 60, 0.01, 1), (70, 69, 0.9, 3)],
 )
-def test_a_draw_holds_more_colluders_with_negligible_chance_only(
-    population: int, cohort: int, adversarial: float, draws: int
-) -> None:
+def test_too_many_colluders_are_hardly_drawn(population: int, cohort: int, adversarial: float, draws: int) -> None:
     """Against exact fractions of the hypergeometric law; the naive count, the mean, is exceeded every other round."""
     assumed = colluders_in_cohort(population, cohort, adversarial, 0.3, draws)
     everywhere = int(Fraction(str(adversarial)) * population)

@@ -96,9 +96,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> type[Workers]:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_broken_claim_is_exit_code_1(
-    broken: bool, workers: type[Workers], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_claim_exits_with_1(broken: bool, workers: type[Workers], capsys: pytest.CaptureFixture[str]) -> None:
     bad = Played("lying-ring", 50, broken="few", text="state.begin(...)") if broken else Played("lying-ring", 50)
     workers.played = [Played("lying-ring", 50), bad]
     assert random_scripts.main(["--jobs", "1", "--kind", "lying-ring", "--scripts", "100"]) == broken
@@ -108,7 +106,7 @@ def test_a_broken_claim_is_exit_code_1(
 
 
 @pytest.mark.parametrize(("broken", "code"), [("sum", 0), ("", 1)])
-def test_a_check_that_nothing_misses_is_named_at_the_end(
+def test_unneeded_checks_are_named(
     broken: str, code: int, workers: type[Workers], capsys: pytest.CaptureFixture[str]
 ) -> None:
     workers.broken = broken

@@ -126,9 +126,7 @@ def needed() -> int:
 
 @ON_BOTH_GRAPHS
 @pytest.mark.parametrize("number", [MEMBERS, MEMBERS - 60, MEMBERS // 2 + 2])
-def test_enough_valid_signatures_open_from_any_signers(
-    rings: Rings, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_enough_signatures_of_any_signers_open(rings: Rings, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     verified = []
     honest = Roster.verify
 

@@ -18,9 +18,7 @@ def cohorts(draw: st.DrawFn) -> tuple[tuple[int, ...], frozenset[int], frozenset
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(drawn=cohorts(), stranger=st.integers(-5, 70_005))
-def test_a_bitmap_is_the_set_it_stands_for(
-    drawn: tuple[tuple[int, ...], frozenset[int], frozenset[int]], stranger: int
-) -> None:
+def test_a_bitmap_is_its_set(drawn: tuple[tuple[int, ...], frozenset[int], frozenset[int]], stranger: int) -> None:
     u1, one, other = drawn
     data = to_bitmap(one, u1)
     assert sum((data[at // 8] >> at % 8 & 1) << at for at in range(len(u1))) == sum(

@@ -114,9 +114,7 @@ def test_a_dealer_that_starves_the_holders_is_named() -> None:
 
 
 @pytest.mark.parametrize(("without", "replies", "named"), [(2, 7, False), (3, 8, True)])
-def test_a_dealer_is_named_when_more_holders_have_no_share_than_can_be_lying(
-    without: int, replies: int, named: bool
-) -> None:
+def test_a_dealer_is_named_when_more_holders_lack_shares_than_can_lie(without: int, replies: int, named: bool) -> None:
     """The threshold is 6; both times there are 5 shares of its seed."""
     attempt = Attempt(CONFIG, Script(deadline={UNMASK: replies}), tamper={(SHARE, BAD): rubbish_for(range(without))})
     with pytest.raises(ReconstructionFailed if named else TooFewClients) as caught:

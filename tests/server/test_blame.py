@@ -114,9 +114,7 @@ def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Compl
         (7, (0, 1), {DEALER}),
     ],
 )
-def test_a_dealer_starves_an_attempt_only_where_the_reports_make_the_difference(
-    replies: int, spoilt: tuple[int, ...], starved: set[int]
-) -> None:
+def test_a_dealer_starves_an_attempt_by_reports_alone(replies: int, spoilt: tuple[int, ...], starved: set[int]) -> None:
     phase, opened = ended(replies, *spoilt)
     assert opened is None
     assert phase.starved == starved
@@ -157,9 +155,7 @@ def accuses_everybody(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.Particip
     return [peer.wrap(unmasking=honest)]
 
 
-async def test_a_restart_keeps_who_is_excluded_and_forgives_who_was_set_aside(
-    study_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_restart_keeps_exclusions_and_forgives_setting_aside(study_folder: Path, tmp_path: Path) -> None:
     """0 seals rubbish for 4 and is gone at the end; 1 accuses everybody. 4 has met both, and is honest."""
     state = tmp_path / "state.sqlite"
     async with coordinator(study_folder, state) as where:

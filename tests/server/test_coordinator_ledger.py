@@ -79,9 +79,7 @@ def everything(folder: Path) -> dict[str, Any]:
     return found
 
 
-async def test_rows_hold_what_the_account_is_rebuilt_from(
-    finished: tuple[Path, list[dict[str, Any]]], study_folder: Path
-) -> None:
+async def test_rows_rebuild_the_account(finished: tuple[Path, list[dict[str, Any]]], study_folder: Path) -> None:
     state, events = finished
     rows = check_ledger(state)
     assert [(row.entry.round, row.entry.attempt) for row in rows] == [(1, 1), (2, 1)]
@@ -123,9 +121,7 @@ async def dies_after_its_first_charge(folder: Path, state: Path, monkeypatch: py
             await serve(folder, state)
 
 
-async def test_a_crash_between_the_charge_and_the_request(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crash_after_the_charge(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row is in the ledger, the journal knows nothing of it: the charge stays, and the next start notes it."""
     state = tmp_path / "state.sqlite"
     await dies_after_its_first_charge(study_folder, state, monkeypatch)
@@ -140,9 +136,7 @@ async def test_a_crash_between_the_charge_and_the_request(
     assert (charged[2:], reason) in (([(2, 1)], "rounds done"), ([], BUDGET_REACHED))
 
 
-async def test_the_journal_never_knows_what_the_ledger_does_not(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_ledger_is_written_first(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger first: the other order, with a crash between, would leave a request that was sent and never charged."""
     order: list[str] = []
     append, write = Ledger.append, server.journal.DurableStore.write

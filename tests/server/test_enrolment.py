@@ -147,9 +147,7 @@ async def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
         assert (await where.enrol(data)).status == PENDING
 
 
-async def test_the_same_request_again_waits_for_the_first_ones_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_repeated_request_waits_for_the_first_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the answer says that the request waits, although a full disk then loses it."""
     async with port(tmp_path) as where:
         store, data = where.enrolment._requests, request(where.authority.code(), identity("ann"))

@@ -137,9 +137,7 @@ async def can_open(where: Coordinator, folder: Path) -> bool:
 
 @pytest.mark.parametrize("uri", [identity_uri(IdentityKey.generate(bytes).public), host_uri("host-99")])
 @pytest.mark.parametrize("method", ["Session", "Upload", "Download", "Nothing"])
-async def test_a_certificate_of_nobody_on_the_roster_opens_no_call(
-    folder: Path, tmp_path: Path, uri: str, method: str
-) -> None:
+async def test_a_certificate_off_the_roster_opens_no_call(folder: Path, tmp_path: Path, uri: str, method: str) -> None:
     async with (
         coordinator(folder, tmp_path / "state.sqlite") as where,
         held(where.address, credentials_of(folder, uri), SERVICE + method, 4, 8) as calls,

@@ -31,9 +31,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, seen: dict[str
     monkeypatch.setattr(owner, name, watched)
 
 
-async def test_one_thread_for_the_core_and_none_of_it_the_loop(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_core_has_one_thread(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one that leaves in each of the first phases, so that the core hears of it."""
     seen: dict[str, set[str]] = {}
     for phase in PHASES:

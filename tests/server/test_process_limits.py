@@ -54,9 +54,7 @@ def test_few_walks_and_no_holes() -> None:
         assert half - before < 0.6 * (full - before)
 
 
-async def test_refused_calls_leave_nothing_behind(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_calls_leave_nothing(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers' cycles are collected within an attempt or a wait: the collector by itself would come much later."""
     monkeypatch.setattr(server.process_limits, "REFUSALS_PER_WALK", 10)
     walks: list[int] = []
@@ -85,9 +83,7 @@ def test_resident_memory() -> None:
     assert 5 < resident_mb() < 100_000
 
 
-async def test_between_attempts_and_not_within(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_between_attempts(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: list[bool] = []
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)

@@ -346,9 +346,7 @@ class Unread:
 
 
 @pytest.mark.parametrize("half_closes", [False, True])
-async def test_a_peer_that_reads_nothing_has_few_messages_held(
-    half_closes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_reader_has_few_messages_held(half_closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC keeps what was handed to it until the connection ends; so the call stays, and the place counts it."""
     roster = Roster("ward", 1, (RosterEntry(bytes(32), "host"),))
     lost: list[str] = []

@@ -41,9 +41,7 @@ def publish(one: RosterFile, number: int) -> None:
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2, 3])
-def test_a_crash_at_any_moment_leaves_both_or_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
+def test_a_crash_leaves_both_or_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """Two files replaced one after the other, without the third, would leave a roster without its seeds."""
     put(tmp_path, 1)
     one = files(tmp_path)

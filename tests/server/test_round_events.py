@@ -17,9 +17,7 @@ from secagg.server_unmasking import Completed
 from tests.support.study_in_process import PARTICIPANTS, coordinator, refuses
 
 
-async def test_survivors_the_sum_and_the_lag(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_survivors_sum_and_lag(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     completed: list[Completed] = []
     honest = server.attempt.attempt.Unmasking.close
 
@@ -54,7 +52,7 @@ async def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path,
         assert event["loop_lag_ms"]["max"] > 0
 
 
-async def test_whoever_leaves_while_the_model_is_serialised_is_not_waited_for(
+async def test_leaving_during_serialisation(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = server.trained_model.write_model

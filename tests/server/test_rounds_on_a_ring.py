@@ -77,7 +77,7 @@ TWISTS: dict[int, dict[str, Any]] = {
 }
 
 
-async def test_sums_are_right_whoever_leaves(
+async def test_sums_are_right_after_dropouts(
     ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     totals: list[Completed] = []

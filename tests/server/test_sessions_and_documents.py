@@ -148,9 +148,7 @@ FIRST_BYTES = {
 
 
 @pytest.mark.parametrize("first", FIRST_BYTES)
-async def test_a_session_that_begins_wrong(
-    study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str
-) -> None:
+async def test_wrong_openings(study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str) -> None:
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
         call = raw_session(channel)
         content = FIRST_BYTES[first]

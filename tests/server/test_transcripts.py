@@ -315,7 +315,7 @@ def test_off_and_published_contradict_each_other(study: Path, monkeypatch: pytes
         (lambda folder: put_other_key(folder), "is not the key on"),
     ],
 )
-def test_a_card_or_key_that_doesnt_fit_is_told_before_anything_runs(
+def test_a_wrong_card_or_key_is_refused_before_anything_runs(
     study: Path, tmp_path: Path, damage: Any, said: str
 ) -> None:
     shutil.copytree(study, tmp_path / "study")

@@ -158,9 +158,7 @@ def test_a_semi_malicious_plan_is_made_for_comparison_alone() -> None:
         (63, 0.05, "complete", 62, 34),
     ],
 )
-def test_the_ring_is_taken_where_it_halves_the_work(
-    clients: int, max_dropout: float, graph: str, degree: int, threshold: int
-) -> None:
+def test_the_ring_halves_the_work(clients: int, max_dropout: float, graph: str, degree: int, threshold: int) -> None:
     wanted = WANTED | {"clients": clients, "max_dropout": max_dropout, "clip": 1.0}
     plan = plan_study(**wanted)
     assert plan.graph == graph

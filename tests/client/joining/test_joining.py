@@ -219,9 +219,7 @@ def test_the_folder_has_another_name_where_the_study_s_is_taken(joining: Joining
 @pytest.mark.parametrize(
     ("task", "options"), [("planted:Task", {}), ("votes", {"of": "planted:Task"})], ids=["a task", "a task that votes"]
 )
-def test_code_that_sordino_does_not_bring_is_named_by_the_participant(
-    task: str, options: dict[str, object], joining: Joining
-) -> None:
+def test_foreign_code_is_named_by_the_participant(task: str, options: dict[str, object], joining: Joining) -> None:
     """A module runs when it is imported: a study can't decide that."""
     ran, module = Path("ran"), Path("planted.py")
     module.write_text(f"open({str(ran)!r}, 'w').close()\n")

@@ -106,9 +106,7 @@ def test_the_bound_covers_ternary_responses_exactly() -> None:
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5])
 @pytest.mark.parametrize("local_epsilon", [0.05, 0.7, 1.5])
-def test_the_closed_form_covers_the_dominating_pair_at_the_edge_of_its_condition(
-    local_epsilon: float, delta: float
-) -> None:
+def test_the_closed_form_covers_the_dominating_pair_at_its_edge(local_epsilon: float, delta: float) -> None:
     """Every randomiser at once, at the fewest reports the theorem allows."""
     reports = math.ceil(16 * math.log(2 / delta) * math.exp(local_epsilon) * (1 + 1e-9))
     assert local_epsilon <= largest_local_epsilon(reports, delta)
