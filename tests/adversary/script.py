@@ -109,6 +109,12 @@ def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
         yield from taken_out(other)
 
 
+@cache
+def checks_of(cheat: str) -> dict[str, list[str]]:
+    """Return the fragments of the checks that each script of this side runs without, by the script's name."""
+    return {one.name: [part for naive in one.check for _, part in taken_out(naive)] for one in scripts(cheat)}
+
+
 def _functions(module: ModuleType) -> dict[str, FunctionType]:
     """Return a module's own functions and methods by qualified name."""
     found: dict[str, FunctionType] = {}

@@ -6,7 +6,7 @@ is: the adversary opens a sum over too few inputs, or holds both secrets of one 
 goes on that should have stopped.
 
 These are the attacks that need the core alone, and those that docs/threat_model.md names. The scripts of
-tests/adversary do the others over gRPC, each also against a participant without the check; `SCRIPTED` has their checks.
+tests/adversary do the others over gRPC, each also against a participant without the check.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
-from tests.adversary.script import COORDINATOR, scripts, taken_out
 from tests.support.attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
 from tests.support.naive_variants import Side
 
@@ -49,10 +48,6 @@ class Attack:
     naive: str
 
 
-SCRIPTED: dict[str, list[str]] = {
-    script.name: [fragment for naive in script.check for _, fragment in taken_out(naive)]
-    for script in scripts(COORDINATOR)
-}
 ATTACKS: dict[str, Attack] = {}  # those of attacks_on_a_ring.py and attacks_at_the_end.py as well, once imported
 
 

@@ -31,6 +31,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import get_state_machine_test
 
+from tests.adversary.script import COORDINATOR, PARTICIPANT, checks_of
 from tests.secagg import (
     attacks_at_the_end,  # noqa: F401
     attacks_on_a_ring,  # noqa: F401
@@ -38,7 +39,7 @@ from tests.secagg import (
     lying_coordinator_machine,
     lying_coordinator_view,
 )
-from tests.secagg.attacks_on_participants import ATTACKS, SCRIPTED
+from tests.secagg.attacks_on_participants import ATTACKS
 from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import LyingCoordinator
@@ -196,12 +197,14 @@ def play_without(task: tuple[str, str, int, int]) -> Found:
 def attacks_on(side: str, check: str) -> list[str]:
     """Those that a test runs with and without this check."""
     text = check.replace("\\", "")
-    if side == "coordinator":
-        cheats = [name for name, one in CHEATS.items() if one.check in text]
-        return cheats + [name for part, name in BY_A_TEST.items() if part in check]
-    wrong_shares = [f"WRONG_SHARES[{part!r}]" for part in WRONG_SHARES if part in check]
-    scripted = [name for name, found in SCRIPTED.items() if any(one in text for one in found)]
-    return wrong_shares + [name for name, one in ATTACKS.items() if one.check in text] + scripted
+    named = {one: found.check for one, found in (CHEATS if side == "coordinator" else ATTACKS).items()}
+    scripted = checks_of(PARTICIPANT if side == "coordinator" else COORDINATOR)
+    by_test = BY_A_TEST if side == "coordinator" else {part: f"WRONG_SHARES[{part!r}]" for part in WRONG_SHARES}
+    return [
+        *(name for part, name in by_test.items() if part in check),
+        *(name for name, part in named.items() if part in text),
+        *(name for name, parts in scripted.items() if any(part in text for part in parts)),
+    ]
 
 
 def play_without_each(budget: int, first: int, jobs: int, only: str) -> int:
