@@ -1,63 +1,19 @@
-"""Whole attempts on a bad network: the sum is that of u3 or the attempt aborts, and no other sum opens."""
+"""Whole attempts on a bad network: the sum is that of u3 or the attempt aborts, and no other sum opens.
+
+test_state_machines.py has random ones.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from secagg.errors import TooFewClients
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
 from secagg.server_unmasking import Completed
-from tests.support.attempts_in_memory import (
-    DELIVER,
-    GARBLE,
-    LATE,
-    LEAVE,
-    LOSE,
-    TWICE,
-    Attempt,
-    Script,
-    make_config,
-    sum_of,
-)
-from tests.support.small_rings import safe_rings
-
-
-def sizes(smallest: int = 3, largest: int = 8) -> st.SearchStrategy[tuple[int, int, int]]:
-    """(cohort, min_survivors, quorum) that the parameters' rule allows."""
-
-    def numbers(cohort: int) -> st.SearchStrategy[tuple[int, int, int]]:
-        threshold = (cohort + 2) // 2 + 1
-        return st.integers(threshold, cohort).flatmap(
-            lambda survivors: st.tuples(st.just(cohort), st.just(survivors), st.integers(survivors, cohort))
-        )
-
-    return st.integers(smallest, largest).flatmap(numbers)
-
-
-@st.composite
-def scripts(draw: st.DrawFn, cohort: int) -> Script:
-    """Mostly deliveries, so that attempts get far; every other fate anywhere."""
-    people = list(range(cohort))
-    fates = st.dictionaries(
-        st.tuples(st.sampled_from(PHASES), st.sampled_from(people)),
-        st.sampled_from([DELIVER, LOSE, TWICE, TWICE, LATE, GARBLE, LEAVE]),
-        max_size=3,
-    )
-    asked = st.dictionaries(
-        st.tuples(st.sampled_from(PHASES[1:]), st.sampled_from(people)),
-        st.sampled_from([LOSE, TWICE, TWICE]),
-        max_size=2,
-    )
-    order = {name: draw(st.permutations(people)) for name in PHASES}
-    deadline = draw(st.dictionaries(st.sampled_from(PHASES), st.integers(cohort - 2, cohort), max_size=2))
-    return Script(draw(fates), draw(asked), order, deadline)
+from tests.support.attempts_in_memory import GARBLE, LATE, LOSE, Attempt, Script, make_config, sum_of
 
 
 def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[int]) -> None:
@@ -89,48 +45,6 @@ def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[in
     for chosen in others - {frozenset(), attempt.u3 - colluders}:
         assert not cohort.opens(chosen)
         assert not cohort.opens(chosen | (attempt.u3 & colluders))
-
-
-def play(attempt: Attempt) -> Completed | None:
-    try:
-        return attempt.run()
-    except TooFewClients:
-        return None
-
-
-ends = Counter[str]()
-
-
-def random_script(data: st.DataObject, numbers: tuple[int, int, int], **others: Any) -> None:
-    cohort, min_survivors, quorum = numbers
-    config = make_config(cohort, min_survivors=min_survivors, quorum=quorum, **others)
-    colluders = data.draw(st.frozensets(st.integers(0, cohort - 1), max_size=2))
-    attempt = Attempt(config, data.draw(scripts(cohort)))
-    completed = play(attempt)
-    assert not attempt.misbehaved, "an honest coordinator was accused"
-    check(attempt, completed, colluders)
-    if not others.get("rings"):
-        ends["aborted" if completed is None else "completed"] += 1
-
-
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), numbers=sizes(8, 10), bits=st.integers(1, 62))
-def test_random_scripts_on_a_ring(data: st.DataObject, numbers: tuple[int, int, int], bits: int) -> None:
-    random_script(data, numbers, bits=bits, dim=3, rings=safe_rings(*numbers[:2]))
-
-
-@settings(max_examples=160, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), numbers=sizes(), bits=st.integers(1, 62), dim=st.integers(1, 9))
-def test_random_scripts(data: st.DataObject, numbers: tuple[int, int, int], bits: int, dim: int) -> None:
-    random_script(data, numbers, bits=bits, dim=dim)
-
-
-def test_the_random_scripts_saw_both_ends() -> None:
-    """A property that only ever saw aborts would prove nothing."""
-    if not ends:
-        test_random_scripts()
-    assert ends["completed"] >= 60
-    assert ends["aborted"] >= 30
 
 
 @pytest.mark.parametrize("bits", range(1, 63))

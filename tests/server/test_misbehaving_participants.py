@@ -13,8 +13,6 @@ from typing import Any
 import grpc
 import pytest
 
-from secagg.commitments import MerkleTree, pair_node
-from secagg.keys import dealing_statement
 from tests.support.study_in_process import (
     PARTICIPANTS,
     Coordinator,
@@ -108,34 +106,3 @@ async def test_dropped_and_the_round_goes_on(
             assert one["reason"] == f"{case.phase}: {drop['reason'].removeprefix('upload failed: ')}"
             assert where.journal.excluded() == {0: one["reason"]}
     assert faults(caplog) == []
-
-
-def false_commitment(peer: Peer, honest: pb.SealedShares) -> list[pb.ParticipantMessage]:
-    """Shares that match what was signed, and a signed seed that they are not the shares of."""
-    pairs = zip(honest.leaves[::2], honest.leaves[1::2], strict=True)
-    root = MerkleTree([pair_node(*pair) for pair in pairs]).root
-    other = pb.SealedShares()
-    other.CopyFrom(honest)
-    other.seed_commitment = bytes(32)
-    statement = dealing_statement(peer.phase.cohort.context, peer.identity.public, root, bytes(32))
-    other.signature = peer.identity.sign(statement)
-    return [peer.wrap(share_keys=other)]
-
-
-async def test_a_proved_cheat_is_not_invited_again(study_folder: Path, tmp_path: Path) -> None:
-    """The attempt can't be opened, and its own signature names who made it so; a restart doesn't forget."""
-    state = tmp_path / "state.sqlite"
-    async with coordinator(study_folder, state) as where:
-        peers = where.peers({3: {"share_keys": false_commitment}})
-        await where.play(peers)
-        aborted = where.of("attempt_aborted")[0]
-        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, "Unmasking")
-        assert aborted["reason"] == "shares rebuild no secret"
-        [excluded] = where.of("participant_excluded")
-        assert (excluded["participant"], excluded["host"]) == (3, "host-01")
-        assert excluded["reason"] == "its shares rebuild another self-mask seed than it committed to"
-        # Its charge stays, so that the budget of two rounds may end with the first.
-        assert {round_["u1"] for round_ in where.of("round_completed")} == {PARTICIPANTS - 1}
-        assert len(peers[3].heard("round_start")) == 1
-    async with coordinator(study_folder, state) as where:
-        assert list(where.study._membership.excluded) == [3]

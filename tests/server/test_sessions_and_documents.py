@@ -23,7 +23,7 @@ from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
 from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, playing
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities
 from wire import coordinator_pb2 as pb
 from wire.transport import frames, unframe, varint
 
@@ -166,36 +166,6 @@ async def test_wrong_openings(study_folder: Path, tmp_path: Path, caplog: pytest
     assert faults(caplog) == []
 
 
-async def test_a_second_session_replaces_the_first(study_folder: Path, tmp_path: Path) -> None:
-    """In the middle of an attempt: the attempt is lost for the participant, the next one has it again."""
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        keys = identities(study_folder)
-        again = Peer(where, keys[0])
-
-        class Doubled(Peer):
-            async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
-                await again.connect()
-                tasks.append(asyncio.create_task(again.play()))
-                await super().on_cohort_keys(message)
-
-        tasks: list[asyncio.Task[Any]] = []
-        peers = [Doubled(where, keys[0]), *(Peer(where, key) for key in keys[1:])]
-        async with playing(peers) as first_tasks:
-            where.start()
-            await where.finish()
-            assert await asyncio.wait_for(first_tasks[0], 20) is None  # the older stream just ends
-            assert await asyncio.wait_for(tasks[0], 20) == "rounds done"
-            old = peers[0].session
-            assert old is not None
-            with pytest.raises(DocumentUnavailable, match="no open session has this token"):
-                await old.download(old.welcome.study_sha256, 1 << 20)
-        await again.close()
-        [drop] = where.of("participant_dropped")
-        assert (drop["participant"], drop["phase"]) == (0, "ShareKeys")
-        assert "replaced" in drop["reason"]
-        assert [round_["u1"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
-
-
 async def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Path) -> None:
     """Messages outside any attempt, and heartbeats whose answers are never read, pile up nowhere."""
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
@@ -307,41 +277,6 @@ async def test_credits_bound_what_is_staged(study_folder: Path, tmp_path: Path) 
         assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
     assert max(at_once) == 2
     assert len(at_once) == 2 * PARTICIPANTS
-
-
-async def test_a_dropped_upload_is_let_go_of_at_once(study_folder: Path, tmp_path: Path) -> None:
-    """One credit, and its holder stops in the middle and leaves: the others go on, no half vector stays staged."""
-    ended: list[str] = []
-
-    async def half(peer: Peer, packed: bytes) -> None:
-        begun = asyncio.Event()
-
-        async def chunks() -> Any:
-            yield next(frames(packed[:500]))
-            begun.set()
-            await asyncio.sleep(3600)
-
-        call = asyncio.create_task(peer.upload(chunks()))
-        await begun.wait()
-        assert peer.session is not None
-        # The control stream goes, the upload's own stream stays open.
-        await peer.session.send(
-            pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.REFUSAL_CODE_LOCAL_FAILURE))
-        )
-        try:
-            await asyncio.wait_for(call, 20)
-        except grpc.aio.AioRpcError as error:
-            ended.append(error.details() or "")
-
-    async with coordinator(study_folder, tmp_path / "s.sqlite", coordinator={"upload_credits": 1}) as where:
-        peers = where.peers()
-        peers[0].uploader = half
-        await where.play(peers)
-        [drop] = where.of("participant_dropped")
-        assert (drop["participant"], drop["reason"]) == (0, "failed on its own side")
-        assert [round_["u3"] for round_ in where.of("round_completed")] == [PARTICIPANTS - 1, PARTICIPANTS]
-    assert len(ended) == 1
-    assert "left the attempt" in ended[0] or "no upload" in ended[0]
 
 
 async def test_chunks_of_a_large_document(study_folder: Path, tmp_path: Path) -> None:
