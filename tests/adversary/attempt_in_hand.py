@@ -13,9 +13,9 @@ from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
 from secagg.keys import AgreementKey, advertisement_statement
 from secagg.messages import Advertisement, MaskedInput, UnmaskingRequest
-from tests.adversary.coordinator_notes import Notes
 from tests.adversary.script import Seen
 from tests.support.attempts_in_memory import Sets, vector_of
+from tests.support.coordinator_notes import Notes
 from wire import codec
 from wire import coordinator_pb2 as pb
 
@@ -146,7 +146,7 @@ class Attempt:
             if dealt is not None:
                 cohort.sealed[who] = codec.read_sealed_shares(dealt)
                 with contextlib.suppress(ValueError, KeyError):  # dealt to another cohort than was written down
-                    cohort.read(who)
+                    cohort.read(who, cohort.sealed[who])
         for who in sorted(cohort.colluders):
             with contextlib.suppress(client_phases.CoordinatorMisbehaved):  # this cohort is not fit for honest code
                 cohort.deal([who])

@@ -12,9 +12,9 @@ from typing import Any
 from secagg.messages import to_bitmap
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import CheatingCoordinator, in_attempt, one_message_changed, with_coordinator
-from tests.adversary.coordinator_notes import Notes
 from tests.adversary.script import Naive, Seen
 from tests.support.attempts_in_memory import Sets
+from tests.support.coordinator_notes import Notes
 from tests.support.naive_variants import CLIENT
 from wire import coordinator_pb2 as pb
 

@@ -16,7 +16,6 @@ from tests.adversary.cheating_coordinator import (
     serving,
     with_coordinator,
 )
-from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import (
     ALL,
     ASCENDING_SIGNERS,
@@ -30,6 +29,7 @@ from tests.adversary.coordinator_scripts import (
 from tests.adversary.script import Naive, Places, Seen
 from tests.adversary.watched_clients import joined
 from tests.support.attempts_in_memory import Sets
+from tests.support.coordinator_notes import Notes
 from wire import codec
 from wire import coordinator_pb2 as pb
 

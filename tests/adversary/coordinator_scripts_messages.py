@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import ANSWERS, CheatingCoordinator, in_attempt, with_coordinator
-from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, VICTIM, naive
 from tests.adversary.coordinator_scripts_keys import OTHER_DOCUMENT, UNSIGNED, completes
 from tests.adversary.script import Naive, Seen
+from tests.support.coordinator_notes import Notes
 from wire import coordinator_pb2 as pb
 
 DEALING = "the dealing of {dealt.dealer} is not signed by it"

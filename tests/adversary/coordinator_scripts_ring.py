@@ -19,9 +19,9 @@ from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import CheatingCoordinator, cheating, coordinator_script
-from tests.adversary.coordinator_notes import Notes
 from tests.adversary.coordinator_scripts import ANY_PRICE, FEW_NEIGHBOURS, naive
 from tests.adversary.script import Places, Seen
+from tests.support.coordinator_notes import Notes
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
 
 NOT_UPLOADED = "did not upload what was masked in this u2"

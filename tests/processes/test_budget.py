@@ -190,24 +190,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], int, int | None, str]] = {
         2,
         "row 2 was changed",
     ),
-    "a row is removed": (sql("DELETE FROM rows WHERE number = 1"), CHANGED, 1, "row 1 is missing"),
     "the end is removed": (sql(LAST, SHORTER), CHANGED, None, "is missing: ledger.sqlite.head says"),
-    "rows are swapped": (
-        sql(
-            "UPDATE rows SET number = 9 WHERE number = 1",
-            "UPDATE rows SET number = 1 WHERE number = 2",
-            "UPDATE rows SET number = 2 WHERE number = 9",
-        ),
-        CHANGED,
-        1,
-        "row 1 was changed",
-    ),
-    "a row is inserted": (
-        sql("INSERT INTO rows SELECT number + 5, previous, hash, body FROM rows WHERE number = 1"),
-        CHANGED,
-        None,
-        "is missing: the next one has number 6",
-    ),
     "the ledger is gone": (without("ledger.sqlite"), BAD_INPUT, None, "ledger.sqlite: is missing"),
     "the state is gone": (without("state.sqlite"), CHANGED, None, "of which state.sqlite knows nothing"),
 }

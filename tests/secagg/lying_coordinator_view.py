@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from secagg.context import RoundConfig, set_of
 from secagg.errors import CoordinatorMisbehaved
-from secagg.keys import AgreementKey, ShareChannel, upload_statement
-from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys, NeighbourShares
+from secagg.keys import AgreementKey, upload_statement
+from secagg.messages import Advertisement, CohortKeys, NeighbourShares
 from tests.secagg.claims import Broken
 from tests.support.attempts_in_memory import Cohort, Sets, advertise, held, identities, make_config, twin, vector_of
+from tests.support.coordinator_notes import Notes
 from tests.support.naive_variants import CLIENT, Side
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings
 
@@ -120,11 +119,12 @@ def fake_key(who: int, role: int) -> AgreementKey:
 
 
 @dataclass
-class View(Cohort):
+class View(Notes):
     """One cohort that some participants were shown, and what the adversary knows of it."""
 
     fakes: frozenset[int] = frozenset()
     plan: Plan = COMPLETE
+    forge, opens = Cohort.forge, Cohort.opens  # identities and inputs are those of `attempts_in_memory`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,31 +142,16 @@ class View(Cohort):
         inside = colluders & shown.keys()
         secrets = {one: answer(CLIENT, plan, one, 0, ()).phase._keys.mask_key for one in inside}
         secrets |= {one: fake_key(one, 0) for one in fakes}
-        view = cls(config_of(plan), tuple(shown), shown, {}, colluders, secrets, fakes=fakes, plan=plan)
+        channels = {one: answer(CLIENT, plan, one, 0, ()).phase._keys.channel_key for one in inside}
+        channels |= {one: fake_key(one, 1) for one in fakes}
+        view = cls(
+            config_of(plan), tuple(shown), shown, {}, colluders, secrets, channel_keys=channels, fakes=fakes, plan=plan
+        )
         for one in inside:
             given = answer(CLIENT, plan, one, 0, (message,))
             if given.error is None:
                 view.sealed[one] = given.reply
         return view
-
-    def read(self, dealer: int, sealed: Any) -> None:
-        """Open what the dealer sealed for colluders, and for those whose keys are the coordinator's own."""
-        ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
-        for receiver, ciphertext in zip(self.graph.neighbours(dealer), sealed.ciphertexts, strict=True):
-            if receiver in self.colluders:
-                phase = answer(CLIENT, self.plan, receiver, 0, ()).phase
-                private = phase._keys.channel_key
-            elif receiver in self.fakes:
-                private = fake_key(receiver, 1)
-            else:
-                continue
-            end = (self.config.roster.identity(receiver), self.advertisements[receiver].channel_key)
-            plaintext = ShareChannel(private.agree(ends[1]), ends, end, self.context).open(ciphertext)
-            if plaintext is None:  # the receiver's key was changed to an unknown one
-                continue
-            for kind in (MASK_KEY, SELF_MASK_SEED):
-                symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
-                self.shares.setdefault((dealer, kind), {})[self.graph.x(receiver)] = symbols
 
     def evidence(self, who: int, sets: Sets, signers: set[int]) -> tuple[tuple[bytes, bytes], ...]:
         """As a request shows it. Colluders have signed that they masked in anything."""
@@ -184,25 +169,5 @@ class View(Cohort):
         """Whether a secret of the dealer can be rebuilt."""
         return len(self.shares.get((dealer, kind), {})) >= self.graph.threshold
 
-    def openable(self, honest: frozenset[int]) -> list[frozenset[int]]:
-        """The smallest sets of honest inputs whose sum opens; any other that opens is a union of these.
-
-        A member's self mask must be known. An unknown mask ties two members: neither opens without the other, and a
-        member that is tied to one outside does not open.
-        """
-        bare = {who for who in honest & self.uploads.keys() if self.known(who, SELF_MASK_SEED)}
-        ties = {
-            who: {one for one in self.masked_with[who] if one not in self.mask_keys and who not in self.mask_keys}
-            for who in honest & self.uploads.keys()
-        }
-        found, left = [], set(bare)
-        while left:
-            together, waiting = set(), {left.pop()}
-            while waiting:
-                one = waiting.pop()
-                together.add(one)
-                waiting |= ties.get(one, set()) - together
-            left -= together
-            if together <= bare and all(one in ties[other] for one in together for other in ties[one]):
-                found.append(frozenset(together))
-        return found
+    def knows_mask_key(self, who: int) -> bool:
+        return who in self.mask_keys

@@ -222,6 +222,17 @@ def test_whoever_reads_nothing_ends_and_whoever_comes_too_often_waits() -> None:
         sessions.open(bytes(32))
 
 
+def test_a_token_ends_with_its_session() -> None:
+    """Replaced by a newer one, or of a participant that a later roster doesn't list."""
+    roster = Roster("s", 1, (RosterEntry(bytes(32), "host"),))
+    sessions = Sessions("s", roster, lambda *_: None)
+    old, new = sessions.open(bytes(32)), sessions.open(bytes(32))
+    assert sessions.by_token(old.token) is None
+    assert sessions.by_token(new.token) is new
+    assert sessions.adopt(Roster("s", 2, (RosterEntry(b"x" * 32, "host"),))) == [new]
+    assert sessions.by_token(new.token) is None
+
+
 @pytest.mark.parametrize("token", [None, b"", bytes(32), b"x" * 5000])
 async def test_documents_and_uploads_need_a_token(study_folder: Path, tmp_path: Path, token: bytes | None) -> None:
     async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from secagg.keys import AgreementKey, ShareChannel
-from secagg.messages import MASK_KEY, SELF_MASK_SEED
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, SealedShares
 from tests.support.attempts_in_memory import Cohort, Sets
 
 
@@ -29,9 +29,15 @@ class Notes(Cohort):
         signature: bytes = self.identity_keys[colluder].sign(self.statement(sets))
         return signature
 
-    def read(self, dealer: int) -> None:
+    def known(self, dealer: int, kind: int) -> bool:
+        """Tell whether a secret of the dealer can be rebuilt."""
+        return self.secret(dealer, kind) is not None
+
+    def knows_mask_key(self, who: int) -> bool:
+        return self.private_mask_key(who) is not None
+
+    def read(self, dealer: int, sealed: SealedShares) -> None:
         """Open what the dealer sealed for members whose private channel keys the coordinator has."""
-        sealed = self.sealed[dealer]
         ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
         for receiver, ciphertext in zip(self.graph.neighbours(dealer), sealed.ciphertexts, strict=True):
             if receiver not in self.channel_keys:
@@ -50,8 +56,8 @@ class Notes(Cohort):
         both must have masked with it.
         """
         uploaded = honest & self.uploads.keys()
-        bare = {who for who in uploaded if self.secret(who, SELF_MASK_SEED) is not None}
-        keys = {who for who in self.u1 if self.private_mask_key(who) is not None}
+        bare = {who for who in uploaded if self.known(who, SELF_MASK_SEED)}
+        keys = {who for who in self.u1 if self.knows_mask_key(who)}
         ties = {who: set() if who in keys else self.masked_with[who] - keys for who in uploaded}
         found: list[frozenset[int]] = []
         for who in bare:
