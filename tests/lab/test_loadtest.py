@@ -9,6 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -246,14 +247,18 @@ def with_sum(events: list[Event], survivors: Iterable[int], **more: Any) -> list
     return [*events[:-1], replace(events[-1], survivors=tuple(survivors), **more)]
 
 
-def outcomes_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> Outcomes:
-    outcomes = Outcomes(options, all_right)
-    for who in range(20):
-        outcomes.apply(ParticipantConnected(participant=who))
-    for events in streams:
-        for event in events:
-            outcomes.apply(event)
+def all_connected(at: float = 0.0) -> list[Event]:
+    return [ParticipantConnected(participant=who, at=at) for who in range(20)]
+
+
+def feed(outcomes: Outcomes, *streams: Iterable[Event]) -> Outcomes:
+    for event in chain(*streams):
+        outcomes.apply(event)
     return outcomes
+
+
+def outcomes_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> Outcomes:
+    return feed(Outcomes(options, all_right), all_connected(), *streams)
 
 
 def result_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> dict[str, Any]:

@@ -178,20 +178,8 @@ def test_an_early_end_is_reported_with_the_result_so_far_and_nothing_is_left_run
     SIGTERM is handled by the same lines (test_child_process.py).
     """
     out = tmp_path / "load"
-    arguments = [
-        "--clients",
-        "8",
-        "--processes",
-        "2",
-        "--dim",
-        "100",
-        "--rounds",
-        "100000",
-        "--json",
-        "--out",
-        str(out),
-    ]
-    command = [sys.executable, "-m", "sordino", "loadtest", *arguments]
+    arguments = ("--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "100000", "--json")
+    command = [sys.executable, "-m", "sordino", "loadtest", *arguments, "--out", str(out)]
     process = start_interruptible(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     state = out / "study" / "coordinator" / "state.sqlite"
     try:
