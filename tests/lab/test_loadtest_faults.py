@@ -378,15 +378,8 @@ def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
         view.apply(event)
         done.append(recovery.look(view))
     assert done == [False] * 5 + [True]
-    assert recovery.to_json() | {"server_cpu_s": None} == {
-        "what": "storm",
-        "round": 1,
-        "struck": 2,
-        "lost": 2,
-        "back": 2,
-        "seconds": 4.5,
-        "server_cpu_s": None,
-    }
+    told = {"what": "storm", "round": 1, "struck": 2, "lost": 2, "back": 2, "seconds": 4.5, "server_cpu_s": None}
+    assert recovery.to_json() | {"server_cpu_s": None} == told
 
 
 def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
