@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -79,16 +80,13 @@ def test_randomised_response_is_accused_no_oftener_than_stated(canaries: int, ep
     """Exactly: the chance, over its law, that the bound exceeds what randomised response has."""
     from scipy.stats import binom
 
+    def accuses(right: int) -> bool:
+        return epsilon_lower(canaries=canaries, guesses=canaries, right=right, delta=0, error=ERROR) > epsilon
+
     chance = 1 / (1 + math.exp(-epsilon))
     # Bounds grow with right guesses, so the accusing ones begin somewhere.
-    low, high = 0, canaries + 1
-    while low < high:
-        middle = (low + high) // 2
-        if epsilon_lower(canaries=canaries, guesses=canaries, right=middle, delta=0, error=ERROR) > epsilon:
-            high = middle
-        else:
-            low = middle + 1
-    accused = float(binom.sf(low - 1, canaries, chance))
+    first = bisect_left(range(canaries + 1), True, key=accuses)
+    accused = float(binom.sf(first - 1, canaries, chance))
     assert accused <= ERROR
     assert accused > 0.3 * ERROR or canaries < 1000  # and hardly rarer: the bound is tight here
 

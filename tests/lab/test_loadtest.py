@@ -9,6 +9,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -246,14 +247,18 @@ def with_sum(events: list[Event], survivors: Iterable[int], **more: Any) -> list
     return [*events[:-1], replace(events[-1], survivors=tuple(survivors), **more)]
 
 
-def outcomes_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> Outcomes:
-    outcomes = Outcomes(options, all_right)
-    for who in range(20):
-        outcomes.apply(ParticipantConnected(participant=who))
-    for events in streams:
-        for event in events:
-            outcomes.apply(event)
+def all_connected(at: float = 0.0) -> list[Event]:
+    return [ParticipantConnected(participant=who, at=at) for who in range(20)]
+
+
+def feed(outcomes: Outcomes, *streams: Iterable[Event]) -> Outcomes:
+    for event in chain(*streams):
+        outcomes.apply(event)
     return outcomes
+
+
+def outcomes_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> Outcomes:
+    return feed(Outcomes(options, all_right), all_connected(), *streams)
 
 
 def result_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> dict[str, Any]:
@@ -409,10 +414,8 @@ def test_the_last_table_and_lines_are_complete() -> None:
     assert max(map(len, table.splitlines())) <= 80
     lines = final_lines(result)
     assert max(map(len, lines)) <= 80
-    assert "graph complete, threshold 12" in "\n".join(lines)
-    on_ring = result | {"plan": PLAN | {"graph": "harary", "degree": 56, "threshold": 31}}
-    assert "graph ring of 56, threshold 31" in "\n".join(final_lines(on_ring))
     text = "\n".join(lines)
+    assert "graph complete, threshold 12" in text
     for word in (
         "100 values of 20 bits; 128 travel",
         "1 of 2 sums right",
@@ -421,6 +424,8 @@ def test_the_last_table_and_lines_are_complete() -> None:
         "p99 12.0",
     ):
         assert word in text
+    on_ring = result | {"plan": PLAN | {"graph": "harary", "degree": 56, "threshold": 31}}
+    assert "graph ring of 56, threshold 31" in "\n".join(final_lines(on_ring))
 
 
 def test_lines_and_panel_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:

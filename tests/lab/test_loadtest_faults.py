@@ -37,7 +37,7 @@ from sordino.lab.loadtest.noise import noise_in
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 from sordino.lab.loadtest.study import check_can_end, load_study
 from sordino.lab.loadtest.summary import Outcomes
-from tests.lab.test_loadtest import OPTIONS, all_right, attempt_events, dropped, result_of, without
+from tests.lab.test_loadtest import OPTIONS, all_connected, all_right, attempt_events, dropped, feed, result_of, without
 from wire import coordinator_pb2 as pb
 
 Run = Callable[..., tuple[int, str, str]]
@@ -301,21 +301,19 @@ def test_every_dropout_has_one_cause() -> None:
     outcomes = Outcomes(options, all_right)
     [cheat], linked, late = options.cheaters(), list(options.linked()), list(options.delays(1, 1))
     others = [who for who in range(20) if who not in {cheat, *linked, *late}]
-    for who in range(20):
-        outcomes.apply(ParticipantConnected(participant=who, at=999.0))
     first, *rest = attempt_events(1)
-    outcomes.apply(first)
-    outcomes.apply(
-        PhaseStarted(round=1, attempt=1, phase="ShareKeys", expected=20, needed=12, deadline_s=9.0, at=1011.0)
-    )
+    about: dict[str, Any] = {"round": 1, "attempt": 1, "phase": "ShareKeys"}
+    started = PhaseStarted(**about, expected=20, needed=12, deadline_s=9.0, at=1011.0)
+    feed(outcomes, all_connected(999.0), [first, started])
     outcomes.storms.append(frozenset(others[:1]))
-    for who in {cheat, linked[0], late[0], *others[:3]}:
-        outcomes.apply(dropped(who, "ShareKeys", "closed", at=1012.0))
-    outcomes.apply(dropped(others[3], "ShareKeys", "too late", at=1012.0))
-    outcomes.apply(ParticipantResumed(round=1, attempt=1, phase="ShareKeys", participant=linked[1], at=1012.5))
-    outcomes.apply(ParticipantExcluded(participant=cheat, reason="unsigned", at=1013.0))
-    for event in without(rest, *range(20)):
-        outcomes.apply(event)
+    closed = {cheat, linked[0], late[0], *others[:3]}
+    events = [
+        *(dropped(who, "ShareKeys", "closed", at=1012.0) for who in closed),
+        dropped(others[3], "ShareKeys", "too late", at=1012.0),
+        ParticipantResumed(**about, participant=linked[1], at=1012.5),
+        ParticipantExcluded(participant=cheat, reason="unsigned", at=1013.0),
+    ]
+    feed(outcomes, events, without(rest, *range(20)))
     figures = outcomes.figures()
     wanted = {"straggler": 1, "cheat": 1, "storm": 1, "link": 1}
     assert len({cheat, *linked, *late}) == 5  # the seed keeps them apart
@@ -357,18 +355,10 @@ def test_an_honest_participant_that_is_excluded_breaks_a_bound() -> None:
 
 def test_rounds_are_counted_over_a_crash() -> None:
     outcomes = Outcomes(OPTIONS.changed(crashes=(1,)), all_right)
-    for who in range(20):
-        outcomes.apply(ParticipantConnected(participant=who, at=1.0))
-    for event in attempt_events(1):
-        outcomes.apply(event)
-    for event in attempt_events(2)[:4]:  # killed in the middle of it
-        outcomes.apply(event)
+    feed(outcomes, all_connected(1.0), attempt_events(1), attempt_events(2)[:4])  # killed in the middle of round 2
     outcomes.restarted()
     assert outcomes.connected == frozenset()
-    for who in range(20):
-        outcomes.apply(ParticipantConnected(participant=who, at=1025.0))
-    for event in attempt_events(2, 2):
-        outcomes.apply(event)
+    feed(outcomes, all_connected(1025.0), attempt_events(2, 2))
     ends = [(one.round, one.attempt, one.completed) for one in outcomes.rounds]
     assert ends == [(1, 1, True), (2, 1, False), (2, 2, True)]
     assert outcomes.reasons == {"ShareKeys: the coordinator was started again": 1}
@@ -388,15 +378,8 @@ def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
         view.apply(event)
         done.append(recovery.look(view))
     assert done == [False] * 5 + [True]
-    assert recovery.to_json() | {"server_cpu_s": None} == {
-        "what": "storm",
-        "round": 1,
-        "struck": 2,
-        "lost": 2,
-        "back": 2,
-        "seconds": 4.5,
-        "server_cpu_s": None,
-    }
+    told = {"what": "storm", "round": 1, "struck": 2, "lost": 2, "back": 2, "seconds": 4.5, "server_cpu_s": None}
+    assert recovery.to_json() | {"server_cpu_s": None} == told
 
 
 def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:

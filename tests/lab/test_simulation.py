@@ -9,7 +9,6 @@ import json
 import math
 import pickle
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -343,16 +342,23 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def stop_after(round_: int) -> Callable[[dict[str, Any]], None]:
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+def interrupted(round_: int, settings: SimulationSettings, file: Path, **more: Any) -> None:
+    """A run that Ctrl-C ends after this round."""
+
     def on_row(row: dict[str, Any]) -> None:
         if row["round"] == round_:
             raise KeyboardInterrupt
 
-    return on_row
+    with pytest.raises(KeyboardInterrupt):
+        simulate_study(settings, output=file, on_row=on_row, **more)
 
 
-def test_the_file_says_everything(tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
+def test_the_file_says_everything(tmp_path: Path, file: Path) -> None:
     found = simulate_study(NOISY, output=file)
     first, *rows, last = lines_of(file)
     assert first["kind"] == "configuration"
@@ -390,14 +396,12 @@ def test_torchs_version_is_told_where_it_computes(task: str, counts: bool) -> No
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, torn: bool) -> None:
+def test_it_goes_on_as_if_it_had_not_stopped(file: Path, torn: bool) -> None:
     """Without noise to the last bit, and with clips, momentum and dropouts; whatever the last line looks like."""
     settings = changed(QUIET, rounds=6, clip_update="geometric", server_optimizer="fedadam", server_rate=0.1)
     whole = simulate_study(settings)
-    file = tmp_path / "run.jsonl"
     for last in (2, 3):
-        with pytest.raises(KeyboardInterrupt):
-            simulate_study(settings, output=file, on_row=stop_after(last))
+        interrupted(last, settings, file)
         if torn:  # a row whose round no checkpoint holds, and one that was cut off
             with file.open("a") as end:
                 end.write(json.dumps({"kind": "round", "round": last + 1, "attempt": 1}) + '\n{"kind": "rou')
@@ -415,22 +419,21 @@ def test_it_goes_on_as_if_it_had_not_stopped(tmp_path: Path, torn: bool) -> None
     assert file.read_bytes() == before
 
 
-def test_a_second_interrupt_does_not_cost_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_interrupt_does_not_cost_the_checkpoint(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pressed once more while the first one is dealt with; and while the checkpoint is written, when nobody listens."""
-    file, pressed = tmp_path / "run.jsonl", []
+    pressed = []
     write = Record.save
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
 
-    def interrupted(kept: Record, saved: Any) -> None:
+    def pressed_again(kept: Record, saved: Any) -> None:
         pressed.append(signal.getsignal(signal.SIGINT))
         if len(pressed) == 1:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
         write(kept, saved)
 
-    monkeypatch.setattr(Record, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        simulate_study(QUIET, output=file, on_row=stop_after(2))
+    monkeypatch.setattr(Record, "save", pressed_again)
+    interrupted(2, QUIET, file)
     assert pressed == [signal.SIG_IGN] * 2
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
     monkeypatch.setattr(Record, "save", write)
@@ -438,25 +441,21 @@ def test_a_second_interrupt_does_not_cost_the_checkpoint(tmp_path: Path, monkeyp
     assert [row["round"] for row in lines_of(file) if row["kind"] == "resumed"] == [2]
 
 
-def test_what_was_spent_before_a_stop_stays_spent(tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
+def test_what_was_spent_before_a_stop_stays_spent(file: Path) -> None:
     whole = simulate_study(NOISY)
-    with pytest.raises(KeyboardInterrupt):
-        simulate_study(NOISY, output=file, on_row=stop_after(3))
+    interrupted(3, NOISY, file)
     found = simulate_study(NOISY, output=file)
     spent = [row["epsilon_coordinator"] for row in found.rows]
     assert spent == [row["epsilon_coordinator"] for row in whole.rows]
 
 
-def test_a_killed_simulation_pays_for_what_its_file_showed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_simulation_pays_for_what_its_file_showed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds after the last checkpoint are played again; their sums were opened, and epsilon counts both."""
-    file = tmp_path / "run.jsonl"
     settings = replace(changed(NOISY, rounds=8, max_dropout=0.45), drop=0.0)  # spends less than planned: there is room
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)  # as by SIGKILL
         for last in (1, 1, 3):  # 1 and 1 without a checkpoint; then 1, 2, the checkpoint of 2, and 3
-            with pytest.raises(KeyboardInterrupt):
-                simulate_study(settings, output=file, checkpoint_every=2, on_row=stop_after(last))
+            interrupted(last, settings, file, checkpoint_every=2)
     found = simulate_study(settings, output=file, checkpoint_every=2)
     assert found.summary["outcome"] == ROUNDS_DONE
     dropped = [row["charges"] for row in lines_of(file) if row["kind"] == "resumed"]
@@ -471,31 +470,27 @@ def test_a_killed_simulation_pays_for_what_its_file_showed(tmp_path: Path, monke
     assert found.summary["epsilon_coordinator"] > 1.1 * simulate_study(settings).summary["epsilon_coordinator"]
 
 
-def test_a_budget_spent_by_a_kill_ends_a_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, settings = tmp_path / "run.jsonl", replace(NOISY, drop=0.0)
+def test_a_budget_spent_by_a_kill_ends_a_simulation(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(NOISY, drop=0.0)
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)
         for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                simulate_study(settings, output=file, on_row=stop_after(3))
+            interrupted(3, settings, file)
     found = simulate_study(settings, output=file)
     assert found.summary["outcome"] == BUDGET_REACHED
     assert found.summary["epsilon_coordinator"] <= settings.study.privacy.epsilon
     assert found.summary["rounds_completed"] < simulate_study(settings).summary["rounds_completed"]
 
 
-def test_a_line_whose_cost_cannot_be_read_is_no_free_round(tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        simulate_study(NOISY, output=file, on_row=stop_after(1))
+def test_a_line_whose_cost_cannot_be_read_is_no_free_round(file: Path) -> None:
+    interrupted(1, NOISY, file)
     with file.open("a") as end:
         end.write(json.dumps({"kind": "round", "round": 2}) + "\n")
     with pytest.raises(SimulationError, match="damaged: what a line of kind 'round' spent"):
         simulate_study(NOISY, output=file)
 
 
-def test_a_changed_setting_is_refused_by_its_name(tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
+def test_a_changed_setting_is_refused_by_its_name(file: Path) -> None:
     simulate_study(QUIET, output=file)
     for other, key in (
         (replace(QUIET, seed=2), "seed was 1 and is 2"),
@@ -508,16 +503,14 @@ def test_a_changed_setting_is_refused_by_its_name(tmp_path: Path) -> None:
     assert simulate_study(replace(QUIET, workers=7, device="auto"), output=file).summary["rounds_completed"] == 4
 
 
-def test_files_that_are_not_its_own_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
+def test_files_that_are_not_its_own_are_refused(file: Path) -> None:
     file.write_text("notes\n")
     with pytest.raises(SimulationError, match="no file of `sordino simulate`"):
         simulate_study(QUIET, output=file)
     assert file.read_text() == "notes\n"
     file.unlink()
-    with pytest.raises(KeyboardInterrupt):
-        simulate_study(QUIET, output=file, on_row=stop_after(2))
-    saved = tmp_path / "run.jsonl.npz"
+    interrupted(2, QUIET, file)
+    saved = file.with_name("run.jsonl.npz")
     content = saved.read_bytes()
     saved.write_bytes(content[:-30])
     with pytest.raises(SimulationError, match=r"run\.jsonl\.npz"):

@@ -19,6 +19,12 @@ def write(path: Path, **members: object) -> Path:
     return path
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A participant's table, which a test writes."""
+    return tmp_path / "mine.csv"
+
+
 def test_npz(tmp_path: Path) -> None:
     images = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
     data = read_own(write(tmp_path / "a.npz", features=images, labels=np.array([3, 1], dtype=np.uint8)))
@@ -30,8 +36,7 @@ def test_npz(tmp_path: Path) -> None:
     assert (numbers.features.dtype, numbers.labels.tolist()) == (np.float32, [0])
 
 
-def test_csv(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
+def test_csv(file: Path) -> None:
     file.write_text("\ufeffage, label ,weight\n41,1,70.5\n\n8,0,-2e1\n", encoding="utf-8")
     data = read_own(file)
     np.testing.assert_array_equal(data.features, np.array([[41, 70.5], [8, -20]], np.float32))
@@ -55,8 +60,7 @@ def test_the_same_content_has_the_same_name_in_both_kinds(tmp_path: Path) -> Non
     assert len(empty()) == 0
 
 
-def test_gaps_where_they_are_allowed(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
+def test_gaps_where_they_are_allowed(tmp_path: Path, file: Path) -> None:
     file.write_text("age,weight\n41,\n,70.5\n")
     data = read_held(file, statistics=True)
     np.testing.assert_array_equal(data.features, np.array([[41, np.nan], [np.nan, 70.5]], np.float32))
@@ -85,10 +89,9 @@ ODD_ROWS = {
 
 
 @pytest.mark.parametrize("row", ODD_ROWS)
-def test_no_value_keeps_a_participants_file_from_being_read(row: str, tmp_path: Path) -> None:
+def test_no_value_keeps_a_participants_file_from_being_read(row: str, file: Path) -> None:
     """A stranger names the column: a refusal of `>1000000` in it would tell who has such a value."""
     content, words = ODD_ROWS[row]
-    file = tmp_path / "mine.csv"
     file.write_bytes(f"age,pulse,label\n40,60,0\n{content}\n".encode("latin-1"))
     for name, column in (("mean", "age"), ("sum", "pulse"), ("mean", "label"), ("histogram", "label")):
         task = make_task(name, {"column": column})
@@ -112,8 +115,7 @@ def test_no_value_keeps_a_participants_file_from_being_read(row: str, tmp_path: 
         assert not any(len(cell) > 1 and cell in said for cell in content.split(","))
 
 
-def test_a_missing_value_counts_as_the_statistics_have_it(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
+def test_a_missing_value_counts_as_the_statistics_have_it(file: Path) -> None:
     file.write_text("pulse,label\n>200,1\n60,\n80,x\ninf,0\n,0\n")
     data = read_held(file, statistics=True)
     assert data.labels.tolist() == [1, NO_LABEL, NO_LABEL, 0, 0]
@@ -125,8 +127,7 @@ def test_a_missing_value_counts_as_the_statistics_have_it(tmp_path: Path) -> Non
     assert first.tolist() == [0, 1]
 
 
-def test_a_column_without_a_single_number_is_told_and_joins(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
+def test_a_column_without_a_single_number_is_told_and_joins(file: Path) -> None:
     file.write_text("ward,days\nICU,4\nsurgery,7\n")
     data = read_held(file, statistics=True)
     for column, columns in (("ward", ()), ("0", ("column ward (2 cells)",)), ("ward,days", ("column ward (2 cells)",))):
@@ -145,9 +146,8 @@ def test_a_column_without_a_single_number_is_told_and_joins(tmp_path: Path) -> N
         unread_told("mean", make_task("mean", {"column": "pulse"}), data, file)
 
 
-def test_columns_of_words_that_no_study_asks_for_are_not_reported(tmp_path: Path) -> None:
+def test_columns_of_words_that_no_study_asks_for_are_not_reported(file: Path) -> None:
     """A hospital's table has wards and dates in it."""
-    file = tmp_path / "mine.csv"
     file.write_text("ward,days,admitted\nICU,4,2026-01-03\n,7,\n")
     data = read_held(file, statistics=True)
     np.testing.assert_array_equal(data.features[:, 1], [4, 7])
@@ -157,9 +157,8 @@ def test_columns_of_words_that_no_study_asks_for_are_not_reported(tmp_path: Path
     assert data.form().unread == Unread()
 
 
-def test_lines_of_another_length_are_left_out(tmp_path: Path) -> None:
+def test_lines_of_another_length_are_left_out(file: Path) -> None:
     """A comma within a text; a quotation mark that swallows the rest of the file."""
-    file = tmp_path / "mine.csv"
     file.write_text('note,days\nwell,4\ntired, coughs,5\n"open,6\n' + "x" * 140_000 + "\nlate,7\n")
     for statistics in (True, False):
         data = read_held(file, statistics=statistics)
@@ -188,9 +187,8 @@ def test_images_with_a_broken_one(tmp_path: Path) -> None:
     assert np.isnan(read_held(file, statistics=True).features[1, 2, 3])
 
 
-def test_whose_file_says_nothing(tmp_path: Path) -> None:
+def test_whose_file_says_nothing(tmp_path: Path, file: Path) -> None:
     """Two such files are not the same data: under one name their charges would add up."""
-    file = tmp_path / "mine.csv"
     for content, silent in (
         ("a\n", True),
         ("a\n>9\n,\n", True),
@@ -223,8 +221,7 @@ def test_whose_file_says_nothing(tmp_path: Path) -> None:
         ("a,label\n", "holds no examples"),
     ],
 )
-def test_a_csv_that_cannot_be_used(content: str, told: str, tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
+def test_a_csv_that_cannot_be_used(content: str, told: str, file: Path) -> None:
     file.write_text(content)
     with pytest.raises(DatasetError, match=rf"data file .*mine\.csv.*{told}"):
         read_own(file)

@@ -340,15 +340,8 @@ def entry(archive: bytes) -> Entry:
         f"{name} {hashlib.sha256(content).hexdigest()}\n"
         for name, content in (("labels.txt", b"0 1"), ("rows.txt", b"1 2 3"))
     )
-    package = Package(
-        "pypi",
-        "small",
-        "1.0",
-        "small.whl",
-        hashlib.sha256(archive).hexdigest(),
-        hashlib.sha256(lines.encode()).hexdigest(),
-        0.1,
-    )
+    digests = (hashlib.sha256(one).hexdigest() for one in (archive, lines.encode()))
+    package = Package("pypi", "small", "1.0", "small.whl", *digests, 0.1)
     return Entry("small", "Small", (package,), "CC0", "3 rows", "", small, options=("seed",))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tracemalloc
 from pathlib import Path
@@ -149,8 +150,6 @@ def test_another_manifest_is_refused(prepared: PreparedSet, change: dict[str, ob
 
 def test_an_array_of_objects_is_never_loaded(prepared: PreparedSet) -> None:
     """Even where the digests were written to match."""
-    import hashlib
-
     file, path = prepared.folder / "manifest.json", prepared.folder / "train_labels.npy"
     np.save(path, np.array([print] * 45, dtype=object), allow_pickle=True)
     manifest = json.loads(file.read_text())

@@ -82,6 +82,20 @@ def words(count: int, seed: int = 0, length: int = 5, vocabulary: int = 7) -> Da
     return Dataset(features, labels)
 
 
+SOME = [images(size, seed) for seed, size in enumerate(SIZES)]
+
+
+def learnt(task: Any, data: Dataset) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The start, and the parameters after one local update."""
+    start = task.initial_parameters()
+    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
+    return start, {key: start[key] + update[key] for key in start}
+
+
+def together(task: Any, start: dict[str, np.ndarray], data: list[Dataset], l2_clip: float = 0.1, **more: Any) -> Any:
+    return task.local_updates(start, data, [update_rng(0, 1, place) for place in range(len(data))], l2_clip, **more)
+
+
 # ------------------------------------------------------------------------------------------- those that ship
 
 
@@ -133,9 +147,7 @@ def test_other_image_shapes(name: str, options: dict[str, object], shape: tuple[
     task = make_task(name, {**options, "client_rate": 0.001, "local_steps": 2, "batch_size": 6})
     rng = np.random.default_rng(0)
     data = Dataset(rng.integers(0, 256, (6, *shape), dtype=np.uint8), rng.integers(0, classes, 6))
-    start = task.initial_parameters()
-    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
-    moved = {key: start[key] + update[key] for key in start}
+    start, moved = learnt(task, data)
     assert task.evaluate(moved, data)["loss"] < task.evaluate(start, data)["loss"]
     predicted = task.predict(start, data.features)
     assert np.mean(predicted == data.labels) == task.evaluate(start, data)["accuracy"]
@@ -183,9 +195,7 @@ def test_lstm_learns_a_pattern_and_ignores_padding() -> None:
     )
     line = np.array([1, 2, 3, 4, 1, 2, 3])
     data = Dataset(np.tile(line[:6], (8, 1)).astype(np.int32), np.tile(line[1:], (8, 1)))
-    start = task.initial_parameters()
-    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
-    moved = {key: start[key] + update[key] for key in start}
+    start, moved = learnt(task, data)
     assert task.evaluate(moved, data)["accuracy"] == 1.0
     nothing = Dataset(data.features, np.zeros((8, 6), dtype=np.int64))
     assert not flatten(task.local_update(start, nothing, update_rng(0, 1, 0), 1.0)).any()
@@ -278,12 +288,10 @@ def options_of(method: str) -> dict[str, object]:
 @pytest.mark.parametrize("method", METHODS)
 def test_threads_give_what_each_computes_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = small(**options_of(method))
-    data = [images(size, seed) for seed, size in enumerate(SIZES)]
-    start, alone = start_and_alone(task, data)
+    start, alone = start_and_alone(task, SOME)
     for threads in (1, 3):
         monkeypatch.setattr(device, "_threads", threads)
-        found = task.local_updates(start, data, [update_rng(0, 1, place) for place in range(4)], 0.1)
-        np.testing.assert_array_equal(found, alone)
+        np.testing.assert_array_equal(together(task, start, SOME), alone)
 
 
 class Shareable(Small):
@@ -320,14 +328,11 @@ class Layers(nn.Module):
 )
 def test_one_step_together_equals_steps_alone(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     task = Shareable(Options.from_mapping(options))
-    data = [images(size, seed) for seed, size in enumerate(SIZES)]
-    start, alone = start_and_alone(task, data)
-    together: list[Any] = []
+    start, alone = start_and_alone(task, SOME)
     monkeypatch.setattr(task, "_train", None)  # no participant steps alone
     for rows in (1, 6, 80):
         monkeypatch.setattr("learning.tasks.torch_training._ROWS_TOGETHER", rows)
-        together.append(task.local_updates(start, data, [update_rng(0, 1, place) for place in range(4)], 0.1))
-        np.testing.assert_allclose(together[-1], alone, rtol=1e-3, atol=1e-7)
+        np.testing.assert_allclose(together(task, start, SOME), alone, rtol=1e-3, atol=1e-7)
     assert alone.any(axis=1).all()
 
 
@@ -338,11 +343,9 @@ def test_one_step_together_equals_steps_alone(options: dict[str, object], monkey
 )
 def test_more_than_one_step_is_taken_alone(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     task = Shareable(Options.from_mapping(options))
-    data = [images(size, seed) for seed, size in enumerate(SIZES)]
-    start, alone = start_and_alone(task, data)
+    start, alone = start_and_alone(task, SOME)
     monkeypatch.setattr(task, "_step_together", None)
-    found = task.local_updates(start, data, [update_rng(0, 1, place) for place in range(4)], 0.1)
-    np.testing.assert_array_equal(found, alone)
+    np.testing.assert_array_equal(together(task, start, SOME), alone)
 
 
 def test_weights_outside_of_linear_layers_and_convolutions_are_not_shared() -> None:
@@ -358,10 +361,7 @@ def test_weights_outside_of_linear_layers_and_convolutions_are_not_shared() -> N
 def test_updates_are_written_where_there_is_room_for_them() -> None:
     task, room = small(), np.ones((2, small().dim), dtype=np.float32)
     data = [images(3, 0), images(4, 1)]
-    found = task.local_updates(
-        task.initial_parameters(), data, [update_rng(0, 1, 0), update_rng(0, 1, 1)], 1.0, out=room
-    )
-    assert found is room
+    assert together(task, task.initial_parameters(), data, 1.0, out=room) is room
     np.testing.assert_array_equal(room, start_and_alone(task, data)[1])
 
 
@@ -371,7 +371,7 @@ def test_models_side_by_side_give_what_each_computes_alone(method: str, kind: st
     """What an accelerator does, on the processor: dropout, and participants with fewer examples, included."""
     task: Any
     if kind == "images":
-        task, data = small(**options_of(method)), [images(size, seed) for seed, size in enumerate(SIZES)]
+        task, data = small(**options_of(method)), SOME
     else:
         sizes = {"vocabulary": 7, "length": 5, "embedding": 3, "hidden": 4}
         task = make_task("lstm", {**options_of(method), **sizes})
@@ -441,10 +441,8 @@ def test_a_users_own_task_takes_a_few_lines() -> None:
     task = Own(TrainingOptions(client_rate=0.01))
     rng = np.random.default_rng(0)
     data = Dataset(rng.integers(0, 256, (30, 28, 28), dtype=np.uint8), rng.integers(0, 10, 30))
-    start = task.initial_parameters()
-    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
+    start, moved = learnt(task, data)
     assert task.dim == 7_850
-    moved = {key: start[key] + update[key] for key in start}
     assert task.evaluate(moved, data)["loss"] < task.evaluate(start, data)["loss"]
     with pytest.raises(ValueError, match="labels run from"):
         task.evaluate(start, Dataset(data.features, data.labels + 5))
@@ -461,9 +459,8 @@ def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.M
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 60)
     features = rng.normal(size=(60, 8)).astype(np.float32) + 2 * np.eye(8, dtype=np.float32)[labels]
-    start, data = task.initial_parameters(), Dataset(features, labels)
-    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
-    moved = {key: start[key] + update[key] for key in start}
+    data = Dataset(features, labels)
+    start, moved = learnt(task, data)
     assert task.evaluate(moved, data)["loss"] < 0.8 * task.evaluate(start, data)["loss"]
 
 
@@ -519,8 +516,9 @@ def test_a_frozen_backbone_works_outside_the_module() -> None:
             return nn.Linear(5, 3)
 
     task, before = Tuned(Options(local_steps=3)), backbone.weight.clone()
-    start, alone = start_and_alone(task, [images(5), images(4, 1)])
-    found = task.local_updates(start, [images(5), images(4, 1)], [update_rng(0, 1, 0), update_rng(0, 1, 1)], 0.1)
+    data = [images(5), images(4, 1)]
+    start, alone = start_and_alone(task, data)
+    found = together(task, start, data)
     np.testing.assert_allclose(found, alone, rtol=1e-3, atol=1e-7)
     assert torch.equal(backbone.weight, before)
     assert (np.abs(found).max(), list(start)) != (0, ["weight", "bias"])
@@ -541,8 +539,7 @@ def test_one_weight_in_two_layers() -> None:
     data = [images(5), images(4, 1)]
     start, alone = start_and_alone(task, data)
     assert list(start) == list(task.contribution_shapes)
-    found = task.local_updates(start, data, [update_rng(0, 1, 0), update_rng(0, 1, 1)], 0.1)
-    np.testing.assert_allclose(found, alone, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(together(task, start, data), alone, rtol=1e-3, atol=1e-7)
 
 
 def test_one_array_under_two_names_and_one_that_nothing_uses() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -201,18 +201,13 @@ def test_a_broken_source_sends_nothing() -> None:
 def test_encoders_share_a_sampler_between_threads(keyed: Callable[[str], RandomBytes]) -> None:
     plan = small_plan(dim=20_000, bits=20)
     update = np.full(20_000, 1e-3)
-    expected = [Encoder(plan, SEED).encode(update, keyed(f"thread {i}")) for i in range(4)]
-    found: dict[int, np.ndarray] = {}
 
-    def work(i: int) -> None:
-        found[i] = Encoder(plan, SEED).encode(update, keyed(f"thread {i}"))
+    def work(i: int) -> np.ndarray:
+        return Encoder(plan, SEED).encode(update, keyed(f"thread {i}"))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(np.array_equal(found[i], expected[i]) for i in range(4))
+    expected = [work(i) for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        np.testing.assert_array_equal(list(pool.map(work, range(4))), expected)
 
 
 def test_encoding_takes_a_few_vectors_of_memory(keyed: Callable[[str], RandomBytes]) -> None:

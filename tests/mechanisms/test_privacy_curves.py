@@ -211,15 +211,9 @@ def test_known_figure_of_the_conversion() -> None:
 
 
 def test_bad_conversions_are_refused() -> None:
-    for order, rdp, delta in (
-        (2.0, 1.0, 0.0),
-        (2.0, 1.0, 1.0),
-        (1.0, 1.0, 0.1),
-        (2.0, -1.0, 0.1),
-        (2.0, math.nan, 0.1),
-    ):
+    for bad in ((2.0, 1.0, 0.0), (2.0, 1.0, 1.0), (1.0, 1.0, 0.1), (2.0, -1.0, 0.1), (2.0, math.nan, 0.1)):
         with pytest.raises(ValueError):
-            rdp_to_epsilon(order, rdp, delta)
+            rdp_to_epsilon(*bad)
     with pytest.raises(ValueError):
         epsilon_with_sampler_error(2.0, 1.0, 1e-5, -1)
 
