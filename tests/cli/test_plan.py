@@ -11,7 +11,6 @@ import pytest
 
 from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
-from sordino.cli.graph import graph_figures
 from sordino.planning.alternatives import BITS, alternatives
 from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.figure import draw_plan
@@ -257,20 +256,6 @@ def test_graph_and_coordinator_are_described(run: Run, arguments: tuple[object, 
     figures = planned(run, *arguments)
     types = {"graph": str, "adversary": str, "degree": int, "threshold": int}
     assert {name: type(figures[name]) for name in types} == types
-
-
-@pytest.mark.parametrize("adversary", ["malicious", "semi-malicious", "curious"])
-@pytest.mark.parametrize(("clients", "dropout"), [(100, 0.1), (300, 0.1), (1000, 0.05), (100, 0.3)])
-def test_plan_and_graph_agree(run: Run, clients: int, dropout: float, adversary: str) -> None:
-    """The plan's graph is the one that `sordino graph` explains, where that counts the same drops."""
-    figures = planned(run, "--clients", clients, "--max-dropout", dropout, "--adversary", adversary)
-    drops = clients - figures["min_survivors"]
-    told = graph_figures(clients, 0.05, (drops + 0.5) / clients, adversary)
-    assert told["drops"] == drops
-    if figures["graph"] == "harary":
-        assert (figures["degree"], figures["threshold"]) == (told["degree"], told["threshold"])
-    else:
-        assert 2 * told["degree"] > clients - 1  # the ring would not halve the work
 
 
 def test_binomial_noise_is_planned_on_the_complete_graph(run: Run) -> None:

@@ -23,7 +23,7 @@ from client.settings import Conditions, HostSettings
 from runtime.processes import has_aes, too_old
 from runtime.settings_file import ConfigurationError
 from tests.support.host_in_process import host, settings_of
-from tests.support.study_in_process import Coordinator, coordinator
+from tests.support.study_in_process import Coordinator, coordinator, until
 from wire import coordinator_pb2 as pb
 
 OWN = 77
@@ -215,9 +215,7 @@ async def test_an_attempt_is_finished_first(
             device.found = BATTERY
             first = await where.wait_for("round_completed", round=1)
             assert first["u3"] == 7
-            async with asyncio.timeout(30):
-                while where.study.sessions.ready():
-                    await asyncio.sleep(0.01)
+            await until(lambda: not where.study.sessions.ready())
             assert not where.of("round_completed", round=2)
             device.found = {}
             await where.wait_for("round_completed", round=2)

@@ -27,6 +27,7 @@ from client.settings import HostSettings
 from runtime.failure import Failure
 from runtime.processes import free_port
 from tests.support.enrolment_port import Authority, identity, port_in_thread
+from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import write_package
 from wire.enrolment import read_request
@@ -90,12 +91,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
         enrolment = [line for line in file.read_text().splitlines() if line.startswith("enrolment =")]
         file.write_text(file.read_text().replace(enrolment[0], f'enrolment = "{where.address}"'))
         yield Home(where, beside, tmp_path / "home")
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_third_before_it_ends(home: Home) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
+from secagg.server_unmasking import Completed
 from secagg.shamir import PRIME
 from tests.secagg.cheating_participants import another_secret
 from tests.secagg.test_server_phases import BAD, CONFIG, advertises
@@ -141,6 +144,48 @@ def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: Side) -> 
     with pytest.raises(TooFewClients if server is SERVER else ReconstructionFailed) as caught:
         attempt.run()
     assert getattr(caught.value, "culprits", {}).keys() == (set() if server is SERVER else {4})
+
+
+def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
+    """The last phase, after this many replies, and the sum if it opened."""
+    script = Script(deadline={UNMASK: replies})
+    attempt = Attempt(CONFIG, script, server=server, tamper={(SHARE, BAD): rubbish_for(spoilt)} if spoilt else {})
+    completed = None
+    with contextlib.suppress(TooFewClients):
+        completed = attempt.run()
+    return attempt.coordinator, completed
+
+
+@pytest.mark.parametrize(
+    ("replies", "spoilt", "starved"),
+    [
+        (5, (), set()),  # no reports: the others are gone
+        (1, (), set()),
+        (5, (0,), set()),  # with the share that is missing there would be five
+        (5, (0, 1), set()),
+        (6, (0,), {BAD}),  # with it there would be six
+        (7, (0, 1), {BAD}),
+    ],
+)
+def test_a_dealer_starves_an_attempt_by_reports_alone(replies: int, spoilt: tuple[int, ...], starved: set[int]) -> None:
+    phase, opened = ended(replies, *spoilt)
+    assert opened is None
+    assert phase.starved == starved
+    assert phase.conflicts == ({BAD: set(spoilt)} if spoilt else {})
+
+
+def test_where_the_sum_opens_no_dealer_starved_it_and_conflicts_stay() -> None:
+    """Asked after its shares were let go of, the phase once failed over any report: one holder could end a study."""
+    phase, opened = ended(9, 0, 1)
+    assert opened is not None
+    assert phase.starved == frozenset()
+    assert phase.conflicts == {BAD: {0, 1}}
+
+
+def test_dropouts_alone_would_set_everybody_aside_by_a_naive_rule() -> None:
+    naive = SERVER.changed("self.needed <= number + len(self._without.get(dealer, ()))", "True")
+    assert ended(5, server=naive)[0].starved == set(range(9))
+    assert ended(5)[0].starved == set()
 
 
 # ---------------------------------------------------------------- shares that don't fit together

@@ -5,28 +5,21 @@ what of it outlives a restart or stands in a transcript.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from secagg.errors import TooFewClients
-from secagg.messages import MASK_KEY, SELF_MASK_SEED, UNMASKING, SealedShares
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, UNMASKING
 from secagg.roster import Roster, RosterEntry
-from secagg.server_unmasking import Completed
 from secagg.shamir import PRIME
 from server.membership import Membership, SignedRoster
 from server.transcripts import file_name
 from sordino.reporting.transcript_text import lines
-from tests.support.attempts_in_memory import Attempt, Script, make_config
 from tests.support.card_of_a_study import put_card
 from tests.support.crooked_dealings import crooked_shares
-from tests.support.naive_variants import SERVER, Side
 from tests.support.rounds_on_record import coordinator_key, plan
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, refuses
 from wire import codec
@@ -74,66 +67,6 @@ def test_who_is_set_aside_follows_the_participant_too() -> None:
     membership.use(roster_of(*range(8), version=2), numbers(*range(8)))
     assert membership.members() == frozenset(range(8)) - {3}
     assert membership.exclusions() == {}  # that is no verdict
-
-
-# ---------------------------------------------------------------- who starves an attempt
-
-CONFIG = make_config(9, min_survivors=7, quorum=7)  # the threshold is 6
-DEALER = 3
-
-
-def rubbish_for(*receivers: int) -> dict[tuple[str, int], Any]:
-    """What the dealer sealed for these can't be opened."""
-    neighbours = [one for one in range(9) if one != DEALER]
-    spoilt = {neighbours.index(one) for one in receivers}
-
-    def change(honest: SealedShares) -> SealedShares:
-        sealed = (bytes(112) if at in spoilt else one for at, one in enumerate(honest.ciphertexts))
-        return replace(honest, ciphertexts=tuple(sealed))
-
-    return {("ShareKeys", DEALER): change}
-
-
-def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
-    """The last phase, after this many replies, and the sum if it opened."""
-    attempt = Attempt(CONFIG, Script(deadline={UNMASKING: replies}), server=server, tamper=rubbish_for(*spoilt))
-    completed = None
-    with contextlib.suppress(TooFewClients):
-        completed = attempt.run()
-    return attempt.coordinator, completed
-
-
-@pytest.mark.parametrize(
-    ("replies", "spoilt", "starved"),
-    [
-        (5, (), set()),  # no reports: the others are gone
-        (1, (), set()),
-        (5, (0,), set()),  # with the share that is missing there would be five
-        (5, (0, 1), set()),
-        (6, (0,), {DEALER}),  # with it there would be six
-        (7, (0, 1), {DEALER}),
-    ],
-)
-def test_a_dealer_starves_an_attempt_by_reports_alone(replies: int, spoilt: tuple[int, ...], starved: set[int]) -> None:
-    phase, opened = ended(replies, *spoilt)
-    assert opened is None
-    assert phase.starved == starved
-    assert phase.conflicts == ({DEALER: set(spoilt)} if spoilt else {})
-
-
-def test_where_the_sum_opens_nobody_starved_it_and_conflicts_stay() -> None:
-    """Asked after its shares were let go of, the phase once failed over any report: one holder could end a study."""
-    phase, opened = ended(9, 0, 1)
-    assert opened is not None
-    assert phase.starved == frozenset()
-    assert phase.conflicts == {DEALER: {0, 1}}
-
-
-def test_dropouts_alone_would_set_everybody_aside_by_a_naive_rule() -> None:
-    naive = SERVER.changed("self.needed <= number + len(self._without.get(dealer, ()))", "True")
-    phase, _ = ended(5, server=naive)
-    assert phase.starved == set(range(9))
-    assert ended(5)[0].starved == set()
 
 
 # ---------------------------------------------------------------- over a restart

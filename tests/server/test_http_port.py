@@ -21,7 +21,7 @@ from runtime.failure import NetworkFailure
 from server import coordinator as process
 from server.http_port import MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort
 from tests.server.scraping import ask, bare_port, listen, quietly, scrape
-from tests.support.study_in_process import coordinator
+from tests.support.study_in_process import coordinator, until
 
 
 async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_folder: Path, tmp_path: Path) -> None:
@@ -63,18 +63,14 @@ async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_
                 "waiting_for": "the round's participants: 0 of 7 are connected, 5 needed",
             }
             where.journal._store._connection.execute("PRAGMA query_only = 1")  # as a full disk: nothing is taken
-            async with asyncio.timeout(20):
-                while where.journal.failure is None:
-                    await asyncio.sleep(0.05)
+            await until(lambda: where.journal.failure is not None)
             status, body = await readiness(port)
             assert (status, body["ready"]) == (503, False)
             assert body["reason"] == "the journal can't be written"  # and nothing of where it lies
             shown, _ = await scrape(port)
             assert (shown.get_one("sordino_ready"), shown.get_one("sordino_storage_writable")) == (0, 0)
             where.journal._store._connection.execute("PRAGMA query_only = 0")
-            async with asyncio.timeout(20):
-                while where.journal.failure is not None:
-                    await asyncio.sleep(0.05)
+            await until(lambda: where.journal.failure is None)
             assert (await readiness(port))[0] == 200
             port.stopping()
             status, body = await readiness(port)

@@ -26,13 +26,13 @@ from server.coordinator import SERVER_OPTIONS
 from server.sessions import Session, Sessions
 from tests.support.study_in_process import (
     PARTICIPANTS,
-    PATIENCE_S,
     Coordinator,
     Peer,
     coordinator,
     identities,
     make_folder,
     playing,
+    until,
 )
 from wire import coordinator_pb2 as pb
 from wire import transport
@@ -211,9 +211,7 @@ async def test_a_proof_is_told_to_who_comes_back_for_it(tmp_path: Path) -> None:
         async with playing(peers):
             where.start()
             await where.wait_for("survivors_frozen")
-            async with asyncio.timeout(PATIENCE_S):
-                while not peers[0].heard("survivor_proof"):
-                    await asyncio.sleep(0.01)
+            await until(lambda: peers[0].heard("survivor_proof"))
             Slow.go.set()
             await where.finish()
 

@@ -23,7 +23,7 @@ from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
 from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, until
 from wire import coordinator_pb2 as pb
 from wire.transport import frames, unframe, varint
 
@@ -63,9 +63,7 @@ def test_a_session_does_not_hold_what_it_has_read(study_folder: Path, tmp_path: 
                 tracemalloc.start()
                 await session.send(pb.ParticipantMessage(phase=phase))
                 del phase
-                async with asyncio.timeout(20):
-                    while sessions.traffic.control_received < size:
-                        await asyncio.sleep(0.01)
+                await until(lambda: sessions.traffic.control_received >= size)
                 await asyncio.sleep(0.05)
                 large = [trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= size]
                 tracemalloc.stop()
@@ -181,9 +179,7 @@ async def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_pat
                 await session.send(message)
         inside = where.study.sessions.get(0)
         assert inside is not None
-        async with asyncio.timeout(20):
-            while not inside.ready:
-                await asyncio.sleep(0.01)
+        await until(lambda: inside.ready)
         assert inside.outbox.qsize() <= 2
         session.close()
 
@@ -199,9 +195,7 @@ async def test_a_message_larger_than_an_attempt_is_not_parsed(study_folder: Path
         heartbeat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
         await session.send(heartbeat.FromString(heartbeat.SerializeToString() + unknown_field(largest - 2 + size)))
         await session.send(pb.ParticipantMessage(ready=pb.Ready()))
-        async with asyncio.timeout(20):
-            while not (inside.ready or inside.closed):
-                await asyncio.sleep(0.01)
+        await until(lambda: inside.ready or inside.closed)
         assert (inside.ready, inside.closed) == (size == 0, size == 1)
         session.close()
 

@@ -357,6 +357,12 @@ class Peer:
             await self.channel.close()
 
 
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 async def _ignore(_: Any) -> None:
     pass
 
