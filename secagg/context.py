@@ -37,15 +37,13 @@ class RoundConfig:
     model_digest: bytes  # SHA-256 of the model that is trained in this round
     parameters: RoundParameters
     ticket: Ticket | None = None  # of the round's lottery; without one the whole roster is invited
-    newest: bytes = (
-        NONE  # SHA-256 of the authority's statement that the roster is the newest; where the study wants one
-    )
+    newest: bytes = b""  # the authority's signed statement that the roster is the newest, where the study wants one
 
     def __post_init__(self) -> None:
         if self.round < 1 or self.attempt < 1:
             raise InvalidParameters("round and attempt are counted from 1")
-        if any(len(one) != 32 for one in (self.study_digest, self.model_digest, self.newest)):
-            raise InvalidParameters("study_digest, model_digest and newest must be SHA-256 digests of 32 bytes")
+        if len(self.study_digest) != 32 or len(self.model_digest) != 32:
+            raise InvalidParameters("study_digest and model_digest must be SHA-256 digests of 32 bytes")
         if self.roster.terms not in (NONE, self.study_digest):
             raise InvalidParameters("the roster was signed with the terms of another study document")
         if self.ticket is not None and len(self.roster) < self.parameters.cohort:

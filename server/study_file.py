@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from learning.data_names import located
+from learning.data_names import OWN, located
 from learning.task_names import DEFAULT_RATES
 from runtime.settings_file import ConfigurationError, Settings, check_files, read_settings
 from runtime.settings_keys import key
@@ -30,6 +30,7 @@ from server.study_tables import (
 if TYPE_CHECKING:
     from learning.task import Task
     from mechanisms.plan import Plan
+    from wire.study import StudyDocument
 
 __all__ = [
     "ConfigurationError",
@@ -140,6 +141,21 @@ class StudyConfiguration(Settings):
             rounds=self.study.rounds,
             **self.privacy.coding(layers, self._clip(task)),
             **others,
+        )
+
+    def document(self, participants: int | None = None) -> StudyDocument:
+        """The terms of this study, which its authority signs. Arguments and errors as of `plan`."""
+        from wire.study import StudyDocument
+
+        task = self.make_task()
+        typed = task.options.to_mapping()  # 2 and 2.0 are the same option, and would be two documents
+        return StudyDocument(
+            study=self.study.name,
+            task=task.name,
+            task_options={name: typed.get(name, value) for name, value in self.task.items()},
+            plan=self.plan(participants),
+            roster_valid_s=round(self.study.roster_valid_h * 3600),
+            own_data=self.data.dataset == OWN,
         )
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
 from runtime.settings_file import Table, number_if_it_is_one, split_address
 from runtime.settings_keys import key
 from wire.guarantee import CURIOUS_TRUST
+from wire.study import LONGEST_ROSTER_VALID_S
 
 if TYPE_CHECKING:
     from learning.server_optimizers import ServerOptimizer
@@ -86,6 +87,15 @@ class StudyTable(Table):
         ge=0,
         le=604_800,
         flag="--pause",
+    )
+    roster_valid_h: float = _study(
+        168.0,
+        help="a revocation that the coordinator withholds is noticed within this time: for so long holds the "
+        "authority's statement that a roster is the newest, and then rounds wait for it; 0: no such statement",
+        unit="h",
+        ge=0,
+        le=LONGEST_ROSTER_VALID_S / 3600,
+        fixed=True,
     )
     task: Annotated[str, AfterValidator(check_task_name)] = _study(
         initial="softmax-regression",

@@ -179,7 +179,7 @@ def _matching(home: JoinedHome | None, code: JoinCode) -> JoinedHome | None:
 
 async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Show the study, ask the participant, and write the folder."""
-    seen = await _patiently(lambda: look(options.address, code.fingerprint), say)
+    seen = await _patiently(lambda: look(options.address, code.fingerprint, code.terms), say)
     document, study = seen.document, seen.card.study
     place = options.home if options.home is not None else default_home(study)
     found = _matching(open_home(place), code)

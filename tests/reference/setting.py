@@ -93,7 +93,7 @@ class Numbers:
 
 
 def roster_digest(study: str, version: int, entries: Iterable[tuple[bytes, str]], terms: bytes, before: bytes) -> bytes:
-    """SHA-256 of what the authority signs of a roster without a lottery; the two digests are zeros where there is none."""
+    """SHA-256 of what the authority signs of a roster without a lottery; a digest is zeros where there is nothing."""
     fields = [field for identity, host in entries for field in (identity, host.encode())]
     listed = sha256(b"".join(u64(len(field)) + field for field in fields)).digest()
     return labelled_hash("sordino/v1/roster", study.encode(), u64(version), listed, b"", b"", terms, before)
@@ -111,7 +111,7 @@ class Setting:
     study_digest: bytes
     model_digest: bytes
     previous_roster: bytes
-    newest: bytes  # digest of the authority's statement that this roster is the newest
+    newest: bytes  # the authority's statement that this roster is the newest
     numbers: Numbers
     sharing: tuple[int, int] | None = None  # degree and threshold of this attempt, in the place of the rule's
 

@@ -123,7 +123,6 @@ def test_the_cohort_is_bound_to_its_round() -> None:
         {"attempt": 0},
         {"study_digest": b"short"},
         {"model_digest": b""},
-        {"newest": b""},
         {"roster": Roster("test", 1, ENTRIES, terms=b"t" * 32)},
         {"roster": roster_of(11), "ticket": Ticket(b"s" * 32, ())},
     ],
