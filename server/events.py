@@ -11,11 +11,12 @@ secret.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 CONNECTING: Final = "Connecting"
 """In the place of a phase where an attempt was aborted before it began."""
@@ -374,13 +375,10 @@ def to_json(event: Event) -> dict[str, Any]:
 def from_json(content: Mapping[str, Any]) -> Event | None:
     """The event of `to_json`, also as an older or newer coordinator wrote it: unknown fields are ignored.
 
-    Returns None for an unknown kind, and for an event that lacks what its kind always had.
+    Returns None for an unknown kind. Raises ValueError: an event without what its kind always had, or of another type.
     """
     reader = _reader(str(content.get("kind")))
-    try:
-        return None if reader is None else reader.validate_python(content)
-    except ValidationError:
-        return None
+    return None if reader is None else reader.validate_json(json.dumps(content), strict=True)
 
 
 @functools.cache

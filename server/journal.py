@@ -251,9 +251,11 @@ class Journal:
             return None
         events = self._store.read("SELECT at FROM events WHERE kind = 'round_completed' ORDER BY seq DESC LIMIT 1")
         at = float(events[0][0]) if events else 0.0
-        completed = from_json({**json.loads(rows[0][1]), "kind": RoundCompleted.kind, "at": at})
-        if not isinstance(completed, RoundCompleted):
-            raise StorageError(f"{self.path}: the record of the last round is damaged")
+        try:
+            completed = from_json({**json.loads(rows[0][1]), "kind": RoundCompleted.kind, "at": at})
+        except ValueError as error:
+            raise StorageError(f"{self.path}: the record of the last round is damaged") from error
+        assert isinstance(completed, RoundCompleted)  # noqa: S101  # by its kind
         return completed, str(rows[0][0])
 
     def last_attempt(self, round_: int) -> int:
@@ -396,6 +398,7 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
     """Events after number ``after``, oldest first, less those that this version doesn't know; for panels and reports.
 
     Opens the file read-only, so it may be called while a coordinator writes; an absent file has no events.
+    Raises StorageError: an event that can't be read.
     """
     if not path.exists():
         return []
@@ -408,5 +411,8 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
         return []
     finally:
         connection.close()
-    read = (from_json({"seq": seq, "at": at, "kind": kind, **json.loads(body)}) for seq, at, kind, body in rows)
+    try:
+        read = [from_json({"seq": seq, "at": at, "kind": kind, **json.loads(body)}) for seq, at, kind, body in rows]
+    except ValueError as error:
+        raise StorageError(f"{path}: one of its events is damaged, or of an older release: {error}") from error
     return [event for event in read if event is not None]

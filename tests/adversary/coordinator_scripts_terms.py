@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -279,6 +280,23 @@ drawn(
     NOT_THE_DRAW,
     lambda one: draws_of(one).ticket(2),
 )
+
+
+@with_coordinator(
+    "Begins a round under a roster that the authority signed before all had joined: so few are drawn from that each is "
+    "more likely in the cohort than the plan says, and epsilon is larger.",
+    "All refuse: the roster is smaller than the plan's population.",
+    Naive.lacking(PARTICIPANT, "must be on the roster before a round", shows="goes on"),
+    study="drawn",
+)
+async def roster_of_fewer_than_the_population(coordinator: CheatingCoordinator) -> Seen:
+    draws = Draws.draw(coordinator.roster.study, 2, 3, os.urandom)
+    entries = coordinator.roster.entries[:-1]
+    few = dataclasses.replace(coordinator.roster, version=2, entries=entries, lottery=draws.lottery)
+    data = sign_roster(few, authority_of(coordinator.public.folder))
+    attempt = await coordinator.begin(roster=data, ticket=draws.ticket(1))
+    invited = winners(few, 1, draws.ticket(1), coordinator.public.document.plan.clients)
+    return attempt.verdict(invited & coordinator.honest, "advertise_keys")
 
 
 @with_coordinator(

@@ -325,6 +325,18 @@ def test_a_revoked_participant_is_struck_off(office: Office) -> None:
     assert office.hosts() == {"bob"}
 
 
+def test_a_revocation_holds_before_it_is_signed(office: Office) -> None:
+    """Nothing else at the authority stops a fresh certificate for a revoked identity until the next version."""
+    alice = participant(1, "alice")
+    office.attend(alice.join(office.invite()))
+    office.revoke("alice")
+    office.attend(renewed := alice.renew(), again := alice.join(office.invite()), sign=False)
+    assert [office.answer(one).accepted for one in (renewed, again)] == [False, False]
+    waits = participant(2)
+    office.attend(waits.join(office.invite()), early := waits.renew(), sign=False)  # no signed roster lists it yet
+    assert office.answer(early).reason == "this identity is not on the study's roster"
+
+
 def test_revoked_before_it_was_listed(office: Office) -> None:
     request = participant(1).join(office.invite())
     office.attend(request, sign=False)
@@ -412,6 +424,8 @@ def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: p
     assert len(winners(roster, 5, draws.ticket(5), 2)) == 2
     office.revoke("h1")
     office.attend()
+    with sqlite3.connect(office.folder.state) as store:  # seeds of old versions are let go of
+        assert store.execute("SELECT count(lottery) FROM versions").fetchone() == (1,)
     again = office.roster()
     assert again.lottery is not None
     assert again.lottery.root != roster.lottery.root

@@ -105,7 +105,14 @@ def test_an_old_journal_is_read_and_served_again(tmp_path: Path) -> None:
 def test_what_a_reader_does_not_know_or_what_lacks_something() -> None:
     assert from_json({"seq": 1, "at": 1.0, "kind": "something_new"}) is None
     assert from_json({"seq": 2}) is None
-    assert from_json({"kind": "round_completed", "round": 1}) is None
+    for damaged in (
+        {"kind": "round_completed", "round": 1},
+        {"kind": "study_finished", "epsilon_coordinator": None},
+        {"kind": "participant_lost", "participant": True},
+        {"kind": "participant_lost", "participant": "1"},
+    ):
+        with pytest.raises(ValueError, match="validation error"):
+            from_json(damaged)
     assert from_json({"kind": "study_started", "at": 2.0, "new": [1]}) == StudyStarted(at=2.0)
     sparse = from_json({"kind": "round_completed", "round": 1, "attempt": 1})
     assert isinstance(sparse, RoundCompleted)

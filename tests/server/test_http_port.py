@@ -100,9 +100,10 @@ async def test_strangers_hold_nothing(study_folder: Path, monkeypatch: pytest.Mo
         opened = [await connect() for _ in range(MOST_CONNECTIONS)]
         for _, writer in opened[::2]:
             writer.write(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        began = time.monotonic()
         one_more, _ = await connect()
         assert await ended(one_more)  # at once: the places are taken
-        began = time.monotonic()
+        assert time.monotonic() - began < server.http_port.CONNECTION_S / 2
         assert all(await asyncio.gather(*(ended(reader) for reader, _ in opened)))
         assert time.monotonic() - began < 5
         assert (await ask(port, "/healthz"))[0] == 200

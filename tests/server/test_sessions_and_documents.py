@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 import secagg.errors
+import server.service
 from client.connection import SERVICE, TOKEN_METADATA, DocumentUnavailable, open_session
 from secagg.keys import IdentityKey, session_statement
 from secagg.roster import Roster, RosterEntry
@@ -225,6 +226,26 @@ def test_a_token_ends_with_its_session() -> None:
     assert sessions.by_token(new.token) is new
     assert sessions.adopt(Roster("s", 2, (RosterEntry(b"x" * 32, "host"),))) == [new]
     assert sessions.by_token(new.token) is None
+
+
+def test_an_identity_that_is_revoked_between_its_challenge_and_its_proof() -> None:
+    key = IdentityKey.generate(os.urandom)
+    sessions = Sessions("seven", Roster("seven", 1, (RosterEntry(key.public, "host"),)), lambda *_: None)
+    identity, *_ = sessions.challenge(opening(key))
+    sessions.adopt(Roster("seven", 2, (RosterEntry(bytes(32), "host"),)))
+    with pytest.raises(SessionRefused, match="on version 2"):
+        sessions.open(identity)
+
+
+async def test_a_session_that_is_never_proved_ends(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.service, "HANDSHAKE_S", 0.3)
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
+        call = raw_session(channel)
+        await call.write(pb.ParticipantMessage(open=opening(identities(study_folder)[0])).SerializeToString())
+        await call.read()  # the challenge
+        assert (await ending(call))[0] == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @pytest.mark.parametrize("token", [None, b"", bytes(32), b"x" * 5000])

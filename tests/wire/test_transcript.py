@@ -428,6 +428,17 @@ def cheaper_elsewhere(found: Transcript, finished: Finished) -> Transcript:
     return charged(found, finished, curve=tuple(curve))
 
 
+def at_other_orders(found: Transcript, finished: Finished) -> Transcript:
+    """The right costs, each stated at a lower order, where they are too low."""
+    curve = entry_of(finished.setting, found.round, found.attempt, found.u3).curve
+    return charged(found, finished, curve=tuple((order - 0.01, cost) for order, cost in curve))
+
+
+def fewer_than_the_population(found: Transcript, finished: Finished) -> Transcript:
+    setting = replace(finished.setting, members=finished.setting.members[:-1])
+    return replace(found, roster=setting.roster_file)
+
+
 def signatures(change: Callable[[tuple[tuple[int, bytes], ...]], Any]) -> Change:
     return lambda found, _: replace(found, signatures=tuple(change(found.signatures)))
 
@@ -506,6 +517,8 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "signatures of another attempt": ("whole", Check.QUORUM, of_attempt_two),
     "a cheaper charge": ("whole", Check.CHARGE, cheaper),
     "a cheaper curve": ("whole", Check.CHARGE, cheaper_elsewhere),
+    "a curve at other orders": ("whole", Check.CHARGE, at_other_orders),
+    "a roster of fewer than the plan's population": ("drawn", Check.FIT, fewer_than_the_population),
     "a charge for fewer": ("whole", Check.CHARGE, lambda t, f: charged(t, f, participants=(*t.u3[:-1], 7))),
     "a charge of another round": ("whole", Check.CHARGE, lambda t, f: charged(t, f, round=2)),
     "a charge with more honest ones": ("whole", Check.CHARGE, lambda t, f: charged(t, f, colluders=0, honest=5)),
