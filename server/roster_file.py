@@ -140,6 +140,8 @@ class RosterFile:
                 self._refused = stamps
                 return None
             self._seen = stamps
+            if files.roster.digest() == self.newest.digest():
+                return None  # only the statement that it is the newest was renewed
             if files.roster.version > self.newest.version:
                 self._newest = files.roster
             return files.roster_file, files.lottery_file

@@ -206,11 +206,14 @@ class Study:
         """On the roster in use or on a later one, as far as the plan knows."""
         return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
 
-    def document(self, request: pb.DocumentRequest) -> bytes | None:
-        """A public document by its digest, or a part of the roster's history."""
-        if request.sha256 or self.roster_files is None:
-            return self._documents.get(request.sha256)
-        return write_history(self.roster_files.heads(request.history_after, self.roster_version))
+    def document(self, sha256: bytes) -> bytes | None:
+        """A public document by its digest."""
+        return self._documents.get(sha256)
+
+    def history(self, after: int) -> bytes:
+        """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""
+        files = self.roster_files
+        return write_history([] if files is None else files.heads(after, self.roster_version))
 
     def downloaded(self, session: Session, size: int) -> None:
         """A document went out; the model of a round counts to the round's traffic."""

@@ -191,13 +191,13 @@ def check_descent(seen: tuple[int, bytes], roster: Roster, heads: Sequence[Roste
         return
     if roster.version < version:
         raise InvalidRoster(
-            f"the coordinator shows roster version {roster.version}, but version {version} was seen before"
+            f"version {roster.version} of the roster is older than version {version}, which was seen before"
         )
     if roster.version == version:
         if roster.digest() != last:
             raise InvalidRoster(
-                f"the coordinator shows another version {version} of the roster than was seen before: the authority "
-                "signed two, or its folder was restored from an older copy"
+                f"this is another version {version} of the roster than was seen before: the authority signed two, or "
+                "its folder was restored from an older copy"
             )
         return
     for head in (*(one for one in heads if version < one.version < roster.version), roster.head):

@@ -298,10 +298,10 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
     "terms",
     help=(
         "Sign the terms of the study: its task, its plan and its budget.\n\nParticipants take part under no other "
-        "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they are "
-        "fetched from the coordinator, which isn't trusted: read them before you agree. `sordino init` makes and signs "
-        "them for a study whose authority it makes. Signing others later makes a new version of the roster; each "
-        "participant accepts them anew with `sordino join --accept`."
+        "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they "
+        "are fetched from the coordinator, which isn't trusted: read them before you agree. `sordino init` makes and "
+        "signs them for a study whose authority it makes. Signing others later makes a new version of the roster; "
+        "each participant accepts them anew with `sordino join --accept`."
     ),
     epilog=_example("terms my-authority terms.json --out usb-stick"),
 )

@@ -35,7 +35,7 @@ HELP = (
     "takes a home in it that no other has, or begins one."
 )
 EPILOG = (
-    "Example: [bold]sordino join study.example:8444 --code SORD1-...[/bold], from then on "
+    "Example: [bold]sordino join study.example:8444 --code SORD2-...[/bold], from then on "
     "[bold]sordino join --home my-study[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
 )

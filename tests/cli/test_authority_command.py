@@ -152,18 +152,18 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     assert f"Let in:  sordino authority run {home}  (or approve --sign)" in out
     assert len({one.secret for one in codes(run, home, "--count", 5)}) == 5
     code, out, err = run("authority", "invite", home, "--count", 3)
-    assert (code, out.count("SORD1-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
+    assert (code, out.count("SORD2-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
 
 
 def test_an_invitation_names_the_required_data_and_task(run: Run, tmp_path: Path) -> None:
     own = ("--dataset", "own", "--participants", 0, "--enrol", 7, "--task", "mean", "--max-dropout", 0, "--epsilon", 30)
     assert run("init", tmp_path / "clinic", *own, "--rounds", 1)[0] == 0
     out = run("authority", "invite", tmp_path / "clinic/authority")[1]
-    assert re.search(r"sordino join localhost:8444 --code SORD1-\S+ --data FILE$", out, re.M)
+    assert re.search(r"sordino join localhost:8444 --code SORD2-\S+ --data FILE$", out, re.M)
     more = ("--own-data", "--task", "mine:Net", "--coordinator", "localhost:9444")
     assert run("authority", "init", tmp_path / "a", "--study", STUDY, *more)[0] == 0
     out = run("authority", "invite", tmp_path / "a")[1]
-    assert re.search(r"--code SORD1-\S+ --data FILE --task mine:Net$", out, re.M)
+    assert re.search(r"--code SORD2-\S+ --data FILE --task mine:Net$", out, re.M)
     assert "--task 'a/b.py'" in refusal(run, "authority", "init", tmp_path / "b", "--study", STUDY, "--task", "a/b.py")
 
 

@@ -17,16 +17,16 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.keys import IdentityKey
-from secagg.roster import NONE, Roster, RosterEntry, sign_roster
+from secagg.roster import NONE, Roster, RosterEntry
 from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
+from tests.support.signed_rosters import published
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import (
     Answer,
     Card,
-    Package,
     pending_statement,
     read_package,
     sign_answer,
@@ -36,7 +36,7 @@ from wire.authority_statements import (
 from wire.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
 from wire.enrolment import EnrolmentRequest, SignedRequest, make_csr, make_request, read_request
 from wire.join_code import JoinCode
-from wire.roster_history import HISTORY_FILE, NEWEST_FILE, NewestRoster, sign_newest, write_history
+from wire.roster_history import HISTORY_FILE, NEWEST_FILE
 from wire.study import StudyDocument, coding, plan_study
 from wire.transport import frames
 
@@ -98,11 +98,9 @@ class Authority:
         self, roster: Roster, answers: Iterable[bytes] = (), lottery: bytes | None = None, valid_s: float = 3600.0
     ) -> bytes:
         """Make what the authority publishes with a roster; the history has the versions that this authority made."""
-        now = int(time.time())
-        newest = NewestRoster(roster.study, roster.version, roster.digest(), roster.terms, now, now + round(valid_s))
         heads = [one.head for version, one in sorted(self.versions.items()) if version < roster.version]
-        files = (sign_roster(roster, self.signing), sign_newest(newest, self.signing))
-        return write_package(Package(*files, write_history([*heads, roster.head]), lottery, tuple(answers)))
+        made = published(roster, self.signing, heads, lottery=lottery, answers=answers, valid_s=valid_s)
+        return write_package(made)
 
     def code(self, valid_s: float = 3600.0) -> JoinCode:
         return JoinCode.new(self.public, self.terms, time.time() + valid_s, lambda n: b"s" * n)

@@ -13,7 +13,6 @@ from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
 from runtime.key_files import KeyFileError
 from tests.support.enrolment_port import Authority
-from wire.authority_statements import write_package
 from wire.enrolment import read_request
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
@@ -57,7 +56,7 @@ class Joining:
         signed = read_request(data)
         answer = self.authority.answer(signed, **changes)
         roster = self.authority.roster(2, [signed.request.identity])
-        self.beside(self.where.publish(write_package(roster, None, [answer])))
+        self.beside(self.where.publish(self.authority.package(roster, [answer])))
         self.where.study.members, self.where.study.roster_version = {signed.request.identity}, 2
 
     def requests(self) -> list[bytes]:

@@ -38,6 +38,7 @@ from wire.authority_statements import verify_card
 from wire.join_code import JoinCode
 from wire.records.ledger import head_file
 from wire.records.ledger_rows import make_entry
+from wire.roster_history import NewestRoster
 from wire.study import StudyDocument, coding, plan_study
 
 # ---------------------------------------------------------------- it works
@@ -438,7 +439,8 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
 def described(authority: Authority, study: StudyDocument, width: int) -> tuple[Look, list[str]]:
     """A study as it is seen, and the lines that are shown of it."""
     card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
-    seen = Look(card, study, bytes(32), None)
+    newest = NewestRoster(STUDY, 1, bytes(32), bytes(32), 0, 0)
+    seen = Look(card, study, bytes(32), newest, None)
     data = DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3)
     shown = {"fingerprint": "", "home": Path("home"), "host": "laptop", "host_chosen": True}
     return seen, describe_study(seen, data=data, part_chosen=True, ledger=None, width=width, **shown)
