@@ -159,7 +159,7 @@ class Plan(Statement):
 
     @cached_property
     def released_cost(self) -> float:
-        """What one round costs against readers of released models, at `order_released`, whoever survives."""
+        """What one round costs against readers of released models, at `order_released`, with any survivors."""
         curve = reader_curve(self, self.noise, RELEASED, self.h_min)
         return float(curve(np.array([self.order_released]))[0])
 

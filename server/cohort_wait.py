@@ -148,7 +148,7 @@ class CohortWait:
     def _too_few(self, round_: int, attempt: int, received: int, needed: int) -> None:
         # Else cheats could have honest participants set aside, and then stay away.
         if self.membership.readmit():
-            log.warning("whoever was set aside is invited again: there are too few others", round=round_)
+            log.warning("participants that were set aside are invited again: there are too few others", round=round_)
         reason, left = f"{received} participants are connected, {needed} needed", self.sessions.left_early
         if left:  # for example because of their policies; the reason is in their own logs
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"

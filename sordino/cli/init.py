@@ -20,7 +20,7 @@ from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import fitted_new, study_values
 from sordino.cli.verbs import Json
-from sordino.planning.default_bounds import defaults_told
+from sordino.planning.default_bounds import default_bounds_note
 
 if TYPE_CHECKING:
     from authority.founding import CarriedAuthority
@@ -117,7 +117,7 @@ def _run(
     if made.privacy.population is not None:
         remarks.append(LOTTERY.format(made.study.participants, made.privacy.population))
     remarks += notes(figures, hosts_made=bool(study.hosts))
-    remarks += filter(None, [defaults_told(made.study.task, new.study.task)])
+    remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])
     typer.echo("\n".join(described(replace(figures, expected=expected), remarks, width)))
     if study.data_files:
         first, last = study.data_files[0], study.data_files[-1]

@@ -13,7 +13,7 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
-from sordino.planning.default_bounds import defaults_told
+from sordino.planning.default_bounds import default_bounds_note
 from sordino.planning.options import PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
@@ -122,7 +122,7 @@ def _run(
 
         figures = replace(figures, alternatives=with_own_row(alternatives(stated), figures))
     if task is not None:
-        said = defaults_told(task, options_of_task) or None
+        said = default_bounds_note(task, options_of_task) or None
         expected = _expected(stated, task, options_of_task)
         figures = replace(figures, task=task, expected=expected, default_bounds=said)
     if plot is not None:

@@ -25,7 +25,7 @@ from sordino.lab.simulation.settings import (
     resized,
     simulated_study,
 )
-from sordino.planning.default_bounds import defaults_told
+from sordino.planning.default_bounds import default_bounds_note
 
 NAME = "simulate"
 HELP = (
@@ -157,7 +157,7 @@ def _run(
         figures = check_study(study, changed, more=more, target=target)
         for note in () if as_json else unreached(figures):
             typer.echo(textwrap.fill(note, terminal_width()) + "\n")
-    if directory is None and not as_json and (message := defaults_told(study.study.task, study.task)):
+    if directory is None and not as_json and (message := default_bounds_note(study.study.task, study.task)):
         typer.echo(textwrap.fill(message, terminal_width(), break_on_hyphens=False) + "\n")
     with SimulationProgress(quiet=as_json) as progress:
         try:

@@ -1,1 +1,1 @@
-"""Studies played for knowledge: simulation, experiments, load tests, benchmarks, the demo."""
+"""Simulation, experiments, load tests, benchmarks and the demo."""

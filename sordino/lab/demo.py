@@ -42,7 +42,7 @@ _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What may be changed about the demo.
+    """Options of the demo.
 
     Attributes:
         out: the study's folder, new or empty; None makes ./demo-DATE-TIME.
@@ -215,7 +215,7 @@ class Demo:
             self.display.remark(f"{names} killed in round {self.killed_in}, started again in round {view.round}")
 
     def _victims(self) -> list[Child]:
-        """As many as the quorum can spare, at most two, from the middle of the list."""
+        """Choose the processes to kill: as many as the quorum allows, at most two, from the middle of the list."""
         plan = self.study.plan
         each = -(-self.options.participants // self.options.processes)
         spare = (self.options.participants - plan.quorum) // each
@@ -375,7 +375,7 @@ def accuracies(results: Path) -> list[float]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a demo: ``folder`` holds what was recorded."""
+    """The demo was interrupted with Ctrl-C; ``folder`` holds the records up to then."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -437,7 +437,7 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
 
 
 def final_lines(result: Mapping[str, Any]) -> list[str]:
-    """What the demo says at its end."""
+    """Return the demo's closing lines."""
     beside = result["accuracy_without_noise"]
     five = result["networked_round"]
     return [

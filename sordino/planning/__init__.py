@@ -1,1 +1,1 @@
-"""From what people mean to a plan: alternatives, refusals, notes, expected errors."""
+"""From options to a plan: alternatives, refusals, notes, expected errors."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from learning.datasets import Dataset
 
 
-def defaults_told(task: str, given: Mapping[str, object]) -> str:
+def default_bounds_note(task: str, given: Mapping[str, object]) -> str:
     """Which bounds of a statistic are the default, and what that does to values; empty where all are given, or none are
     used.
 

@@ -207,7 +207,7 @@ def check_study(
 
 
 def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -> str:
-    """The options that a refusal's change stands for, tried; empty where none is known to help."""
+    """Return the options that correspond to the suggested change, after a trial; empty if no change helps."""
     change = problem.change
     if "epsilon" in change:
         bits = "" if change["bits"] == chosen["bits"] else f" --bits {change['bits']}"

@@ -1,4 +1,4 @@
-"""What ``sordino budget`` tells: finds a ledger, holds it against what its writer noted elsewhere, and adds it up."""
+"""Figures of ``sordino budget``: find a ledger, compare it with its writer's other records, and sum the charges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands at the end: the same figures under the same names for the demo and for a study by hand."""
+"""Closing lines of a study: the same figures and names for the demo and for `sordino serve`."""
 
 from __future__ import annotations
 

@@ -285,15 +285,6 @@ def test_a_requested_ring_that_does_not_hold_is_noted(run: Run) -> None:
     assert planned(run, "--clients", 50)["warnings"] == []
 
 
-@pytest.mark.parametrize("graph", ["harary", "complete"])
-def test_bytes_of_alternatives_are_those_of_the_plan(run: Run, graph: str) -> None:
-    """The naive table counts the complete graph's shares for all."""
-    options = ("--max-dropout", 0.1, "--graph", graph)
-    figures = planned(run, *options, "--alternatives")
-    here = next(row for row in figures["alternatives"]["rows"] if (row["mechanism"], row["bits"]) == ("ddgauss", 16))
-    assert here["upload_bytes"] == figures["upload_bytes"]
-
-
 def test_alternatives(run: Run) -> None:
     table = planned(run, "--alternatives", "--max-dropout", 0, "--adversarial", 0)["alternatives"]
     rows = table["rows"]

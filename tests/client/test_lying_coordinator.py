@@ -41,15 +41,6 @@ def other_than(me: int) -> int:
 # ---------------------------------------------------------------- u1
 
 
-def neighbour_replaced(me: int, keys: pb.CohortKeys) -> None:
-    """The attack itself: the coordinator's own keys under a neighbour's name."""
-    keys.members[other_than(me)].advertisement.channel_key = bytes(range(1, 33))
-
-
-def neighbour_without_keys(me: int, keys: pb.CohortKeys) -> None:
-    keys.members[other_than(me)].ClearField("advertisement")
-
-
 # ---------------------------------------------------------------- u2 and the shares
 
 
@@ -62,9 +53,6 @@ def all_but_another(me: int) -> bytes:
     return bits(*(who for who in range(PARTICIPANTS) if who != other_than(me)))
 
 
-EVERYBODY = bits(*range(PARTICIPANTS))
-
-
 def sets(**fields: bytes | Callable[[int], bytes]) -> Callable[[int, Any], None]:
     """A change that sets fields: to a value, or to a function of the participant."""
 
@@ -75,15 +63,7 @@ def sets(**fields: bytes | Callable[[int], bytes]) -> Callable[[int, Any], None]
     return change
 
 
-def dealing_withheld(_: int, message: pb.NeighbourShares) -> None:
-    del message.shares[0]
-
-
 # ---------------------------------------------------------------- the request
-
-
-def no_signatures(_: int, request: pb.UnmaskingRequest) -> None:
-    del request.signatures[:]
 
 
 # ---------------------------------------------------------------- order and numbers
@@ -93,20 +73,9 @@ def request_before_sets(_: int, sets: pb.SurvivorSets) -> list[pb.CoordinatorMes
     return [pb.CoordinatorMessage(unmasking_request=pb.UnmaskingRequest(round=sets.round, attempt=sets.attempt))]
 
 
-def sets_before_masks(_: int, message: pb.NeighbourShares) -> list[pb.CoordinatorMessage]:
-    sets = pb.SurvivorSets(round=message.round, attempt=message.attempt, u2=EVERYBODY, u3=EVERYBODY)
-    return [pb.CoordinatorMessage(survivor_sets=sets)]
-
-
 LIES = [
-    Lie("a neighbour's keys replaced", "cohort_keys", "share_keys", "not signed by it", neighbour_replaced),
-    Lie("a neighbour without keys", "cohort_keys", "share_keys", "without keys", neighbour_without_keys),
-    Lie("a dealing withheld", "neighbour_shares", "masked_input", "not those of the neighbours", dealing_withheld),
-    Lie("no u2", "neighbour_shares", "masked_input", "one bit for each", sets(u2=b"")),
-    Lie("sets before masks", "neighbour_shares", "consistency", "out of order", sets_before_masks),
     Lie("another u2", "survivor_sets", "consistency", "not the set this participant masked", sets(u2=all_but_another)),
     Lie("request before sets", "survivor_sets", "unmasking", "out of order", request_before_sets),
-    Lie("no signatures", "unmasking_request", "unmasking", "0 signatures", no_signatures),
 ]
 
 

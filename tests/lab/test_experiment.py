@@ -202,14 +202,6 @@ def test_progress_is_rewritten_in_one_line(monkeypatch: pytest.MonkeyPatch, caps
         assert capsys.readouterr() == ("", told)
 
 
-def test_help(run: Run) -> None:
-    code, out, _ = run("experiment", "dme", "--help")
-    said = " ".join(out.split())
-    assert code == 0
-    assert "Example: sordino experiment dme" in said
-    assert "Exit codes: 0 done" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

@@ -338,7 +338,7 @@ def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
 
     assert dropout.spent_unnoticed(settings(0.0)) == pytest.approx(4.0, rel=1e-3)
     assert dropout.spent_unnoticed(settings(0.5)) == pytest.approx(gaussian(low * math.sqrt(2)), rel=0.01)
-    with pytest.raises(ValueError, match="everybody survives"):
+    with pytest.raises(ValueError, match="plans without dropouts only"):
         dropout.spent_unnoticed(tiny(epsilon=4.0, cohort=30, max_dropout=0.3))
 
 

@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> No
     (folder / "zz.csv").write_text((folder / "p00.csv").read_text())
     code, _, err = run("simulate", "--data", folder, *MEAN, *SMALL)
     assert code == 2
-    assert "zz.csv holds what p00.csv holds: give each participant her own" in err
+    assert "zz.csv holds what p00.csv holds: give each its own file" in err
 
 
 def test_default_bounds_are_told_and_how_many_values_lie_beyond(folder: Path, run: Run) -> None:

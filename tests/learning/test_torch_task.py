@@ -119,7 +119,7 @@ def test_sizes_are_the_published_ones(name: str, options: dict[str, object], dim
     assert isinstance(task, Classifier)
 
 
-@pytest.mark.parametrize("name", ["femnist-cnn", "lstm"])
+@pytest.mark.parametrize("name", ["cnn", "femnist-cnn", "lstm"])
 def test_the_start_is_the_same_in_another_process(name: str) -> None:
     options = {"initial_seed": 7}
     parameters = make_task(name, options).initial_parameters()
@@ -426,26 +426,6 @@ def test_dropout_comes_from_the_source_of_the_order_alone() -> None:
 
 
 # ------------------------------------------------------------------------------------------- a user's own
-
-
-def test_a_users_own_task_takes_a_few_lines() -> None:
-    class Own(TorchTask):
-        Options = TrainingOptions
-        name = "own:Own"
-        classes = 10
-        example_shape = (28, 28)
-
-        def module(self) -> nn.Module:
-            return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-
-    task = Own(TrainingOptions(client_rate=0.01))
-    rng = np.random.default_rng(0)
-    data = Dataset(rng.integers(0, 256, (30, 28, 28), dtype=np.uint8), rng.integers(0, 10, 30))
-    start, moved = learnt(task, data)
-    assert task.dim == 7_850
-    assert task.evaluate(moved, data)["loss"] < task.evaluate(start, data)["loss"]
-    with pytest.raises(ValueError, match="labels run from"):
-        task.evaluate(start, Dataset(data.features, data.labels + 5))
 
 
 def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

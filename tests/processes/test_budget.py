@@ -15,7 +15,6 @@ import pytest
 
 from tests.processes.forked_commands import Commands
 from tests.support.running_study import RunningStudy, line, running_study
-from wire.records.ledger import ChangedLedger, read_ledger
 
 pytestmark = pytest.mark.slow
 
@@ -214,27 +213,6 @@ def test_verify_after_tampering(folder: Path, name: str) -> None:
         assert "no report is written, the ledger was changed." in refused.stderr
         assert told in refused.stderr
         assert not (folder / "report.html").exists()
-
-
-def test_serve_refuses_a_tampered_ledger(folder: Path) -> None:
-    damage, _, _, told = TAMPERED["the end is removed"]
-    damage(folder)
-    ledger = folder / "coordinator" / "ledger.sqlite"
-    before = ledger.read_bytes()
-    ended = sordino("serve", folder, "--quiet")
-    assert ended.returncode == CHANGED
-    assert told in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ledger.read_bytes() == before
-    with pytest.raises(ChangedLedger):
-        read_ledger(ledger)
-
-
-def test_nothing_recorded_yet(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "ledger.sqlite"):
-        ended = budget("verify", place)
-        assert ended.returncode == BAD_INPUT
-        assert "there is no ledger here" in ended.stderr
 
 
 def test_serve_at_the_budget(tmp_path: Path) -> None:

@@ -1,62 +1,13 @@
-"""More of attacks_on_participants.py: without signatures, and to make a participant take a charge back."""
+"""More of attacks_on_participants.py: to make a participant take a charge back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from secagg.messages import MASK_KEY, UnmaskingRequest
-from secagg.sharing import CURIOUS, SEMI_MALICIOUS
+from secagg.messages import UnmaskingRequest
 from tests.secagg.attacks_on_participants import ALL, COLLUDERS, HONEST, attack, brought_to
-from tests.support.attempts_in_memory import Cohort, Sets, make_config, start_cohort
+from tests.support.attempts_in_memory import Cohort, Sets
 from tests.support.naive_variants import Side
-
-# ---------------------------------------------------------------- UnsignedUnmasking: the same checks of u2 and u3
-
-
-def unsigned(client: Side, adversary: str = SEMI_MALICIOUS) -> Cohort:
-    """A plan with ten survivors and without signatures."""
-    config = make_config(12, min_survivors=10, quorum=10, adversary=adversary)
-    return brought_to("ConsistencyCheck", client, config)
-
-
-def ask_unsigned(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
-    for one in honest:
-        cohort.phases[one], reply = cohort.phases[one].receive(cohort.survivor_sets(sets))
-        cohort.note_reply(one, sets[0], reply)
-
-
-@attack("u3 has {len(u3)}")
-def u3_below_min_survivors_and_nobody_signs(client: Side) -> bool:
-    few = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
-    cohort = unsigned(client)
-    ask_unsigned(cohort, few - COLLUDERS, (ALL, few))
-    return cohort.opens(few)
-
-
-@attack("this participant's upload was left out of u3")
-def a_participant_answers_for_a_sum_without_its_own_input(client: Side) -> bool:
-    cohort = unsigned(client, CURIOUS)
-    ask_unsigned(cohort, [0], (ALL, ALL - {0}))
-    return (0, MASK_KEY) in cohort.shares
-
-
-@attack("u2 is not the set this participant masked in")
-def u2_shrinks_afterwards_and_nobody_signs(client: Side) -> bool:
-    cohort = unsigned(client)
-    return bool(cohort.phases[0].receive(cohort.survivor_sets((ALL - {5}, ALL - {5}))))
-
-
-@attack("u3 is not a subset of u2")
-def u3_beyond_u2_and_nobody_signs(client: Side) -> bool:
-    cohort = start_cohort(make_config(12, adversary=SEMI_MALICIOUS), client=client, colluders=COLLUDERS)
-    cohort.deal(ALL - {9})
-    for one in ALL - {9}:
-        cohort.mask(one, ALL - {9})
-    ask_unsigned(cohort, [0], (ALL - {9}, ALL))
-    return bool(cohort.shares)
-
-
-# ---------------------------------------------------------------- what takes a charge back
 
 
 def takes_back(client: Side, cohort: Cohort, who: int, sets: Sets, signatures: Mapping[int, bytes]) -> bool:

@@ -7,13 +7,12 @@ other. On a ring it is enough to empty two windows of half a degree: the members
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from secagg.context import RoundConfig
-from secagg.messages import CohortKeys, UnmaskingRequest
-from tests.secagg.attacks_on_participants import ANOTHER_CHECK, attack, deals, sign_and_unmask
+from secagg.messages import UnmaskingRequest
+from tests.secagg.attacks_on_participants import ANOTHER_CHECK, attack, sign_and_unmask
 from tests.support.attempts_in_memory import Cohort, Sets, make_config, start_cohort
 from tests.support.naive_variants import Side
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_FAR, CUT_NEAR, CUT_VICTIM
@@ -95,32 +94,6 @@ def nobody_is_shown_what_the_victim_uploaded(client: Side) -> bool:
     return ring.cohort.opens(ring.few)
 
 
-@attack("there must be one upload for each neighbour that isn't a signer")
-def one_upload_too_many(client: Side) -> bool:
-    """Of the receiver itself: then the other uploads could not be assigned."""
-    ring = places(client)
-    ring.cohort.deal(ring.everybody)
-    uploads(ring, ring.everybody)
-    sets = ring.everybody, ring.everybody
-    signers = {one: ring.cohort.sign(one, sets) for one in ring.everybody - ring.cohort.colluders}
-    one = ring.victim
-    shown = ring.cohort.evidence(one, sets, set(signers))
-    request = UnmaskingRequest(tuple(sorted(signers.items())), (*shown, ring.cohort.signed_uploads[one]))
-    return bool(ring.cohort.phases[one].receive(request))
-
-
-@attack("{one} did not upload what was masked in this u2")
-def the_victims_upload_of_an_earlier_attempt_is_shown(client: Side) -> bool:
-    """There it was masked in all of u1."""
-    ring, sets = told_that_neighbours_missed_u2(client)
-    earlier = start_cohort(replace(cut_config(), attempt=2))
-    earlier.deal(earlier.u1)
-    earlier.mask(ring.victim, earlier.u1)
-    ring.cohort.signed_uploads[ring.victim] = earlier.signed_uploads[ring.victim]
-    sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
-    return ring.cohort.opens(ring.few)
-
-
 @attack("u2 is not the set this participant masked in", ANOTHER_CHECK)
 def the_victim_signs_what_all_sign(client: Side) -> bool:
     """Then nobody asks for its upload: it has signed. See `some_are_told_that_others_missed_u2`."""
@@ -137,18 +110,3 @@ def cut_by_two_drops(client: Side, min_survivors: int = 13) -> Places:
     sets = ring.everybody, ring.everybody - {ring.drops, ring.victim}
     sign_and_unmask(ring.cohort, ring.near | ring.far, sets)
     return ring
-
-
-@attack("u1 is not strictly ascending")
-def two_change_places_in_u1(client: Side) -> bool:
-    """On a ring a participant looks only at the places of its neighbours."""
-    cohort = start_cohort(cut_config(), client=client)
-    members = cohort.keys().members
-    for at in range(1, 13):
-        changed = (*members[:at], members[at + 1], members[at], *members[at + 2 :])
-        again = replace(cohort, phases={0: copy.copy(cohort.phases[0])})
-        try:
-            return deals(again, CohortKeys(changed))
-        except KeyError:
-            continue
-    return False

@@ -21,22 +21,14 @@ import numpy as np
 from secagg.context import RoundConfig
 from secagg.keys import AgreementKey, ShareChannel, advertisement_statement
 from secagg.lottery import Draws
-from secagg.messages import (
-    MASK_KEY,
-    SELF_MASK_SEED,
-    Advertisement,
-    CohortKeys,
-    NeighbourShares,
-    UnmaskingRequest,
-    to_bitmap,
-)
+from secagg.messages import MASK_KEY, SELF_MASK_SEED, Advertisement, CohortKeys
 from tests.support.attempts_in_memory import Cohort, Sets, identities, make_config, roster_of, start_cohort
 from tests.support.naive_variants import Side
 
 HONEST, COLLUDERS = frozenset(range(10)), frozenset({10, 11})
 ALL = HONEST | COLLUDERS
 
-SUCCEEDS, ANOTHER_CHECK, CRASHES = "the attack succeeds", "another check stops it", "the participant crashes"
+SUCCEEDS, ANOTHER_CHECK = "the attack succeeds", "another check stops it"
 
 
 @dataclass(frozen=True)
@@ -202,48 +194,12 @@ def shown_another_model(client: Side) -> bool:
     return told_of_another(client, make_config(12), make_config(12, model_digest=b"M" * 32))
 
 
-@attack("are not signed by it")
-def shown_another_plan(client: Side) -> bool:
-    """It expects more survivors than the others ask for."""
-    return told_of_another(client, *(make_config(12, min_survivors=fewest, quorum=10) for fewest in (8, 10)))
-
-
 # ---------------------------------------------------------------- MaskedInputCollection: u2
-
-
-def masks_with(cohort: Cohort, **changed: Any) -> bool:
-    """Whether participant 0 masks after the changed message."""
-    cohort.mask(0, ALL, replace(cohort.neighbour_shares(0, ALL), **changed))
-    return 0 in cohort.uploads
-
-
-@attack("the dealings are not those of the neighbours in u2", CRASHES, at="MaskedInputCollection")
-def ones_own_dealing_comes_back(cohort: Cohort) -> bool:
-    return masks_with(cohort, shares=(cohort.dealt(0, 3), *cohort.neighbour_shares(0, ALL).shares))
-
-
-@attack("the dealings are not those of the neighbours in u2", at="MaskedInputCollection")
-def a_dealer_more_than_in_u2(cohort: Cohort) -> bool:
-    """The participant would hold, and give away, a share of a dealer with which it doesn't mask."""
-    return masks_with(cohort, u2=to_bitmap(ALL - {5}, cohort.u1)) and 5 in cohort.held[0]
-
-
-@attack("the dealings are not those of the neighbours in u2")
-def the_dealings_of_some_in_u2_are_missing(client: Side) -> bool:
-    """As in `two_cohorts_of_one_attempt`, without the dealings of those that did not deal in this cohort."""
-    return _opens_in_two_cohorts(client, _without_dealings)
 
 
 @attack("u2 has {len(u2)} members", at="MaskedInputCollection", min_survivors=8, quorum=10)
 def u2_below_the_quorum(cohort: Cohort) -> bool:
     cohort.mask(0, ALL - {5, 6, 7})
-    return 0 in cohort.uploads
-
-
-@attack("u2 has {len(u2)} members", ANOTHER_CHECK, at="MaskedInputCollection")
-def u2_of_colluders_and_two_others(cohort: Cohort) -> bool:
-    """The threshold would be out of reach as well."""
-    cohort.mask(0, {0, 1, 10, 11})
     return 0 in cohort.uploads
 
 
@@ -254,16 +210,7 @@ def two_cohorts_of_one_attempt(client: Side) -> bool:
     In the second cohort four participants are called dropouts, so that their mask keys are opened. In the first the
     same four are called survivors: their masks come off, and 6 honest inputs are left where the plan promises 10.
     """
-    return _opens_in_two_cohorts(client, lambda cohort, one: None)
 
-
-def _without_dealings(cohort: Cohort, receiver: int) -> NeighbourShares:
-    """All of u1 as u2, and nothing from those that have not dealt."""
-    message = cohort.neighbour_shares(receiver, cohort.u1)
-    return replace(message, shares=tuple(one for one in message.shares if one.dealer in cohort.sealed))
-
-
-def _opens_in_two_cohorts(client: Side, told_to: Callable[[Cohort, int], NeighbourShares | None]) -> bool:
     config = make_config(20)
     assert (config.parameters.min_survivors, config.parameters.quorum) == (12, 12)
     colluders = {18, 19}
@@ -281,7 +228,7 @@ def _opens_in_two_cohorts(client: Side, told_to: Callable[[Cohort, int], Neighbo
     second = cohort_of({0, 1} | opened | many | colluders)
     second.deal(opened | many | colluders)
     for one in many | colluders:
-        second.mask(one, second.u1, told_to(second, one))
+        second.mask(one, second.u1)
     sets = frozenset(second.u1), frozenset(second.u1) - opened
     assert len(sets[1]) >= config.parameters.min_survivors
     sign_and_unmask(second, many, sets)
@@ -290,7 +237,7 @@ def _opens_in_two_cohorts(client: Side, told_to: Callable[[Cohort, int], Neighbo
     first.phases.update(twice)
     first.deal(few | colluders)
     for one in few | colluders:
-        first.mask(one, first.u1, told_to(first, one))
+        first.mask(one, first.u1)
     sign_and_unmask(first, few, (frozenset(first.u1), frozenset(first.u1)))
     for one in opened:
         key = second.private_mask_key(one)
@@ -347,29 +294,3 @@ def split_u3_with_too_few_signatures(cohort: Cohort) -> bool:
         signatures = {one: cohort.sign(one, sets)} | {other: cohort.forge(other, sets) for other in COLLUDERS}
         cohort.unmask(one, sets, signatures)
     return cohort.opens(FEW)
-
-
-# ---------------------------------------------------------------- asked again
-
-
-@attack("this phase is over for this participant", at="ConsistencyCheck")
-def asked_to_sign_many_survivor_sets(cohort: Cohort) -> bool:
-    """The same phase is asked repeatedly: then every split view gets all signatures it needs."""
-    checks, views = dict(cohort.phases), split_views()
-    signed = {
-        one: {signer: checks[signer].receive(cohort.survivor_sets(sets)) for signer in sets[1] & HONEST}
-        for one, sets in views.items()
-    }
-    for one, sets in views.items():
-        cohort.phases[one] = signed[one][one][0]
-        signatures = {signer: message.signature for signer, (_, message) in signed[one].items()}
-        cohort.unmask(one, sets, signatures | {other: cohort.forge(other, sets) for other in COLLUDERS})
-    return cohort.opens(FEW)
-
-
-@attack("a second, different unmasking request", at="ConsistencyCheck")
-def a_second_unmasking_request_with_a_signer_that_has_no_digest(cohort: Cohort) -> bool:
-    """Positions that don't fit eight bytes: `request_digest` has no bytes for them and must not be asked."""
-    signatures = {one: cohort.sign(one, (ALL, ALL)) for one in HONEST}
-    cohort.unmask(0, (ALL, ALL), signatures)
-    return len(cohort.phases[0].receive(UnmaskingRequest(((-1, bytes(64)), (1 << 70, bytes(64))))).shares) == 12

@@ -44,11 +44,10 @@ from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import LyingCoordinator
 from tests.secagg.test_client_phases import WRONG_SHARES
-from tests.secagg.test_server_phases import CHEATS
 from tests.support.naive_variants import CLIENT, SERVER, Side
 
 BATCH = 50  # scripts of one seed
-# Tests that run without one check of the coordinator, beside CHEATS.
+# Tests that run without one check of the coordinator.
 BY_A_TEST = {
     "reveal nothing without signatures": "test_signatures_are_not_left_out_where_the_plan_asks_for_them",
     "this phase was closed before": "test_without_its_check_a_phase_is_closed_twice",
@@ -197,7 +196,7 @@ def play_without(task: tuple[str, str, int, int]) -> Found:
 def attacks_on(side: str, check: str) -> list[str]:
     """Those that a test runs with and without this check."""
     text = check.replace("\\", "")
-    named = {one: found.check for one, found in (CHEATS if side == "coordinator" else ATTACKS).items()}
+    named = {} if side == "coordinator" else {one: found.check for one, found in ATTACKS.items()}
     scripted = checks_of(PARTICIPANT if side == "coordinator" else COORDINATOR)
     by_test = BY_A_TEST if side == "coordinator" else {part: f"WRONG_SHARES[{part!r}]" for part in WRONG_SHARES}
     return [

@@ -1,1 +1,1 @@
-"""Measurements: the protocol core, the noise, the primitives below them and the peers beside them."""
+"""Measurements of the protocol core, the noise, the primitives that both use, and other systems."""

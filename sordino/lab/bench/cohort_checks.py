@@ -1,4 +1,4 @@
-"""What a participant checks of a large cohort besides signatures: roster, lottery, members, keys, numbers."""
+"""A participant's checks of a large cohort other than signatures: roster, lottery, members, keys, numbers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROUNDS = 30
 
 
 class _Unsigned(Roster):
-    """A roster whose members' signatures are taken as valid: they are measured elsewhere, one at a time."""
+    """A roster that accepts every signature; signature checks are measured separately."""
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
         return True
 
 
 def cohort_checks(cohort: int, population: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """What is timed: once for each version of the roster, and once for each attempt.
+    """Return the timed calls: those per roster version, and those per attempt.
 
     Args:
         cohort: participants of the round, drawn by the lottery from ``population``.

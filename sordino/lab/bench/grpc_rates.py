@@ -1,4 +1,4 @@
-"""gRPC on loopback with TLS: what a call, a stream message and a megabyte cost, client and server together.
+"""gRPC on loopback with TLS: CPU time of a call, a stream message and a megabyte, client and server together.
 
 The server is a separate process, as in deployment: `python -m sordino.lab.bench.grpc_rates` prints its port and
 serves until its standard input closes. It answers with the CPU time it has used so far, so both sides are counted.

@@ -58,7 +58,7 @@ class Setting:
 
 
 def play(setting: Setting, rings: int, generator: np.random.Generator | None = None) -> dict[str, Any]:
-    """The attack on ``rings`` random rings.
+    """Run the attack on ``rings`` random rings.
 
     Args:
         generator: of the rings; by default seeded by the operating system.
@@ -151,7 +151,7 @@ def most_in_two_windows(marked: Places, half: int) -> Counts:
 
 
 def cuttable(lost: NDArray[np.bool_], half: int, budget: int) -> bool:
-    """Whether ``budget`` more drops part the others on one ring, so that honest ones are left on both sides.
+    """Return whether ``budget`` further dropouts split the ring into two parts that both hold honest members.
 
     Exact: a ring where each is tied to the ``half`` next on either side comes apart where, and only where, two runs of
     ``half`` places are empty. Members already ``lost`` are on neither side.

@@ -193,7 +193,7 @@ class Clock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Count nothing."""
+        """Exclude the enclosed code from the CPU time."""
         before = self._now()
         yield
         self._stopped += self._now() - before
@@ -343,7 +343,9 @@ class _Attempt(InMemoryAttempt):
                 self._count_received()
 
     def _count_received(self) -> None:
-        """What the coordinator sends, by the sizes of some: messages of one phase differ in varints only."""
+        """Estimate the bytes that the coordinator sends from a sample of messages: within a phase, sizes differ by
+        varints only.
+        """
         some = list(self.messages)[:: max(1, len(self.messages) // _SIZES_TAKEN)]
         sizes = []
         for who in some:

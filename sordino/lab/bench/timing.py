@@ -48,7 +48,7 @@ def spread(function: Callable[[], Any], runs: int, scale: float = 1.0) -> Spread
 
 
 def beside(ours: Callable[[], float], limit: Callable[[], float], runs: int) -> tuple[Spread, Spread, Spread]:
-    """Time two things in turns, so that a busy machine slows both.
+    """Time two functions alternately, so that other load affects both equally.
 
     Args:
         ours, limit: make one measurement each and return it, in the same unit.

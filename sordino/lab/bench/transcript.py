@@ -23,7 +23,7 @@ STUDY = "bench"
 
 
 def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
-    """One of a round in which a tenth of the participants left before their vectors were in.
+    """Make the transcript of a round in which a tenth of the participants dropped out before their upload.
 
     Returns:
         The file, and the authority's public key (32 bytes).

@@ -1,4 +1,4 @@
-"""Check that the noise in the outputs is the plan's: a sharper question than epsilon's, and a narrower one.
+"""Check that the noise in the outputs has the planned size: a narrower test than the bound on epsilon, with more power.
 
 Too little noise breaks the claim. Too much is no breach by itself, but a sign of one: n equal shares add up to sqrt(n)
 of the planned deviation, and each participant then knows the others' noise.

@@ -191,7 +191,9 @@ def _tables(found: Results, part: str, sizes: BitsSizes) -> list[Table]:
 
 
 def _noise(found: Results, part: str, sizes: BitsSizes) -> Table:
-    """What a width costs before anything is trained: a coarser grid lets rounded updates be longer than the clip."""
+    """Return the table of noise deviations by width, relative to the central Gaussian; on a coarse grid rounded updates
+    exceed the clip and need more noise.
+    """
     known = {labels_of(row, *_KEYS): noise_multiplier(row) for row in found.rows if row.get("plan") is not None}
     body: list[list[Cell]] = []
     for mechanism, title in DISTRIBUTED.items():

@@ -96,7 +96,7 @@ COLOUR: Final[Mapping[str, Any]] = {
     "cohorts": (20, 40, 60, 80, 100),
     "options": {"classes": 10, "channels": 3, "side": 32},
 }
-"""Changes for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are played."""
+"""Changes for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are run."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ COLOURS: Final = ("#b3452c", "#3b7a9e", "#b98a2c", "#5f8f4e", "#6d5aa0", "#8a6a5
 _MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
 _COLUMN_IN, _ROW_IN = 5.2, 3.9
 _APART: Final = 0.25
-"""Of the distance of two names, all series together: side by side, so that their errors can be told apart."""
+"""Horizontal offset, as a share of the distance of two names, that keeps the error bars of the series apart."""
 
 
 @dataclass(frozen=True)

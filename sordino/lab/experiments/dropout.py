@@ -1,4 +1,4 @@
-"""Silent dropouts: their cost in accuracy, the plan's provision for them, and the cost of ignoring them.
+"""Silent dropouts: their cost in accuracy, what the plan adds for them, and what ignoring them costs.
 
 Each participant leaves independently, after the shares are exchanged and before its vector is sent. A plan for
 ``max_dropout`` adds enough noise for the fewest survivors with which it opens a sum, and opens none with fewer. A
@@ -138,7 +138,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     settings = settings.settled()
     plan = settings.plan()
     if plan is None or plan.min_survivors != plan.clients or plan.colluders:
-        raise ValueError("this is about plans for which everybody survives")
+        raise ValueError("this function takes plans without dropouts only")
     fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Statement)}
     noise = Noise(plan.granularity, plan.local_variance)
     stated = Statement(**fields)

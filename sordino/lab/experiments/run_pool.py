@@ -133,7 +133,7 @@ def _data_of(run: Run) -> tuple[Any, ...]:
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[tuple[Item, Result]]:
-    """Yield items with their results as they come, in any order; one worker works in this process."""
+    """Yield each item with its result, in order of completion; a single worker runs in this process."""
     if workers == 1 or len(items) < 2:
         for item in items:
             yield item, work(item)

@@ -22,7 +22,7 @@ DONE, INFEASIBLE, UNAVAILABLE = ROUNDS_DONE, "infeasible", "unavailable"
 NORMS: Final = ("0.1", "0.5", "0.9")
 """Quantiles of the norms before clipping that a row keeps."""
 FORMAT: Final = 1
-"""To be raised by hand when equal settings come to mean something else."""
+"""Raise this number by hand when the meaning of a setting changes."""
 # How the work is done, not what comes out.
 _WAYS: Final = WAYS | {"batched"}
 

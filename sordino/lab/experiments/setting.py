@@ -13,7 +13,7 @@ PUBLISHED: Final = (
     "drawn anew for each round, and it is what independent draws with the same chance would cost (Poisson sampling, "
     "[ZW19] Theorem 5). For cohorts of a fixed size, as here, that theorem proves nothing. What these runs provably "
     "cost: epsilon_released, for readers of the released models who don't know who took part, and epsilon_coordinator, "
-    "for whoever sees the sums and knows the cohorts. Nobody leaves or colludes."
+    "for a reader who sees the sums and knows the cohorts. No participant drops out or colludes."
 )
 FASHION: Final[Mapping[str, Any]] = {
     "data": "fashion-mnist-subset",

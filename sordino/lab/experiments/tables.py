@@ -17,10 +17,10 @@ from sordino.lab.experiments.runs import DONE, Row
 CONDITIONAL: Final = "epsilon (conditional)"
 """The published figure's name, in columns and on axes; condition: `sordino.lab.experiments.setting.PUBLISHED`."""
 SPENT: Final = ("epsilon_released", "epsilon_coordinator")
-"""Columns of what runs provably cost: readers of released models, and whoever sees sums and knows cohorts."""
+"""Columns of proved epsilons: for readers of released models, and for readers who see the sums and know the cohorts."""
 HELD: Final = (
     "Of the epsilons the conditional one compares with papers and isn't proved for cohorts of a fixed size; "
-    "epsilon_released holds for readers of the released models, epsilon_coordinator for whoever knows the cohorts."
+    "epsilon_released holds for readers of the released models, epsilon_coordinator for those who know the cohorts."
 )
 _ROUNDING: Final = 1e-14  # of a mean, relative
 

@@ -71,7 +71,7 @@ class Presence:
         self._known: dict[int, tuple[list[Stay], Iterator[Stay]]] = {}
 
     def stays(self, who: int) -> Iterator[Stay]:
-        """(from, to) in seconds since the beginning, ascending; the last one may have no end."""
+        """Yield the online periods (from, to) in seconds since the beginning, ascending; the last may be open."""
         availability = self._availability
         if availability is None or (availability.trace and who not in self._trace):
             return iter([(0.0, math.inf)])
@@ -106,7 +106,9 @@ class Presence:
 
 
 def read_trace(path: Path) -> dict[int, list[Stay]]:
-    """Participant -> its stays. Raises Failure: the file can't be read, or a line can't be used; names the line."""
+    """Return each participant's online periods. Raises Failure: the file can't be read, or a line can't be used; names
+    the line.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What a load test's result is held against: a broken bound is exit code 1."""
+"""Bounds on a load test's result; a broken bound ends with exit code 1."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Disconnected(Exception):
 
 @functools.lru_cache(maxsize=4)
 def _planned(load: LoadOptions, round_: int, attempt: int) -> tuple[dict[int, Drop], dict[int, Delay]]:
-    """Shared by the participants of the process: each plan takes some thousand hashes."""
+    """Cached for all participants of the process, because a plan costs some thousand hashes."""
     return load.drops(round_, attempt), load.delays(round_, attempt)
 
 
@@ -88,7 +88,7 @@ class PlannedBehaviour(Behaviour):
         self._cut: Callable[[], Awaitable[None]] | None = None
 
     async def attend(self, stay: Callable[[], Awaitable[None]], cut: Callable[[], Awaitable[None]]) -> None:
-        """Stay connected in the planned periods only; a period ends without a farewell."""
+        """Stay connected in the planned periods only; at the end of a period the connection is cut without a message."""
         self._cut = cut
         for begin, end in self._load.presence().stays(self._me):
             if end <= self._now_s():

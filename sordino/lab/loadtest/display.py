@@ -94,7 +94,7 @@ class LoadDisplay(Display):
         self.load_panel.server_cpu_s, self.load_panel.server_peak_mb = cpu_s, peak_mb
 
     def stopping(self) -> None:
-        """Ctrl-C was heard; the processes take a moment to end."""
+        """Show that Ctrl-C was received and that the processes are ending."""
         if self._quiet:
             return
         if self._live is not None:
@@ -162,7 +162,7 @@ def round_table(result: Mapping[str, Any]) -> Table:
 
 
 def final_lines(result: Mapping[str, Any]) -> list[str]:
-    """What stands under the table."""
+    """Return the lines below the table."""
     options, plan, drops, lag = result["options"], result["plan"], result["drops"], result["loop_lag_ms"]
     done, aborted = result["rounds_completed"], result["rounds_aborted"]
     graph = "complete" if plan["graph"] == "complete" else f"ring of {plan['degree']}"
@@ -178,7 +178,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"rounds              {done} completed, {aborted} aborted; {sums}",
         *(f"aborted             {count} x {reason}" for reason, count in result["reasons"].items()),
         f"dropouts            {drops['observed']} of {drops['expected']} planned seen ({options['drop_style']}, "
-        f"at {options['at']}), {drops['unplanned']} unplanned{_told(drops, UNPLANNED)}",
+        f"at {options['at']}), {drops['unplanned']} unplanned{_reasons(drops, UNPLANNED)}",
         *_unseen_lines(drops),
         *_cause_lines(drops),
         f"                    {drops['absent']} not back when the next round began",
@@ -215,12 +215,12 @@ def _cause_lines(drops: Mapping[str, Any]) -> list[str]:
     if not drops["by_cause"]:
         return []
     causes = "; ".join(
-        f"{number} {CAUSES[name][number > 1]}{_told(drops, name)}" for name, number in drops["by_cause"].items()
+        f"{number} {CAUSES[name][number > 1]}{_reasons(drops, name)}" for name, number in drops["by_cause"].items()
     )
     return [" " * _INDENT + f"dropped besides: {causes}"]
 
 
-def _told(drops: Mapping[str, Any], cause: str) -> str:
+def _reasons(drops: Mapping[str, Any], cause: str) -> str:
     """Why the coordinator dropped them, in parentheses: the most frequent reasons, and where they differ how often."""
     reasons = [*drops["reasons_by_cause"].get(cause, {}).items()]
     if not reasons:
@@ -232,7 +232,7 @@ def _told(drops: Mapping[str, Any], cause: str) -> str:
 
 
 def _fault_lines(result: Mapping[str, Any]) -> list[str]:
-    """What the other faults have come to; nothing where there were none."""
+    """Return the effects of the other faults, one line each; empty without faults."""
     options, cheats, noise = result["options"], result["cheats"], result["noise"]
     lines = []
     if result["late_answers"]:
@@ -276,7 +276,9 @@ def _folded(line: str) -> list[str]:
 
 
 def _unseen_lines(drops: Mapping[str, Any]) -> list[str]:
-    """What became of the planned dropouts that weren't seen; together with those seen they are all."""
+    """Return what happened to the planned dropouts that were not observed; observed and unobserved add up to all
+    planned.
+    """
     if not drops["unseen"]:
         return []
     reasons = "; ".join(f"{number} {UNSEEN[name]}" for name, number in drops["unseen"].items())

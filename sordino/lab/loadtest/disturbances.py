@@ -81,7 +81,9 @@ def due(storm: Storm, event: Event, ended: int) -> bool:
 
 
 def strike(study: Path, clients: Sequence[Child]) -> None:
-    """Bring the next storm to all client processes; two signals that come together are one, so they don't count."""
+    """Signal the next storm to all client processes. Two signals can merge into one, so processes count storms by the
+    file.
+    """
     with (study / _STORMS_FILE).open("ab") as come:
         come.write(b".")
     for child in clients:
@@ -89,7 +91,7 @@ def strike(study: Path, clients: Sequence[Child]) -> None:
 
 
 def storms_come(study: Path) -> int:
-    """How many storms have come by now, in the order of `LoadOptions.in_order`."""
+    """Return the number of storms that have started, in the order of `LoadOptions.in_order`."""
     with contextlib.suppress(FileNotFoundError):
         return (study / _STORMS_FILE).stat().st_size
     return 0

@@ -87,7 +87,7 @@ def _drop(draw: bytes, at: str) -> Drop:
 
 
 class Fault(Table):
-    """A fault: its keys are the fields."""
+    """Base class of a fault; its fields are the keys of the scenario file."""
 
     @model_validator(mode="before")
     @classmethod

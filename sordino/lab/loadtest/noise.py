@@ -60,7 +60,7 @@ class NoiseSeen:
 
 
 def noise_in(plan: Plan, round_: int, survivors: int, total: NDArray[np.float64]) -> NoiseSeen:
-    """What a decoded sum of zero updates shows.
+    """Measure the noise in a decoded sum of zero updates.
 
     Args:
         total: (dim,) data units.

@@ -215,7 +215,7 @@ class LoadOptions(Table):
 
     @property
     def missing(self) -> float:
-        """Share of the participants that the plan must do without in a round."""
+        """Share of the participants that the plan must tolerate as missing in a round."""
         share = self.drop + (self.cheats.share if self.cheats is not None else 0.0)
         if self.stragglers is not None and self.stragglers.to_s >= self.seconds:
             share += self.stragglers.share

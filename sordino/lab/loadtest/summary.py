@@ -173,7 +173,7 @@ class Outcomes:
         self.online.append((self.view.last_at - (self._first_at or 0.0), len(self.view.connected)))
 
     def _cut_off(self, attempt: AttemptView) -> EndedRound:
-        """An attempt that a crash ended without an event."""
+        """Record an attempt that a crash ended without an event."""
         phase = attempt.reached[-1] if attempt.reached else PHASES[0]
         return self._end(attempt, reason=f"{phase}: the coordinator was started again", seconds=0.0)
 

@@ -85,7 +85,7 @@ def _read(files: tuple[tuple[Any, ...], ...], gaps: bool) -> tuple[Dataset, ...]
         one = read_held(path, statistics=gaps)
         name = content_sha256(one)
         if not says_nothing(one) and name in known:
-            raise DatasetError(f"data file {path} holds what {known[name].name} holds: give each participant her own")
+            raise DatasetError(f"data file {path} holds what {known[name].name} holds: give each its own file")
         known[name] = path
         held.append(one)
     return tuple(held)

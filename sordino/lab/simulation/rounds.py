@@ -263,7 +263,7 @@ class Rounds:
 
     def _charge(self, round_: int, attempt: int, survivors: NDArray[np.int64]) -> None:
         """As the coordinator of a study does, once the survivors are fixed and before anything is decoded."""
-        # A sum opened once more after a stop is one more attempt to the account, which charges none of them twice.
+        # A sum that is opened again after a stop counts as a further attempt; the account charges no attempt twice.
         number = attempt + self.charges.count((round_, attempt)) * self.settings.study.coordinator.max_attempts
         self.charges.append((round_, attempt))
         if self.account is not None:

@@ -51,7 +51,7 @@ class SecureSum(InMemoryAttempt):
         """32 bytes that seed the attempt's rotation, as in a study."""
 
     def exchange(self, who: int) -> None:
-        """Skip the last shares, which aren't needed."""
+        """Exchange one participant's messages; do nothing once the coordinator has enough shares."""
         if not (isinstance(self.coordinator, Unmasking) and self.coordinator.enough):
             super().exchange(who)
 

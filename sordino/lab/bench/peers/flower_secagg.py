@@ -82,7 +82,7 @@ def _never(*args: Any, **kwargs: Any) -> Any:
 
 
 class UnusedProxy(ClientProxy):
-    """The workflow wants proxies for their node numbers; it never calls them."""
+    """A proxy that only carries its node number; the workflow calls no method of it."""
 
     get_properties = get_parameters = fit = evaluate = reconnect = _never
 
@@ -151,7 +151,7 @@ class InMemoryGrid(Grid):
         return Message(self.contents[message.metadata.dst_node_id], reply_to=message)
 
     def _choose_dropped(self) -> set[int]:
-        """As many as asked for; fewer if some secret would lose too many of its share holders."""
+        """Choose the requested number of dropouts, or fewer if a secret would have too few share holders left."""
         nodes = sorted(self.holders)
         for count in range(self.drop, 0, -1):
             for _ in range(REDRAWS):

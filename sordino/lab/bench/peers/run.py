@@ -1,4 +1,4 @@
-"""Sordino beside its peers: the same work, in turns, in one run.
+"""Sordino compared with other systems: the same work, alternating, in one run.
 
 Both sides run as separate processes with one BLAS thread: the peers with the Python of `.venv-peers`, ours with the one
 that runs this. A ratio is the peer's figure over ours, so above 1 ours is quicker. It is taken pair by pair; one run of
