@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from learning.data_names import OWN, located
 from learning.task_names import DEFAULT_RATES
-from runtime.settings_file import ConfigurationError, Settings, check_files, read_settings
+from runtime.settings_file import ConfigurationError, Settings, check_files, number_if_it_is_one, read_settings
 from runtime.settings_keys import key
 from server.study_tables import (
     CoordinatorTable,
@@ -147,12 +147,16 @@ class StudyConfiguration(Settings):
         """The terms of this study, which its authority signs. Arguments and errors as of `plan`."""
         from wire.study import StudyDocument
 
-        task = self.make_task()
-        typed = task.options.to_mapping()  # 2 and 2.0 are the same option, and would be two documents
+        # "2", 2 and 2.0 are the same option, which a file may give back in another form: not two documents.
+        options = {}
+        for name, given in self.task.items():
+            value = number_if_it_is_one(given)
+            whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+            options[name] = int(value) if whole else value
         return StudyDocument(
             study=self.study.name,
-            task=task.name,
-            task_options={name: typed.get(name, value) for name, value in self.task.items()},
+            task=self.make_task().name,
+            task_options=options,
             plan=self.plan(participants),
             roster_valid_s=round(self.study.roster_valid_h * 3600),
             own_data=self.data.dataset == OWN,

@@ -174,9 +174,7 @@ def coding(
 
 def round_parameters(plan: Plan) -> RoundParameters:
     """The protocol's share of a plan. Raises InvalidParameters: the plan's numbers break a rule of the protocol."""
-    if plan.colluders < _colluders(plan, plan.population):
-        raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
-    return RoundParameters(
+    parameters = RoundParameters(  # first: what follows takes as many steps as the cohort is large
         cohort=plan.clients,
         colluders=plan.colluders,
         min_survivors=plan.min_survivors,
@@ -186,6 +184,9 @@ def round_parameters(plan: Plan) -> RoundParameters:
         graph=plan.graph,
         adversary=plan.adversary,
     )
+    if plan.colluders < _colluders(plan, plan.population):
+        raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
+    return parameters
 
 
 def cohorts_drawn(sampling: str, rounds: int) -> int:

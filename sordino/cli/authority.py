@@ -160,18 +160,18 @@ def invite(
         typer.echo(note, err=True)
     more = (" --data FILE" if settings.own_data else "") + (f" --task {settings.task}" if settings.task else "")
     address = settings.coordinator or "HOST:PORT"
-    commands = [f"sordino join {address} --code {code.to_text()}{more}" for code in codes]
+    command = f"sordino join {address} --code -{more}"
     made = [
         {"code": code.to_text(), "id": code.code_id.hex(), "name": name, "expires": code.expires, "command": command}
-        for code, command in zip(codes, commands, strict=True)
+        for code in codes
     ]
     lines = [
         f"study        {settings.study}",
         f"fingerprint  {show_fingerprint(fingerprint)}",
         f"expires      {minute(codes[0].expires)}\n",
-        *([f"code         {codes[0].to_text()}\n"] if count == 1 else []),
-        "The participant types:" if count == 1 else "Each participant types one of these:",
-        *(f"  {command}" for command in commands),
+        *(f"code         {code.to_text()}" for code in codes),
+        "\nEach participant types this, and then its code:",
+        f"  {command}",
         *(["\nFILE is the participant's, a .csv or .npz: docs/your_own_data.md."] if settings.own_data else []),
         *([] if settings.coordinator else ["\nauthority.toml names no coordinator: replace HOST:PORT by its address."]),
         f"\nLet in:  sordino authority run {directory}  (or approve --sign)",

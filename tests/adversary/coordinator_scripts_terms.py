@@ -254,8 +254,8 @@ def stated(name: str, does: str, check: Naive, **changes: float) -> None:
 
 stated(
     "old-statement-of-the-newest-roster",
-    "Withholds a later roster, without a revoked participant: it shows the authority's last statement of the one before, "
-    "which has ended.",
+    "Withholds a later roster, without a revoked participant: it shows the authority's last statement of the one "
+    "before, which has ended.",
     Naive.lacking("wire.roster_history", "now >= self.until", shows="goes on"),
     signed=time.time() - 7200,
     valid_s=3600,

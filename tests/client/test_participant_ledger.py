@@ -168,7 +168,7 @@ DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {
     head_missing: (ChangedLedger, "spent.sqlite.head: is missing"),
     newer: (LedgerError, "spent.sqlite: has format 3, this release reads 2"),
     garbage: (LedgerError, "spent.sqlite: can't be read as a ledger"),
-    old_journal: (StorageError, "journal.sqlite has format 0, this release reads 3: an older one wrote it"),
+    old_journal: (StorageError, "journal.sqlite has format 0, this release reads 4: an older one wrote it"),
 }
 
 

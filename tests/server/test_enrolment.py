@@ -319,7 +319,7 @@ async def test_a_lottery_comes_with_its_seeds(tmp_path: Path) -> None:
     members = tuple(sorted(entries, key=lambda one: one.identity))
     draws = Draws.draw(STUDY, 2, 2, lambda n: bytes(n))
     wrong = Draws.draw(STUDY, 2, 2, lambda n: b"\x01" * n)
-    async with port(tmp_path, study=study) as where:
+    async with port(tmp_path, Authority(terms=study.terms.digest()), study=study) as where:
         roster = where.authority.roster(2, entries=members, lottery=draws.lottery)
         none, other, right = (
             where.authority.package(roster, lottery=one) for one in (None, write_draws(wrong), write_draws(draws))

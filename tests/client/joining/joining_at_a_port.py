@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
 from runtime.key_files import KeyFileError
 from tests.support.enrolment_port import Authority
+from tests.support.signed_rosters import published
 from wire.enrolment import read_request
+from wire.study import StudyDocument
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 
@@ -34,6 +37,13 @@ class Joining:
             "agreed": True,
         }
         return JoinOptions(**(chosen | changes))
+
+    def serve(self, document: StudyDocument) -> None:
+        """Serve other terms, signed by the authority."""
+        self.authority.terms, self.where.enrolment._document = document.digest(), document.to_bytes()
+        self.where.study.terms = document
+        roster = dataclasses.replace(self.where.files.newest, terms=self.authority.terms)
+        self.where.files.statement_file = published(roster, self.authority.signing).newest_file
 
     def join(self, **changes: Any) -> Path:
         return join_by_code(self.options(**changes), self.said.append)
