@@ -15,7 +15,6 @@ from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
 from runtime.settings_file import Table, number_if_it_is_one, split_address
 from runtime.settings_keys import key
 from wire.guarantee import CURIOUS_TRUST
-from wire.study import LONGEST_ROSTER_VALID_S
 
 if TYPE_CHECKING:
     from learning.server_optimizers import ServerOptimizer
@@ -94,7 +93,7 @@ class StudyTable(Table):
         "authority's statement that a roster is the newest, and then rounds wait for it; 0: no such statement",
         unit="h",
         ge=0,
-        le=LONGEST_ROSTER_VALID_S / 3600,
+        le=8784,
         fixed=True,
     )
     task: Annotated[str, AfterValidator(check_task_name)] = _study(

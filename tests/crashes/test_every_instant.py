@@ -156,7 +156,7 @@ def statements(script: str) -> Iterator[str]:
 async def a_life(journal: ClientJournal, plan: Plan, instants: Instants, rounds: range) -> None:
     """Write what a participant writes in these rounds, in order; another one shares its files."""
     promised = instants.promised
-    await journal.accept_study(STUDY, DOCUMENT, 1, ROSTER)
+    await journal.accept_study(DOCUMENT, ROSTER)
     promised.accepted = True
     for round_ in rounds:
         number = (round_, 1)
@@ -206,7 +206,7 @@ def goes_on(copy: Path, promised: Promised, plan: Plan) -> None:
             for number in promised.joined:
                 with pytest.raises(AlreadyJoined):
                     await journal.join(STUDY, ME, *number)
-            await journal.accept_study(STUDY, DOCUMENT, 1, ROSTER)
+            await journal.accept_study(DOCUMENT, ROSTER)
             await journal.join(STUDY, ME, 9, 1)
             await journal.charge(entry(plan, (9, 1)))
 

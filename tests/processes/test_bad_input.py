@@ -28,7 +28,7 @@ from secagg.roster import RosterEntry, verify_roster
 from server.journal import read_events
 from tests.processes.forked_commands import Commands
 from tests.support.card_of_a_study import authority_of
-from tests.support.signed_rosters import put
+from tests.support.signed_rosters import put, sign_terms
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
@@ -254,5 +254,7 @@ def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands
     assert command("serve", study, "--quiet").returncode == 5  # nobody came
     before = rows_of(state)
     edits("study.toml", "epsilon = 50 ", "epsilon = 49.0")(study)
+    check(command("serve", study, "--quiet"), 2, "hasn't signed the terms of study.toml")
+    sign_terms(study)
     check(command("serve", study, "--quiet"), 2, "begun with another plan or task")
     assert rows_of(state) == before

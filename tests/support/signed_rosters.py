@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.roster import Roster, RosterHead, sign_roster
+from secagg.roster import Roster, RosterHead, sign_roster, verify_roster
+from server.study_file import load
+from tests.support.card_of_a_study import authority_of
 from wire.authority_statements import Package
 from wire.roster_history import HISTORY_FILE, NEWEST_FILE, NewestRoster, read_history, sign_newest, write_history
 
@@ -38,3 +41,10 @@ def put(folder: Path, roster: Roster, key: Ed25519PrivateKey, **more: float) -> 
     file.write_bytes(package.history_file)
     (folder / NEWEST_FILE).write_bytes(package.newest_file)
     (folder / "roster.json").write_bytes(package.roster_file)
+
+
+def sign_terms(folder: Path) -> None:
+    """Sign what study.toml says now."""
+    configuration, key = load(folder), authority_of(folder)
+    roster = verify_roster((folder / "roster.json").read_bytes(), key.public_key().public_bytes_raw())
+    put(folder, replace(roster, terms=configuration.document(len(roster)).digest()), key)
