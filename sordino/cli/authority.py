@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import threading
 
     from authority.folder import AuthorityFolder
+    from authority.link import Link
     from authority.local_enrolment import LocalEnrolmentSocket
     from authority.visit import Visit
+    from client.policy_file import PolicyTable
 
 NAME = "authority"
 app = verb_group(
@@ -460,7 +462,8 @@ def show(directory: Where, as_json: Json = False) -> None:
         "also gives join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT "
         "--desk PATH[/bold]. A process that can open the socket gets a place, while there are any, and can take all of "
         "them: put the socket where only participants can open it, and not the coordinator. --desk-places limits the "
-        "places that it gives."
+        "places that it gives.\n\nWith --first-terms it signs the first terms that the coordinator serves, if that "
+        "policy accepts them. Later terms always need `sordino authority terms`."
     ),
     epilog="Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED),
@@ -478,6 +481,14 @@ def run(
         int | None,
         typer.Option(metavar="N", min=1, help="Most places that the socket gives.", show_default="all places"),
     ] = None,
+    first_terms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Sign the study's first terms without a question, if this policy file accepts them.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
 ) -> None:
     import signal
@@ -488,6 +499,7 @@ def run(
     from authority.local_enrolment import open_local_enrolment
     from authority.store import exclusive
     from authority.visit import Visit, attend
+    from client.policy_file import load_policy
     from runtime.durable import StorageError
     from runtime.health_file import show_life
 
@@ -495,6 +507,7 @@ def run(
     if desk is None and desk_places is not None:
         raise InputFailure("--desk-places needs --desk PATH.")
     folder = open_folder(directory)
+    policy = None if first_terms is None else load_policy(first_terms)
     stop, reported = threading.Event(), ""
     with (
         exclusive(folder.path / "run.lock", 0),
@@ -509,6 +522,8 @@ def run(
         while not stop.is_set():
             show_life()
             try:
+                if policy is not None:
+                    _sign_first(folder, link, policy)
                 visit = attend(folder, link, sign=True)
                 trouble = ""
             except (LinkError, AuthorityError, StorageError) as error:  # each of them may pass
@@ -518,6 +533,27 @@ def run(
                 reported = trouble
             _tell_visit(visit, as_json)
             _rest(stop, pause, socket)
+
+
+def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None:
+    """Accept the terms that the coordinator serves, unless there are some already.
+
+    Raises InputFailure: the policy refuses them; those of `Link.document` and `authority.roster.read_terms`.
+    """
+    from authority.roster import accept_terms, read_terms
+    from authority.store import locked
+    from client.policy import PolicyRefusal, check_terms
+
+    with locked(folder.state) as store:
+        if store.terms() is not None:
+            return
+    document = link.document()
+    try:
+        check_terms(policy.to_policy(), read_terms(folder, document), hashlib.sha256(document).digest())
+    except PolicyRefusal as error:
+        raise InputFailure(f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed.") from None
+    with locked(folder.state) as store:
+        accept_terms(folder, store, document, time.time())
 
 
 def _rest(stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None) -> None:

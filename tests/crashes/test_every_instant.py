@@ -27,10 +27,12 @@ from authority.new_study import new_study
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.plan import Plan
 from runtime.durable import StorageError
+from secagg.roster import Roster, RosterEntry
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry, make_entry
 
 STUDY, DOCUMENT, ME, OTHER = "kills", bytes(range(32)), b"\x01" * 32, b"\x02" * 32
-STATEMENT, REQUEST, ROSTER = b"a statement", b"\x03" * 32, b"\x04" * 32
+STATEMENT, REQUEST = b"a statement", b"\x03" * 32
+ROSTER = Roster(STUDY, 1, [RosterEntry(ME, "one"), RosterEntry(OTHER, "two")], terms=DOCUMENT)
 Number = tuple[int, int]
 
 
