@@ -66,13 +66,13 @@ class ClientJournal:
             raise
         [self.ledger] = opened
         try:
-            self._note(self.ledger.head)
             for study, identity, round_, attempt in self._store.read(
                 "SELECT study, identity, max(round), max(attempt) FROM attempts GROUP BY study, identity, round"
             ):
                 key = (study, bytes(identity))
                 self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
             self._check_not_older(path)
+            self._note(self.ledger.head)
         except BaseException:
             self.close()
             raise

@@ -18,8 +18,8 @@ NAME = "roster"
 app = verb_group(
     NAME,
     "Check the roster of a study, offline.\n\nThe authority signs each version of the roster with the terms in force "
-    "and the digest of the version before, and states for a limited time which version is the newest. Everybody may check "
-    "that; no secret is needed.",
+    "and the digest of the version before, and states for a limited time which version is the newest. Everybody may "
+    "check that; no secret is needed.",
 )
 
 

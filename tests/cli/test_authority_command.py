@@ -153,7 +153,7 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     _, out, _ = run("authority", "invite", home, "--name", "clinic-7", "--valid", "2h")
     text = next(line.split()[1] for line in out.splitlines() if line.startswith("code"))
     code = JoinCode.from_text(text)
-    assert f"sordino join localhost:9444 --code {text}" in out
+    assert "sordino join localhost:9444 --code -" in out
     assert " ".join(out.split("fingerprint")[1].split()[:8]) in words(run, "authority", "show", home)
     assert 7100 < code.expires - time.time() < 7300
     assert "no participants  not confirmed by the coordinator yet" in run("authority", "show", home)[1]
