@@ -215,8 +215,8 @@ class AuthorityStore:
         )
         if not rows:
             return None
-        *values, published = rows[0]
-        return Version(*values, bool(published))
+        version, signed, participants, roster, head, lottery, published = rows[0]
+        return Version(version, signed, participants, roster, head, lottery, bool(published))
 
     def heads(self) -> list[bytes]:
         """What was signed of each version, ascending, each as a history of one version (`wire.roster_history`)."""

@@ -20,7 +20,7 @@ from client.policy import PolicyRefusal, check_agreed, check_roster, check_study
 from client.settings import HostSettings
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
-from secagg.roster import InvalidRoster, Roster, verify_roster
+from secagg.roster import InvalidRoster, Roster, RosterHead, verify_roster
 from wire.guarantee import trust_of
 from wire.roster_history import NewestRoster, read_history, verify_newest
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
@@ -148,7 +148,8 @@ class StudyAcceptance:
             )
         check_roster_fits(plan, roster)
         check_roster(self._settings, document, roster)
-        seen, heads = self._journal.seen(document.study), ()
+        seen = self._journal.seen(document.study)
+        heads: tuple[RosterHead, ...] = ()
         if 0 < seen[0] < roster.version and roster.previous != seen[1]:
             heads = read_history(await session.history(seen[0]))
         agreed = self._settings.study.sha256 == study_sha256.hex()

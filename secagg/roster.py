@@ -151,7 +151,7 @@ class Roster:
 
 def lottery_json(lottery: Lottery | None) -> dict[str, Any] | None:
     """A lottery in a roster's file or a history."""
-    return lottery and {"draws": lottery.draws, "root": lottery.root.hex()}
+    return None if lottery is None else {"draws": lottery.draws, "root": lottery.root.hex()}
 
 
 def read_lottery(drawn: Any) -> Lottery | None:

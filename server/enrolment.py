@@ -239,7 +239,7 @@ class Enrolment:
         return pb.PendingRequests(
             requests=self._requests.waiting(_PENDING_BYTES),
             roster_version=self._files.newest.version,
-            newest_until=self._files.statement.until,
+            newest_until=0 if self._files.statement is None else self._files.statement.until,
         )
 
     def _check_authority(self, nonce: bytes, signature: bytes) -> None:

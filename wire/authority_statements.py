@@ -320,7 +320,8 @@ def read_package(data: bytes) -> Package:
         at += 8 + length
     if at != len(data) or len(fields) != count or count < 5 or fields[3] not in (b"none", b"lottery"):
         raise InvalidPackage("the package is cut short or holds more than it says")
-    return Package(*fields[:3], fields[4] if fields[3] == b"lottery" else None, tuple(fields[5:]))
+    roster, newest, history, drawn, lottery, *answers = fields
+    return Package(roster, newest, history, lottery if drawn == b"lottery" else None, tuple(answers))
 
 
 def pending_statement(study: str, nonce: bytes) -> bytes:

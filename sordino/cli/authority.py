@@ -365,7 +365,7 @@ def history_(directory: Where, as_json: Json = False) -> None:
     folder = open_folder(directory)
     with locked(folder.state) as store:
         heads, versions = history(store), store.versions()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "version": head.version,
             "signed": signed,
@@ -551,7 +551,8 @@ def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> Non
     try:
         check_terms(policy.to_policy(), read_terms(folder, document), hashlib.sha256(document).digest())
     except PolicyRefusal as error:
-        raise InputFailure(f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed.") from None
+        refused = f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed."
+        raise InputFailure(refused) from None
     with locked(folder.state) as store:
         accept_terms(folder, store, document, time.time())
 

@@ -115,7 +115,7 @@ def test_a_statement_holds_for_one_roster_and_a_time() -> None:
         verify_newest(data, Ed25519PrivateKey.generate().public_key().public_bytes_raw())
 
 
-@pytest.mark.parametrize("field, value", [("signed", -1), ("until", 2**40), ("version", 0), ("signed", True)])
+@pytest.mark.parametrize(("field", "value"), [("signed", -1), ("until", 2**40), ("version", 0), ("signed", True)])
 def test_statements_with_impossible_numbers(field: str, value: object) -> None:
     body = json.loads(sign_newest(stated(versions(1)[0]), AUTHORITY)) | {field: value}
     with pytest.raises(InvalidRoster):
