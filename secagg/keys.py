@@ -82,7 +82,7 @@ class AgreementKey:
 
     def decapsulate(self, ciphertext: bytes) -> bytes:
         """The ML-KEM-768 secret in 1,088 bytes, 32 bytes; of any other such ciphertext a pseudorandom value."""
-        assert self._kem is not None  # noqa: S101  # of a hybrid key
+        assert self._kem is not None  # of a hybrid key
         return self._kem.decapsulate(ciphertext)
 
     def __repr__(self) -> str:
@@ -213,6 +213,11 @@ def seed_commitment(seed: bytes, cohort_context: bytes, identity: bytes) -> byte
 # ---------------------------------------------------------------- masks
 
 
+def _end(identity: bytes, public: bytes) -> tuple[bytes, bytes]:
+    """One of the two parties to a key. The cohort context, which is in every key, binds both parts of a hybrid key."""
+    return identity, public[:KEY_BYTES]
+
+
 def pairwise_mask_key(
     shared: bytes,
     low: tuple[bytes, bytes],
@@ -229,7 +234,8 @@ def pairwise_mask_key(
         low, high: (identity, public mask key) of the participant with the smaller and the larger identity.
         vector: name of the vector; several vectors of one attempt thus never share a stream.
     """
-    info = encode("sordino/v1/pairwise-mask", vector.encode(), *low, *high, number(bits), number(dim), cohort_context)
+    ends = (*_end(*low), *_end(*high))
+    info = encode("sordino/v1/pairwise-mask", vector.encode(), *ends, number(bits), number(dim), cohort_context)
     return hkdf(shared, cohort_context, info, 16)
 
 
@@ -264,7 +270,7 @@ def wrap_seed(
     """A pair's seed for its receiver: a ciphertext and the encrypted seed, 1,120 bytes.
 
     Args:
-        shared: X25519 agreement of both mask keys; public: the receiver's hybrid mask key; sender, receiver: identities.
+        shared: X25519 agreement of both mask keys. public: the receiver's mask key. sender, receiver: identities.
 
     Raises InvalidKey: as `encapsulate`.
     """
@@ -275,7 +281,7 @@ def wrap_seed(
 def unwrap_seed(
     wrapped: bytes, shared: bytes, key: AgreementKey, sender: bytes, receiver: bytes, cohort_context: bytes
 ) -> bytes:
-    """The seed in 1,120 bytes for the owner of a mask key; some seed, whatever the bytes are. Arguments as `wrap_seed`."""
+    """The seed in 1,120 bytes, for the owner of a mask key: some seed, whatever the bytes are."""
     ciphertext, encrypted = wrapped[:KEM_CIPHERTEXT_BYTES], wrapped[KEM_CIPHERTEXT_BYTES:]
     secret = shared + key.decapsulate(ciphertext)
     return _xor(encrypted, _wrapping_key(secret, ciphertext, sender, receiver, cohort_context))
@@ -312,7 +318,7 @@ class ShareChannel:
             ciphertext: of the encapsulation. wrapped: the pair's wrapped seed, if it travels with the share.
         """
         hybrid = [ciphertext] if ciphertext else []
-        info = encode("sordino/v1/share-channel", *sender, *receiver, cohort_context, *hybrid)
+        info = encode("sordino/v1/share-channel", *_end(*sender), *_end(*receiver), cohort_context, *hybrid)
         self._key = hkdf(shared, cohort_context, info, 32)
         seed = [wrapped] if wrapped else []
         self._associated = encode("sordino/v1/sealed-share", cohort_context, sender[0], receiver[0], *seed)

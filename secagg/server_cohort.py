@@ -91,7 +91,7 @@ class Dealing:
     wrapped: Mapping[int, bytes] = field(default_factory=dict, repr=False)  # receiver -> the pair's wrapped seed
 
     def seed_for(self, receiver: int, place: int) -> tuple[bytes, bytes]:
-        """The wrapped seed for a receiver, and the node of the commitments at its place among the holders; or nothing."""
+        """The wrapped seed for a receiver, and the node of the commitments at its place; empty if there is none."""
         wrapped = self.wrapped.get(receiver)
         if wrapped is None:
             return b"", b""
