@@ -152,9 +152,13 @@ class ShareKeys(ClientPhase):
         cohort = self._check(message)
         keys, graph, me = self._keys, cohort.graph, self._me
         agreements: dict[int, bytes] = {}
+        encapsulated = dict.fromkeys(graph.neighbours(me), (b"", b""))
         for neighbour in graph.neighbours(me):
+            public = cohort.advertisements[neighbour].channel_key
             try:
-                agreements[neighbour] = keys.channel_key.agree(cohort.advertisements[neighbour].channel_key)
+                agreements[neighbour] = keys.channel_key.agree(public)
+                if cohort.hybrid:
+                    encapsulated[neighbour] = encapsulate(public)
             except InvalidKey as error:
                 raise CoordinatorMisbehaved(SHARE_KEYS, f"channel key of {neighbour}: {error}") from error
 
@@ -165,6 +169,7 @@ class ShareKeys(ClientPhase):
         xs = graph.xs(me).tolist()
         secrets = np.stack([keys.mask_key_symbols, seed_symbols])
         shares = shamir.split(secrets, graph.threshold, xs, keys.random_bytes)  # (holders, 2, 16)
+        seeds, wrapped = self._wrapped_seeds(cohort)
         pairs = zip(
             struct.iter_unpack(f"{SALT_BYTES}s" * 2, keys.random_bytes(2 * SALT_BYTES * len(holders))),
             struct.iter_unpack(f"{SHARE_BYTES}s" * 2, secret_bytes(shares)),
@@ -173,7 +178,6 @@ class ShareKeys(ClientPhase):
 
         leaves: list[bytes] = []
         ciphertexts: list[bytes] = []
-        seeds, wrapped = self._wrapped_seeds(cohort)
         held: dict[int, HeldShare | None] = {}
         dealer = (keys.identity.public,) * 2
         for holder, x, (salts, both) in zip(holders, xs, pairs, strict=True):
@@ -183,12 +187,9 @@ class ShareKeys(ClientPhase):
             if holder == me:
                 held[me] = pair
             else:
-                shared, encapsulated = agreements[holder], b""
-                if cohort.hybrid:
-                    secret, encapsulated = encapsulate(cohort.advertisements[holder].channel_key)
-                    shared += secret
-                channel = cohort.channel(shared, me, holder, encapsulated, wrapped.get(holder, b""))
-                ciphertexts.append(encapsulated + channel.seal(pair.sealed))
+                secret, ciphertext = encapsulated[holder]
+                channel = cohort.channel(agreements[holder] + secret, me, holder, ciphertext, wrapped.get(holder, b""))
+                ciphertexts.append(ciphertext + channel.seal(pair.sealed))
 
         nodes = pair_nodes(b"".join(leaves))
         if cohort.hybrid:
@@ -211,9 +212,9 @@ class ShareKeys(ClientPhase):
                 seeds[who] = pair_seed(keys.mask_key_symbols, cohort.context, identity, receiver)
                 try:
                     shared = keys.mask_key.agree(public)
+                    wrapped[who] = wrap_seed(seeds[who], shared, public, identity, receiver, cohort.context)
                 except InvalidKey as error:
                     raise CoordinatorMisbehaved(SHARE_KEYS, f"mask key of {who}: {error}") from error
-                wrapped[who] = wrap_seed(seeds[who], shared, public, identity, receiver, cohort.context)
         return seeds, wrapped
 
     def _check(self, message: CohortKeys) -> Cohort:
@@ -339,9 +340,10 @@ class MaskedInputCollection(ClientPhase):
         for dealt in message.shares:
             held[dealt.dealer] = self._open(dealt, places[dealt.dealer], mine)
         try:
+            wrapped = {dealt.dealer: dealt.wrapped for dealt in message.shares}
             masks = [
-                (self._pairwise_key(dealt.dealer, dealt.wrapped), 1 if cohort.me < dealt.dealer else -1)
-                for dealt in message.shares
+                (self._pairwise_key(dealer, wrapped.get(dealer, b"")), 1 if cohort.me < dealer else -1)
+                for dealer in neighbours
             ]
             self._agreed.clear()
             self._seeds.clear()
@@ -382,12 +384,12 @@ class MaskedInputCollection(ClientPhase):
             if not cohort.config.roster.verify(dealt.dealer, dealt.signature, statement):
                 raise CoordinatorMisbehaved(MASKED_INPUT, f"the dealing of {dealt.dealer} is not signed by it")
             # A coordinator that could replace the seed unnoticed would open the pair once X25519 is broken.
-            if sent and not self._is_signed(dealt, dealt.pair, place):
+            if sent and not self._covers(dealt, dealt.pair, place):
                 raise CoordinatorMisbehaved(MASKED_INPUT, f"the seed in the dealing of {dealt.dealer} is not its own")
         return pair
 
-    def _is_signed(self, dealt: DealtShare, pair: bytes, place: int) -> bool:
-        """Whether the dealer's signed root covers the commitments to the shares, and the seed, at this place."""
+    def _covers(self, dealt: DealtShare, pair: bytes, place: int) -> bool:
+        """Whether the dealer's root covers the commitments to the shares, and the seed, at this place."""
         graph = self._cohort.graph
         holders = len(graph.u1) if graph.complete else graph.degree
         if len(pair) != HASH_BYTES:
@@ -413,7 +415,9 @@ class MaskedInputCollection(ClientPhase):
             return None
         dealer = (cohort.identity(dealt.dealer),) * 2
         leaves = mine.leaves((MASK_KEY, SELF_MASK_SEED), dealer, salts, shares)
-        return pair if self._is_signed(dealt, pair_node(*leaves), place) else None
+        if not self._covers(dealt, pair_node(*leaves), place):
+            return None
+        return pair
 
 
 class Masking(ClientPhase):

@@ -101,18 +101,13 @@ def encapsulate(public: bytes) -> tuple[bytes, bytes]:
         raise InvalidKey("the ML-KEM part of the public key is invalid") from error
 
 
-def wrong_key(public: bytes, *, hybrid: bool) -> str:
-    """What is wrong with an advertised public key; empty if nothing is."""
-    if len(public) != (HYBRID_KEY_BYTES if hybrid else KEY_BYTES):
-        return f"a public key is not {HYBRID_KEY_BYTES if hybrid else KEY_BYTES} bytes long"
-    if is_low_order(public[:KEY_BYTES]):
-        return "a public key is of low order"
-    if hybrid:
-        try:
-            MLKEM768PublicKey.from_public_bytes(public[KEY_BYTES:])
-        except ValueError:
-            return "the ML-KEM part of a public key is invalid"
-    return ""
+def is_kem_key(public: bytes) -> bool:
+    """Whether these 1,184 bytes are an ML-KEM-768 public key (FIPS 203, section 7.2)."""
+    try:
+        MLKEM768PublicKey.from_public_bytes(public)
+    except ValueError:
+        return False
+    return True
 
 
 def key_parts(public: bytes) -> tuple[bytes, ...]:

@@ -27,14 +27,17 @@ from secagg.context import RoundConfig, cohort_context, set_of
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
 from secagg.graph import graph_of
 from secagg.keys import (
+    HYBRID_KEY_BYTES,
     KEM_CIPHERTEXT_BYTES,
+    KEY_BYTES,
     WRAPPED_BYTES,
     advertisement_statement,
     dealing_statement,
+    is_kem_key,
+    is_low_order,
     key_parts,
     sends_seed,
     upload_statement,
-    wrong_key,
 )
 from secagg.masking import word_dtype
 from secagg.messages import (
@@ -86,13 +89,18 @@ class AdvertiseKeys(ServerPhase):
         known = isinstance(message, Advertisement) and sender in self.cohort
         self._take(sender, known and sender not in self._advertisements)
         keys = (message.mask_key, message.channel_key)
-        for key in keys:
-            if wrong := wrong_key(key, hybrid=self.config.parameters.hybrid):
-                raise InvalidMessage(ADVERTISE_KEYS, sender, wrong)
+        hybrid = self.config.parameters.hybrid
+        length = HYBRID_KEY_BYTES if hybrid else KEY_BYTES
+        if any(len(key) != length for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, f"a public key is not {length} bytes long")
         # Honest receivers abort on a repeated key, so the sender of one is refused here.
         parts = [part for key in keys for part in key_parts(key)]
         if len({*parts}) < len(parts) or self._keys.intersection(parts):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key was advertised before")
+        if any(is_low_order(key[:KEY_BYTES]) for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is of low order")
+        if hybrid and not all(is_kem_key(key[KEY_BYTES:]) for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, "the ML-KEM part of a public key is invalid")
         statement = advertisement_statement(self._round_context, self.config.roster.identity(sender), *keys)
         if not self.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "the keys are not signed by the participant's identity")

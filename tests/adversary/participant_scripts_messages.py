@@ -125,7 +125,9 @@ advertises(
     "short-key",
     "advertises a key of one byte",
     lambda _, honest: altered(honest, mask_key=b"k"),
-    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not 32 bytes long"),), shows="low order"),
+    Off.lacking(
+        CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not {length} bytes long"),), shows="low order"
+    ),
     reason="32 bytes",
 )
 

@@ -18,7 +18,14 @@ from tests.support.study_in_process import with_tables
 from wire.round_model import write_model
 from wire.study import StudyDocument
 
-SYNTHETIC = {"task": "synthetic", "task_options": {"dim": 12}, "epsilon": 8.0, "delta": 1e-3, "rounds": 12}
+SYNTHETIC = {
+    "key_agreement": "x25519",
+    "task": "synthetic",
+    "task_options": {"dim": 12},
+    "epsilon": 8.0,
+    "delta": 1e-3,
+    "rounds": 12,
+}
 
 
 def study_of(participants: int, quorum: int, **others: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import unpack
-from secagg.parameters import RoundParameters
+from secagg.parameters import X25519, RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from secagg.sharing import MALICIOUS
 from tests.support.comparable import freeze
@@ -107,6 +107,7 @@ def make_config(
     study_digest: bytes = b"s" * 32,
     model_digest: bytes = b"m" * 32,
     adversary: str = MALICIOUS,
+    key_agreement: str = X25519,
     rings: Rings = (),
 ) -> RoundConfig:
     """Make a config; by default min_survivors is the threshold, and quorum is min_survivors. Rings: `SmallRings`."""
@@ -125,6 +126,7 @@ def make_config(
             bits=bits,
             dim=dim,
             adversary=adversary,
+            key_agreement=key_agreement,
         ),
     )
 
