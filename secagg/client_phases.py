@@ -253,9 +253,10 @@ class ShareKeys(ClientPhase):
             for key in (advertisement.mask_key, advertisement.channel_key):
                 if len(key) != (HYBRID_KEY_BYTES if parameters.hybrid else KEY_BYTES):
                     raise CoordinatorMisbehaved(SHARE_KEYS, f"a key of {participant} has another length")
-                if not seen.isdisjoint(key_parts(key)):
+                parts = key_parts(key)
+                if not seen.isdisjoint(parts):
                     raise CoordinatorMisbehaved(SHARE_KEYS, "the same public key is advertised twice")
-                seen.update(key_parts(key))
+                seen.update(parts)
             statement = advertisement_statement(
                 self._keys.round_context,
                 roster.identity(participant),

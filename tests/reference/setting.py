@@ -194,7 +194,8 @@ def session_statement(study: str, identity: bytes, client_nonce: bytes, server_n
 
 def advertisement_statement(round_context: bytes, identity: bytes, mask_key: bytes, channel_key: bytes) -> bytes:
     """Both keys in their roles."""
-    roles = (b"mask", mask_key, b"channel", channel_key)
+    mask, channel = (sha256(key).digest() if len(key) > 32 else key for key in (mask_key, channel_key))
+    roles = (b"mask", mask, b"channel", channel)
     return labelled("sordino/v1/advertise-keys", round_context, identity, *roles)
 
 
