@@ -2,13 +2,18 @@
 
 The coordinator chooses the model, and could choose one that overflows exactly when some example has a property. A
 refusal would then answer a question about one participant, without noise and without a charge. So a participant whose
-training or encoding fails sends zeros with noise, like any other update.
+training or encoding fails sends zeros with noise, like any other update, and after as long: where training ends without
+an update, the participant goes on working until a time that its trainings have taken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
+import statistics
+import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any, Final
@@ -25,6 +30,12 @@ from mechanisms.encoder import Encoder
 
 Update = NDArray[np.float32]
 Words = NDArray[np.unsignedinteger[Any]]
+
+_DIVERGED: Final = "it diverged"
+_REMEMBERED: Final = 32
+"""Trainings whose durations are imitated."""
+_SPREAD: Final = 0.3
+"""Standard deviation of what is added to one of them, over their own: an exact repetition would be recognised."""
 
 
 class LocalTraining:
@@ -46,14 +57,33 @@ class LocalTraining:
         self._shapes: Final = shapes_of(task.initial_parameters())
         self.broadcast_dim: Final = dimension(self._shapes)
         self.trained, self.failed, self.last_failure = 0, 0, ""
+        self._took: deque[float] = deque(maxlen=_REMEMBERED)  # seconds, of trainings that ended
 
     async def train(self, model: Update, l2_clip: float) -> Update | None:
-        """As `update`, from a model of shape (broadcast_dim,)."""
+        """As `update`, from a model of shape (broadcast_dim,); one that fails ends when another might have ended."""
 
         def train() -> Update | None:  # also copies a large model outside the event loop
-            return self.update(unflatten(model, self._shapes), l2_clip)
+            began, parameters = time.perf_counter(), unflatten(model, self._shapes)
+            update = self.update(parameters, l2_clip)
+            if update is None and self.last_failure != _DIVERGED:
+                self._imitate(began, l2_clip)
+            return update
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, train)
+
+    def _imitate(self, began: float, l2_clip: float) -> None:
+        """Work until a training that began then might have ended; without an example of one, train from the task's own
+        parameters, which the coordinator doesn't choose.
+        """
+        if not self._took:
+            self._update(self._task.initial_parameters(), l2_clip)
+            return
+        random, passed = secrets.SystemRandom(), time.perf_counter() - began
+        longer = [one for one in self._took if one > passed] or [passed]
+        until = began + random.choice(longer) + random.gauss(0, _SPREAD * statistics.pstdev(self._took))
+        matrix = np.ones((128, 128), np.float32)
+        while time.perf_counter() < until:  # not asleep: others would see this machine answer faster
+            matrix @ matrix
 
     def update(self, parameters: Parameters, l2_clip: float) -> Update | None:
         """The contribution, shape (task.dim,), always finite; None where training failed or diverged.
@@ -69,9 +99,12 @@ class LocalTraining:
     def _update(self, parameters: Parameters, l2_clip: float) -> tuple[Update | None, str]:
         try:
             # Only for the order of examples in batches; noise and keys never come from it.
-            order = PublicRandom(os.urandom(32))
+            order, began = PublicRandom(os.urandom(32)), time.perf_counter()
+            if not len(self._data):
+                raise ValueError("no examples")
             made = self._task.local_update(parameters, self._data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
+            self._took.append(time.perf_counter() - began)
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
         # Every error: signals don't reach a trainer's thread, so the task itself raised it, perhaps because of an
         # example. SystemExit, KeyboardInterrupt or a cancellation would end this whole process.
@@ -82,17 +115,16 @@ class LocalTraining:
             return None, f"{kind} at {place}" if place else kind
         if diverged:
             self._log.warning("training diverged, zeros are sent")
-            return None, "it diverged"
+            return None, _DIVERGED
         return update, ""
 
     def encode(self, encoder: Encoder, update: Update | None) -> Words:
         """The update as words below 2^B, shape (padded_dim,), with noise; noise alone where it can't be encoded."""
-        if update is not None:
-            try:
-                return encoder.encode(update, os.urandom)
-            except Exception as error:  # a task may have set numpy or warnings to raise more errors
-                self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
-        return encoder.encode_nothing(os.urandom)
+        try:
+            return encoder.encode(update, os.urandom)
+        except Exception as error:  # not seen; and whatever happens, nobody is to be told
+            self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
+            return encoder.encode(None, os.urandom)
 
 
 def failure_summary(trainings: Sequence[LocalTraining]) -> str:

@@ -22,11 +22,12 @@ def l2_norm(vector: NDArray[np.float64]) -> float:
 
     NaN if any entry is, infinite if the norm is beyond the largest double.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         square = float(np.dot(vector, vector))
+        # Also where it isn't needed: the time shall not tell a vector of zeros from another.
+        largest = float(np.maximum(np.max(vector, initial=0.0), -np.min(vector, initial=0.0)))
     if 1e-200 < square < 1e200:  # nothing overflowed, and squares that underflowed are 1e-100 of the whole
         return math.sqrt(square)
-    largest = float(np.max(np.abs(vector), initial=0.0))
     if largest == 0.0 or not math.isfinite(largest):
         return largest
     scaled = vector / largest
@@ -90,9 +91,14 @@ def _norm_of_finite(vector: NDArray[np.float64], name: str) -> float:
 
 
 def _scale_to(layer: NDArray[np.float64], norm: float, clip: float, scale: float) -> None:
-    """Divide ``layer`` of the given norm by ``scale`` in place, after clipping it."""
+    """Divide ``layer`` of the given norm by ``scale`` in place, after clipping it: one pass, whether it is longer or not.
+
+    Rounding twice is far from the hair.
+    """
     if norm <= clip * HAIR:
-        if scale != 1.0:
+        if 1e-290 < scale < 1e290:
+            layer *= 1.0 / scale
+        else:
             layer /= scale
         return
     if norm == math.inf:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -134,12 +135,16 @@ class Encoder:
         self._dtype = word_dtype(plan.bits)
         self._mask = np.int64((1 << plan.bits) - 1)
 
-    def encode(self, update: NDArray[Any], random_bytes: RandomBytes) -> Words:
+    def encode(self, update: NDArray[Any] | None, random_bytes: RandomBytes) -> Words:
         """Clip, rotate, round, add one noise share, wrap. Call it once per attempt; never resend under other
         noise.
 
+        None is the zero contribution: no update, no clip bits, only the noise share, by the same work. "Zero-out"
+        compares a contribution with this one, so whether it was sent is hidden too, from a clock as well. The encoding
+        of an update of zeros differs where clips adapt: its bits say that the update was short.
+
         Args:
-            update: (dim,) float16, float32 or float64, data units, finite.
+            update: (dim,) float16, float32 or float64, data units, finite; or None.
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
 
         Returns (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
@@ -147,10 +152,11 @@ class Encoder:
         Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the norm bound;
         nothing may be sent; RandomnessFailed: the source gave a wrong length.
         """
-        rotated = self._rotation.forward(self._clipped(update))
-        rotated *= 1 / self._granularity
-        values = conditional_round(rotated, self.plan.squared_norm_limit, random_bytes)
-        return self._noised(values, random_bytes)
+        with np.errstate(all="ignore"):  # a task may have told numpy to raise
+            rotated = self._rotation.forward(self._clipped(_stand_in(self.plan.dim) if update is None else update))
+            rotated *= 1 / self._granularity
+            limit, keep = self.plan.squared_norm_limit, update is not None
+            return self._noised(conditional_round(rotated, limit, random_bytes, keep=keep), random_bytes)
 
     def encode_many(self, updates: NDArray[Any], random_bytes: RandomBytes) -> Words:
         """`encode` of several participants' updates at once, for simulations: the same law, each with its own noise.
@@ -176,14 +182,6 @@ class Encoder:
         rotated *= 1 / self._granularity
         values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
         return self._noised(values.reshape(-1), random_bytes).reshape(values.shape)
-
-    def encode_nothing(self, random_bytes: RandomBytes) -> Words:
-        """The zero contribution: no update, no clip bits, only the noise share. Arguments and errors as `encode`.
-
-        "Zero-out" compares a contribution with this one, so whether it was sent is hidden too. The encoding of an
-        update of zeros differs where clips adapt: its bits say that the update was short.
-        """
-        return self._noised(np.zeros(self.plan.padded_dim, np.int64), random_bytes)
 
     def _noised(self, values: NDArray[np.int64], random_bytes: RandomBytes) -> Words:
         if self._noise is not None:
@@ -295,6 +293,12 @@ def centred_sum(total: Words, survivors: int, planned: range, dim: int, bits: in
     centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
     centred >>= unused
     return centred
+
+
+@lru_cache(maxsize=1)
+def _stand_in(dim: int) -> NDArray[np.float32]:
+    """What is encoded, and then left out, where there is no update; never written to."""
+    return np.ones(dim, np.float32)
 
 
 def _noise_of_a_share(plan: Plan) -> LatticeNoise | None:

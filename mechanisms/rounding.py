@@ -4,6 +4,9 @@ Every coordinate goes up or down at random so that its mean is exact; the whole 
 exact integer norm meets the bound that the accountant uses. Source: [KLS21] Algorithm 1 and Proposition 22.
 For beta = 0 the bound is the worst case; it is checked all the same, because the input's norm is only known
 in floating point.
+
+How many draws a vector needs depends on its norm, and who waits for it could see that. So two are always made, and the
+first that meets the bound is taken by arithmetic that is the same for both; only a third is visible.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from mechanisms.randomness import Keystream, RandomBytes, WordSource, fresh_keys
 # A try succeeds with probability >= 1 - beta ([KLS21] Prop. 22); the plan keeps beta <= 0.9: 1000 tries fail
 # with probability below 2^-150, which then is a broken input and not bad luck.
 MOST_TRIES: Final = 1000
+ALWAYS_DRAWN: Final = 2
 # sqrt of the largest squared norm that is added up in int64 with room to spare.
 LARGEST_NORM: Final = 2.0**31
 """Above it a vector is refused. Plans keep below `LARGEST_PLANNED_NORM`, so that no clipped update comes near."""
@@ -83,6 +87,11 @@ class _Scratch:
         square = float(np.dot(whole, whole))
         return int(square) if square < _WORD else squared_norm(out)
 
+    def round_all(self, values: NDArray[np.float64], source: WordSource, out: NDArray[np.int64]) -> int:
+        """`round` of a vector of any length, block by block."""
+        blocks = [slice(start, start + _BLOCK) for start in range(0, values.size, _BLOCK)]
+        return sum(self.round(values[block], source, out[block]) for block in blocks)
+
 
 def squared_norm(vector: NDArray[np.int64]) -> int:
     """The exact squared Euclidean norm; the caller makes sure that it fits int64."""
@@ -90,7 +99,12 @@ def squared_norm(vector: NDArray[np.int64]) -> int:
 
 
 def conditional_round(
-    values: NDArray[np.float64], squared_limit: int, random_bytes: RandomBytes, most_tries: int = MOST_TRIES
+    values: NDArray[np.float64],
+    squared_limit: int,
+    random_bytes: RandomBytes,
+    most_tries: int = MOST_TRIES,
+    *,
+    keep: bool = True,
 ) -> NDArray[np.int64]:
     """Round stochastically, redrawing the whole vector until its squared norm is at most ``squared_limit``.
 
@@ -98,7 +112,8 @@ def conditional_round(
         values: (d,), grid units.
         squared_limit: the accountant's bound on the squared norm of the result, grid units.
         random_bytes: source of a fresh key; all tries draw on one stream.
-        most_tries: cap on the redraws.
+        most_tries: cap on the draws that count.
+        keep: False gives zeros, by the same work.
 
     Returns (d,) int64 whose exact squared norm is at most ``squared_limit``: always, not just likely.
 
@@ -109,15 +124,20 @@ def conditional_round(
     if not norm + math.sqrt(values.size) < LARGEST_NORM:
         raise RoundingFailed("the vector is too long for exact 64-bit norms")
     source: Keystream = fresh_keystream(random_bytes)
-    rounded = np.empty(values.size, np.int64)
     scratch = _Scratch(min(values.size, _BLOCK))
-    for _ in range(most_tries):
-        total = 0
-        for start in range(0, values.size, _BLOCK):
-            total += scratch.round(values[start : start + _BLOCK], source, rounded[start : start + _BLOCK])
-        if total <= squared_limit:
-            return rounded
-    raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")
+    rounded, second = np.empty(values.size, np.int64), np.empty(values.size, np.int64)
+    meets = scratch.round_all(values, source, rounded) <= squared_limit
+    second_meets = scratch.round_all(values, source, second) <= squared_limit and most_tries > 1
+    if not (meets or second_meets):
+        for _ in range(most_tries - ALWAYS_DRAWN):
+            if meets := scratch.round_all(values, source, rounded) <= squared_limit:
+                break
+        else:
+            raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")
+    rounded *= np.int64(keep and meets)
+    second *= np.int64(keep and not meets)
+    rounded += second
+    return rounded
 
 
 def conditional_round_rows(
@@ -144,9 +164,7 @@ def conditional_round_rows(
     for _ in range(most_tries):
         rows = values if left.size == len(values) else values[left]
         found = np.empty(rows.shape, np.int64)
-        flat, out = rows.reshape(-1), found.reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            scratch.round(flat[start : start + _BLOCK], source, out[start : start + _BLOCK])
+        scratch.round_all(rows.reshape(-1), source, found.reshape(-1))
         rounded[left] = found
         left = left[np.einsum("ij,ij->i", found, found) > squared_limit]  # norms below 2^31: exact in 64 bits
         if not left.size:

@@ -42,7 +42,7 @@ class Returns:
 
 
 def training(task: Any) -> LocalTraining:
-    return LocalTraining(task, None, None, structlog.get_logger())  # type: ignore[arg-type]  # nothing else is used
+    return LocalTraining(task, [1], None, structlog.get_logger())  # type: ignore[arg-type]  # nothing else is used
 
 
 def trained(task: Any) -> tuple[Any, list[Any]]:
@@ -151,10 +151,9 @@ class BreaksOn:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def encode(self, *_: Any) -> Any:
-        raise self._error
-
-    def encode_nothing(self, *_: Any) -> Any:
+    def encode(self, update: Any, _: Any) -> Any:
+        if update is not None:
+            raise self._error
         return "noise alone"
 
 

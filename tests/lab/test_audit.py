@@ -144,10 +144,12 @@ def test_one_share_drawn_for_everybody_is_seen(mechanism: str) -> None:
 
 
 def test_contributions_of_nothing_without_a_noise_share_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(self: Encoder, random_bytes: Callable[[int], bytes]) -> np.ndarray:
-        return np.zeros(self.plan.padded_dim, np.uint32)
+    honest = Encoder.encode
 
-    monkeypatch.setattr(Encoder, "encode_nothing", silent)
+    def silent(self: Encoder, update: Any, random_bytes: Callable[[int], bytes]) -> np.ndarray:
+        return np.zeros(self.plan.padded_dim, np.uint32) if update is None else honest(self, update, random_bytes)
+
+    monkeypatch.setattr(Encoder, "encode", silent)
     row = audit(SETTING)
     assert row["noise_short"]
     assert row["noise_found"] == pytest.approx(math.sqrt(0.5), abs=0.1)

@@ -390,7 +390,7 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     def source(size: int) -> bytes:
         return np.random.default_rng(next(counter)).bytes(size)
 
-    shares = [Encoder(plan, bytes(32)).encode_nothing(source) for _ in range(16)]
+    shares = [Encoder(plan, bytes(32)).encode(None, source) for _ in range(16)]
     total = np.zeros(plan.padded_dim, dtype=shares[0].dtype)
     for one in shares:
         total += one

@@ -142,7 +142,7 @@ def test_a_whole_contribution_is_within_what_is_accounted(layers: tuple[int, ...
         assert math.sqrt(float(np.dot(integers, integers))) <= plan.l2_bound_grid
         if size == 0.0 and kappa * math.sqrt(len(layers)) > 0.5:
             assert np.abs(integers).max() > 0  # which is why zeros are not the zero contribution
-        assert not encoder.encode_nothing(keyed("nothing")).any()
+        assert not encoder.encode(None, keyed("nothing")).any()
 
 
 def centred(words: np.ndarray, bits: int) -> np.ndarray:

@@ -163,7 +163,6 @@ def test_the_sum_wraps_where_python_wraps(keyed: Callable[[str], RandomBytes]) -
         np.r_[np.zeros(99), np.inf],
         np.r_[np.zeros(99), -np.inf].astype(np.float32),
         [0.0] * 100,
-        None,
     ],
     ids=lambda u: f"{type(u).__name__} {getattr(u, 'dtype', '')} {getattr(u, 'shape', '')}",
 )

@@ -159,9 +159,9 @@ def collect() -> None:
         return shares
 
     @instead(mechanisms.encoder, "conditional_round")
-    def watched_round(rounding: Any, values: Any, *others: Any) -> Any:
+    def watched_round(rounding: Any, values: Any, *others: Any, **keep: Any) -> Any:
         SECRETS.note_vector("rotated update", values)
-        return SECRETS.note_vector("rounded update", rounding(values, *others)).copy()
+        return SECRETS.note_vector("rounded update", rounding(values, *others, **keep)).copy()
 
     @instead(mechanisms.encoder.Encoder, "_noised")
     def watched_noise(noised: Any, self: Any, values: Any, random_bytes: Any) -> Any:

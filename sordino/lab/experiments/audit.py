@@ -1,7 +1,7 @@
 """An audit: a lower bound on epsilon from one run of the whole mechanism ([SNJ23]).
 
 Every participant is a canary. A fair coin, fixed for all rounds, decides its contribution: its canary or nothing
-(`Encoder.encode_nothing`, with its noise share) where the plan's adjacency is zero-out; its canary or the negative
+(`Encoder.encode` of None, with its noise share) where the plan's adjacency is zero-out; its canary or the negative
 where it is replace-one. Canaries are orthogonal, so none covers another, and longer than the clip: if clipping
 works, what is left has exactly the clip's norm.
 
@@ -200,7 +200,7 @@ def observe(
             canary = canaries.direction(participant) * (CANARY_CLIPS * setting.clip)
             total += encoder.encode(canary, private)  # wraps modulo 2^64, a multiple of 2^B
         else:
-            total += encoder.encode_nothing(private)
+            total += encoder.encode(None, private)
     survivors = int(present.sum())
     mean = encoder.decode_sum(words_of_sum(total, plan.bits), survivors, randomness(number, COORDINATOR))
     along = canaries.along(mean * survivors)

@@ -274,7 +274,7 @@ class Participants:
                 yield encoder.encode_many(rows, os.urandom)
                 continue
             for row, sound in zip(rows, good, strict=True):
-                yield (encoder.encode(row, os.urandom) if sound else encoder.encode_nothing(os.urandom))[None]
+                yield encoder.encode(row if sound else None, os.urandom)[None]
 
     def _clipped_sum(
         self, updates: NDArray[Any], assignment: Assignment
