@@ -26,13 +26,14 @@ COORDINATOR_KILLS ?= 5
 SCRIPTS ?= 10000
 SCRIPTS_ARGS ?=
 ADVERSARY_ARGS ?=
+TIMING_ARGS ?=
 METHODS_ARGS ?=
 EDGE_ARGS ?=
 LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers kill-run scripts adversary methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -92,6 +93,10 @@ fuzz-long: ## the same with ten minutes each (some hours)
 
 adversary: .venv/.stamp ## coordinators and participants that cheat, and what naive ones lose (two minutes)
 	@.venv/bin/python -m tests.adversary $(ADVERSARY_ARGS)
+
+timing: .venv/.stamp ## when offers arrive, and how well that tells what training came to (half an hour, a quiet machine)
+	@.venv/bin/python -m tests.timing.offer_times $(TIMING_ARGS)
+	@.venv/bin/python -m tests.timing.offer_times --offset 0.6 $(TIMING_ARGS)
 
 methods: .venv/.stamp ## every method, clip rule and statistic over the real protocol; METHODS_ARGS=--large: the papers' models too
 	@.venv/bin/python -m tests.methods $(METHODS_ARGS)

@@ -366,8 +366,16 @@ class Participant:
             raise DocumentMismatch(str(error)) from error
 
     async def _train(self, terms: StudyTerms, model: asyncio.Task[RoundModel]) -> Update | None:
+        plan, loop = terms.document.plan, asyncio.get_running_loop()
+        leaves = loop.time() + plan.offer_offset_s
         begun = await model
-        return await self.training.train(begun.vector, terms.document.plan.update_norm(begun.clips))
+        training = asyncio.create_task(self.training.train(begun.vector, plan.update_norm(begun.clips)))
+        if not plan.offer_offset_s:
+            return await training
+        await asyncio.wait({training}, timeout=leaves - loop.time())
+        ready = training.result() if training.done() else None
+        await asyncio.sleep(leaves - loop.time())
+        return ready
 
     async def _mask(self, attempt: _Attempt, message: pb.NeighbourShares) -> None:
         phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
@@ -391,6 +399,7 @@ class Participant:
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
         await self._say(attempt, "masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
+        self.training.tell()
 
     async def _upload(self, attempt: _Attempt) -> None:
         packed = attempt.packed

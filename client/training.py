@@ -14,7 +14,7 @@ import secrets
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -38,6 +38,10 @@ _SPREAD: Final = 0.3
 """Standard deviation of what is added to one of them, over their own: an exact repetition would be recognised."""
 
 
+class NoExamples(Exception):
+    """The participant's data are empty."""
+
+
 class LocalTraining:
     """A task with one participant's data.
 
@@ -58,6 +62,7 @@ class LocalTraining:
         self.broadcast_dim: Final = dimension(self._shapes)
         self.trained, self.failed, self.last_failure = 0, 0, ""
         self._took: deque[float] = deque(maxlen=_REMEMBERED)  # seconds, of trainings that ended
+        self._untold: list[Callable[[], None]] = []
 
     async def train(self, model: Update, l2_clip: float) -> Update | None:
         """As `update`, from a model of shape (broadcast_dim,); one that fails ends when another might have ended."""
@@ -101,7 +106,7 @@ class LocalTraining:
             # Only for the order of examples in batches; noise and keys never come from it.
             order, began = PublicRandom(os.urandom(32)), time.perf_counter()
             if not len(self._data):
-                raise ValueError("no examples")
+                raise NoExamples
             made = self._task.local_update(parameters, self._data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
             self._took.append(time.perf_counter() - began)
@@ -111,12 +116,18 @@ class LocalTraining:
         except BaseException as error:
             # Never the error's text, which may hold data.
             place, kind = place_of(error), type(error.__cause__ or error).__name__
-            self._log.error("training failed, zeros are sent", error=kind, **({"where": place} if place else {}))
+            where = {"where": place} if place else {}
+            self._untold.append(lambda: self._log.error("training failed, zeros are sent", error=kind, **where))
             return None, f"{kind} at {place}" if place else kind
         if diverged:
-            self._log.warning("training diverged, zeros are sent")
+            self._untold.append(lambda: self._log.warning("training diverged, zeros are sent"))
             return None, _DIVERGED
         return update, ""
+
+    def tell(self) -> None:
+        """Log the failures since the last call: once the offer has left, which must not wait for a log."""
+        while self._untold:
+            self._untold.pop(0)()
 
     def encode(self, encoder: Encoder, update: Update | None) -> Words:
         """The update as words below 2^B, shape (padded_dim,), with noise; noise alone where it can't be encoded."""

@@ -91,10 +91,7 @@ def _norm_of_finite(vector: NDArray[np.float64], name: str) -> float:
 
 
 def _scale_to(layer: NDArray[np.float64], norm: float, clip: float, scale: float) -> None:
-    """Divide ``layer`` of the given norm by ``scale`` in place, after clipping it: one pass, whether it is longer or not.
-
-    Rounding twice is far from the hair.
-    """
+    """Divide ``layer`` of the given norm by ``scale`` in place, after clipping it: in one pass, clipped or not."""
     if norm <= clip * HAIR:
         if 1e-290 < scale < 1e290:
             layer *= 1.0 / scale

@@ -54,6 +54,10 @@ DEFAULT_BETA: Final = math.exp(-0.5)
 DEFAULT_K_STDDEVS: Final = 4.0
 
 
+LONGEST_OFFSET_S: Final = 86400.0
+"""Of `Plan.offer_offset_s`: a day."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan(Statement):
     """Everything about privacy and encoding that is public, fixed and equal on both sides.
@@ -72,6 +76,7 @@ class Plan(Statement):
     graph: str = "complete"  # on which secrets are shared; the protocol's word, nothing here depends on it
     adversary: str = "malicious"  # what the coordinator may do, as the protocol names it
     key_agreement: str = "x25519"  # of channels and masks, likewise
+    offer_offset_s: float = 0.0  # from a round's start until offers leave, ready or not; 0: when they are ready
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,6 +85,8 @@ class Plan(Statement):
             raise InfeasiblePlan(
                 "graph, adversary and key_agreement must be names", "use those that the protocol knows"
             )
+        if not 0 <= self.offer_offset_s <= LONGEST_OFFSET_S:
+            raise InfeasiblePlan(f"offer_offset_s must lie in 0..{LONGEST_OFFSET_S:g} seconds", "use 0 for none")
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
         largest = LARGEST_SAMPLED_ORDER if self.sampling_rate < 1 else LARGEST_ORDER
@@ -333,6 +340,7 @@ def make_plan(
     graph: str = "complete",
     adversary: str = "malicious",
     key_agreement: str = "x25519",
+    offer_offset_s: float = 0.0,
 ) -> Plan:
     """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
@@ -413,4 +421,5 @@ def make_plan(
         graph=graph,
         adversary=adversary,
         key_agreement=key_agreement,
+        offer_offset_s=offer_offset_s,
     )

@@ -168,6 +168,16 @@ class StudyConfiguration(Settings):
             raise ValueError('study.participants is missing: with sampling = "lottery" it says how many are drawn')
         return self
 
+    @model_validator(mode="after")
+    def _offers_in_time(self) -> Self:
+        offset, longest = self.privacy.offer_offset_s, self.deadlines.masked_input_s
+        if offset >= longest:
+            raise ValueError(
+                f"privacy.offer_offset_s = {offset:g} is not below deadlines.masked_input_s = {longest:g}: every offer "
+                "would be late. Set the deadline to what vectors need beyond the offset"
+            )
+        return self
+
     def read_authority_public_key(self) -> bytes:
         """The 32 bytes of the key that signs rosters.
 

@@ -147,7 +147,7 @@ class DataTable(Table):
 
 _OF_PLAN: Final = (
     *("mechanism", "bits", "epsilon", "delta", "max_dropout", "adversarial", "adversary", "graph", "min_survivors"),
-    *("key_agreement", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
+    *("key_agreement", "offer_offset_s", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
 )
 
 
@@ -241,6 +241,13 @@ class PrivacyTable(Table):
     key_agreement: Literal["x25519", "x25519-mlkem768"] = _privacy(
         "x25519-mlkem768",
         help="of channels and masks: x25519-mlkem768 keeps recorded traffic closed if X25519 is broken one day; x25519",
+    )
+    offer_offset_s: float = _privacy(
+        0.0,
+        help="all offers leave that long after a round's start, with zeros where training isn't done; 0: when done",
+        unit="s",
+        ge=0,
+        le=86400,
     )
     min_survivors: int | None = _privacy(
         None,

@@ -65,6 +65,13 @@ UNRECORDED: Final = "what the coordinator may do is in the study's terms, not in
 """Follows the condition of a study of which only the charges are known."""
 
 
+def offers_leave(offset_s: float) -> str:
+    """When participants send what they have, in every text that says so."""
+    if not offset_s:
+        return "leave when they are ready: how long training takes is visible"
+    return f"leave {offset_s:g} s after a round's start, with zeros where training isn't done"
+
+
 def description_of(mechanism: str) -> Description | None:
     """What the mechanism proves; None if this version doesn't know the mechanism."""
     return DESCRIPTIONS.get(mechanism)

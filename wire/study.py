@@ -90,6 +90,7 @@ def plan_study(
     graph: str = AUTO,
     adversary: str = MALICIOUS,
     key_agreement: str = X25519,
+    offer_offset_s: float = 0.0,
     **details: Unpack[PlanDetails],
 ) -> Plan:
     """The public plan of a study, from the requirements of its owner; ``details`` as of `mechanisms.plan.make_plan`.
@@ -105,6 +106,7 @@ def plan_study(
         graph: ``complete``, ``harary``, or ``auto``: the k-regular one where it halves the work.
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
         key_agreement: of channels and masks, ``x25519`` or ``x25519-mlkem768``.
+        offer_offset_s: seconds from a round's start until all offers leave; 0: when they are ready.
 
     Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
@@ -139,6 +141,7 @@ def plan_study(
         adversarial=adversarial,
         sampling=sampling,
         population=population,
+        offer_offset_s=offer_offset_s,
         **shared,
         **details,
     )
@@ -363,7 +366,7 @@ _FIGURES: Final = (
     *("mechanism", "clients", "population", "sampling", "dim", "coded_dim", "padded_dim", "rotation", "block_dim"),
     *("bits", "clip", "rounds", "delta", "granularity", "local_stddev", "central_stddev", "full_stddev"),
     *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
-    *("min_survivors", "quorum", "adversary", "key_agreement"),
+    *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s"),
 )
 
 

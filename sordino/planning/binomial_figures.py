@@ -108,6 +108,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         graph=COMPLETE,
         adversary=adversary,
         key_agreement=key_agreement,
+        offer_offset_s=chosen.get("offer_offset_s", 0.0),
         threshold=complete_graph_threshold(plan.clients, plan.colluders),
         degree=plan.clients - 1,
         abort_probability=probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),

@@ -63,6 +63,7 @@ class PlanFigures:
     graph: str
     adversary: str
     key_agreement: str
+    offer_offset_s: float
     threshold: int
     degree: int
     abort_probability: float

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from runtime.text import counted
 from sordino.planning.notes import no_ring, percent, reached
 from sordino.planning.plan_figures import PlanFigures
-from wire.guarantee import CURIOUS_TRUST
+from wire.guarantee import CURIOUS_TRUST, offers_leave
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -230,6 +230,7 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
         ("threshold", f"{figures.threshold}", "shares that open a secret if all take part"),
         ("coordinator", figures.adversary, _COORDINATOR[figures.adversary]),
         ("keys", figures.key_agreement, _keys(figures)),
+        ("offers", "", offers_leave(figures.offer_offset_s)),
     ]
 
 

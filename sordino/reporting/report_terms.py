@@ -14,6 +14,7 @@ from wire.guarantee import (
     adjacency_word,
     description_of,
     guarantee,
+    offers_leave,
     trust_of,
 )
 
@@ -68,6 +69,7 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         ("Trusts", trust_of(plan.mechanism, plan.adversary).words),
         ("Adjacency", described.adjacency),
         ("Keys", KEYS[plan.key_agreement]),
+        ("Offers", offers_leave(plan.offer_offset_s)),
         ("Theorem", described.theorem),
         ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
     ]

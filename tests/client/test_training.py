@@ -48,7 +48,10 @@ def training(task: Any) -> LocalTraining:
 def trained(task: Any) -> tuple[Any, list[Any]]:
     """What a participant with that task would encode, and what its log says."""
     with structlog.testing.capture_logs() as logs:
-        return training(task).update({}, 1.0), logs
+        one = training(task)
+        update = one.update({}, 1.0)
+        one.tell()
+    return update, logs
 
 
 def test_a_contribution_as_it_was_stated() -> None:
@@ -89,6 +92,7 @@ def test_the_end_says_how_often_zeros_were_sent() -> None:
         for found in ({"weights": WEIGHTS, "bias": BIAS}, ValueError("a secret of an example"), diverged):
             task._found = found
             one.update({}, 1.0)
+            one.tell()
             told.append(failure_summary([one]))
     assert told[0] == ""
     assert re.fullmatch(r"your training failed in 1 of 2 rounds \(ValueError( at .+)?\): zeros .* charged", told[1])
