@@ -1,41 +1,118 @@
-"""The time of an offer over real processes, in short; `make timing` has thousands of trials."""
+"""That every outcome of training and encoding is the same work; `make timing` measures offers over real processes."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 
+import mechanisms.encoder
+from client.training import LocalTraining
+from learning.make_task import make_task
+from learning.tasks.synthetic import Synthetic
+from mechanisms.encoder import Encoder
+from mechanisms.plan import make_plan
+from mechanisms.rotation import Rotation
+from mechanisms.rounding import _Scratch
+from tests.mechanisms.conftest import DEMO
 from tests.timing.offer_times import accuracy, measure
+from tests.timing.timed_host import OUT_OF_REACH
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 
-ROUNDS = 45
-FAILED, TRAINED = ("failure", "no examples"), ("update", "redraw")
+PLAN = make_plan(**DEMO)
+UPDATE = np.random.default_rng(1).normal(size=PLAN.dim).astype(np.float32)
 
 
-def right(folder: Path, *, naive: bool) -> float:
-    """How often the better classifier tells failures from updates; by chance one half, give or take 0.08."""
-    times = asyncio.run(measure(folder, ROUNDS, 500_000, naive=naive))
-    groups = [np.concatenate([times[name] for name in names]) for names in (FAILED, TRAINED)]
-    return accuracy(*(np.random.default_rng(1).permutation(group) for group in groups))
+def work(monkeypatch: pytest.MonkeyPatch, encode: Callable[[Encoder], Any], *, redrawn: bool = False) -> list[Any]:
+    """The steps of an encoding, with the sizes of what they work on."""
+    steps: list[Any] = []
+
+    def watch(owner: Any, name: str, size: Callable[..., int]) -> None:
+        honest = getattr(owner, name)
+
+        def watched(*given: Any, **named: Any) -> Any:
+            steps.append((name, size(*given)))
+            found = honest(*given, **named)
+            return OUT_OF_REACH if redrawn and name == "round_all" and len(steps) < 5 else found
+
+        patch.setattr(owner, name, watched)
+
+    encoder = Encoder(PLAN, b"s" * 32)
+    with monkeypatch.context() as patch:
+        watch(mechanisms.encoder, "clip_layers", lambda vector, *_: vector.size)
+        watch(Rotation, "forward", lambda _, vector: vector.size)
+        watch(_Scratch, "round_all", lambda _, values, *__: values.size)
+        watch(Encoder, "_noised", lambda _, values, *__: values.size)
+        encode(encoder)
+    return steps
 
 
-@pytest.mark.timeout(300)
-def test_the_time_of_an_offer_does_not_tell_its_outcome(tmp_path: Path) -> None:
-    """The naive client skips the work that zeros don't need, as it once did, and its failures are early."""
-    assert right(tmp_path / "real", naive=False) < 0.75 < right(tmp_path / "naive", naive=True)
+def naive_nothing(encoder: Encoder) -> Any:
+    """The zero contribution as it once was: noise alone."""
+    return encoder._noised(np.zeros(PLAN.padded_dim, np.int64), np.random.default_rng().bytes)
+
+
+def test_every_outcome_is_encoded_by_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(update: Any) -> Callable[[Encoder], Any]:
+        return lambda encoder: encoder.encode(update, np.random.default_rng().bytes)
+
+    steps = work(monkeypatch, encoded(UPDATE))
+    assert [name for name, _ in steps if name == "round_all"] == ["round_all"] * 2
+    for update in (None, UPDATE * np.float32(1e-6), UPDATE * 0, UPDATE * np.float32(1e30)):
+        assert work(monkeypatch, encoded(update)) == steps
+    assert work(monkeypatch, encoded(UPDATE), redrawn=True) == steps
+    assert len(work(monkeypatch, naive_nothing)) < len(steps)
+
+
+def trained(count: int, outcomes: list[BaseException | None], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of so many trainings, which sleep for 0.1 s or fail at once."""
+    left = iter(outcomes)
+
+    def local_update(self: Synthetic, *arguments: Any) -> Any:
+        error = next(left)
+        if error is not None:
+            raise error
+        time.sleep(0.1)
+        return self.initial_parameters()
+
+    monkeypatch.setattr(Synthetic, "local_update", local_update)
+    task = make_task("synthetic", {"dim": 10})
+    took = []
+    with ThreadPoolExecutor(1) as executor:
+        one = LocalTraining(task, [1], executor, structlog.get_logger())  # type: ignore[arg-type]
+        for _ in range(count):
+            began = time.perf_counter()
+            asyncio.run(one.train(np.zeros(10, np.float32), 1.0))
+            took.append(time.perf_counter() - began)
+    return took
+
+
+def test_a_failure_takes_as_long_as_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one trains from the task's own parameters, a later one waits; both fail at once."""
+    took = trained(3, [ValueError(), None, ValueError(), None], monkeypatch)
+    assert all(one > 0.08 for one in took), took
+    monkeypatch.setattr(LocalTraining, "_imitate", lambda *_: None)
+    assert trained(2, [None, ValueError()], monkeypatch)[1] < 0.08
 
 
 def test_all_offers_leave_at_the_offset(tmp_path: Path) -> None:
-    times = asyncio.run(measure(tmp_path, 8, 1000, 0.5))
-    assert min(map(min, times.values())) >= 0.5
+    """Over real processes; without one the fastest offers leave long before."""
+    times = asyncio.run(measure(tmp_path / "offset", 8, 1000, 0.9))
+    assert min(map(min, times.values())) >= 0.9
+    times = asyncio.run(measure(tmp_path / "none", 8, 1000))
+    assert min(map(min, times.values())) < 0.9
 
 
 def test_the_classifiers_find_a_difference_and_only_that() -> None:
-    """Half a standard deviation is 60 %; half of a scale is seen by neighbours, not by a threshold."""
+    """Half a standard deviation is 60 %; another spread is seen by neighbours."""
     random = np.random.default_rng(1)
     one, shifted, narrow = random.normal(size=4000), random.normal(0.5, size=4000), random.normal(scale=0.3, size=4000)
     assert 0.57 < accuracy(one, shifted) < 0.63
