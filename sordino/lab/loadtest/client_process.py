@@ -88,7 +88,7 @@ class PlannedBehaviour(Behaviour):
         self._cut: Callable[[], Awaitable[None]] | None = None
 
     async def attend(self, stay: Callable[[], Awaitable[None]], cut: Callable[[], Awaitable[None]]) -> None:
-        """Stay connected in the planned periods only; at the end of a period the connection is cut without a message."""
+        """Stay connected in the planned periods only; a period ends with a cut connection, without a message."""
         self._cut = cut
         for begin, end in self._load.presence().stays(self._me):
             if end <= self._now_s():
