@@ -21,8 +21,8 @@ from authority.folder import (
     open_folder,
     write_folder,
 )
-from authority.roster import begin
-from authority.store import AuthorityStore, Version, locked
+from authority.roster import begin, package_of
+from authority.store import AuthorityStore, locked
 from runtime.durable import replace_durably
 from runtime.failure import InputFailure
 from runtime.key_files import read_key_file
@@ -30,6 +30,7 @@ from runtime.settings_file import split_address
 from secagg.roster import Roster, verify_roster
 from wire.authority_statements import Card, InvalidCard, verify_card
 from wire.join_code import fingerprint
+from wire.roster_history import HISTORY_FILE, NEWEST_FILE
 from wire.study import LOTTERY_FILE
 
 COORDINATOR_FOLDER: Final = "coordinator"
@@ -37,6 +38,7 @@ ROSTER_FILE: Final = "roster.json"
 SESSION_PORT: Final = 8443
 _PUBLIC: Final = ("authority.pub", "card.json", "tls/ca.pem", "tls/server.pem")
 _SECRET: Final = ("transcript.key", "tls/server.key")
+_ROSTER: Final = (ROSTER_FILE, NEWEST_FILE, HISTORY_FILE)
 
 
 def session_address(coordinator: str, names: Sequence[str]) -> str:
@@ -79,7 +81,8 @@ def found(directory: Path, settings: AuthorityTable, *, address: str, names: Seq
         folder = write_folder(work, settings, keys)
         files.write(work / COORDINATOR_FOLDER)
         with locked(folder.state, 0) as store:
-            write_roster(begin(folder, store, (), now), work / COORDINATOR_FOLDER)
+            begin(folder, store, (), now)
+            write_roster(folder, store, work / COORDINATOR_FOLDER, now)
         (work / ".gitignore").write_bytes(b"*\n")  # keys must never be committed
         os.replace(work, directory)
     except BaseException:
@@ -88,29 +91,27 @@ def found(directory: Path, settings: AuthorityTable, *, address: str, names: Seq
     return open_folder(directory)
 
 
-def write_roster(version: Version, folder: Path) -> list[Path]:
-    """Write a signed roster, and its lottery's seeds if there are any; after a crash each file is old or new.
+def write_roster(folder: AuthorityFolder, store: AuthorityStore, place: Path, now: float) -> list[Path]:
+    """Write the newest roster and what belongs to it into a folder; after a crash each file is old or new.
 
-    Returns the files. The lottery comes first, since the coordinator uses a roster as soon as its file is replaced.
+    Returns the files: the lottery's seeds if there are any, the history, that it is the newest, and the roster, which
+    comes last, since the coordinator uses a roster as soon as its file is replaced.
+
+    Raises AuthorityError: there is no roster, so the authority's folder isn't whole.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    if version.lottery is not None:
-        replace_durably(folder / LOTTERY_FILE, version.lottery)
-        written.append(folder / LOTTERY_FILE)
-    replace_durably(folder / ROSTER_FILE, version.roster)
-    written.append(folder / ROSTER_FILE)
-    # The seeds reveal who is drawn for the coming rounds: they stay 0600, for the coordinator only.
-    written[-1].chmod(0o644)
-    return written
-
-
-def newest(store: AuthorityStore) -> Version:
-    """The last version that was signed. Raises AuthorityError: there is none, so the folder isn't whole."""
-    version = store.newest()
-    if version is None:
+    made = package_of(folder, store, now)
+    if made is None:
         raise AuthorityError(f"{store.path} has signed no roster: the folder isn't whole, restore it")
-    return version
+    package = made[0]
+    place.mkdir(parents=True, exist_ok=True)
+    written = [place / HISTORY_FILE, place / NEWEST_FILE, place / ROSTER_FILE]
+    if package.lottery_file is not None:
+        # The seeds reveal who is drawn for the coming rounds: they stay 0600, for the coordinator only.
+        replace_durably(place / LOTTERY_FILE, package.lottery_file)
+    for file, content in zip(written, (package.history_file, package.newest_file, package.roster_file), strict=True):
+        replace_durably(file, content)
+        file.chmod(0o644)
+    return [*([] if package.lottery_file is None else [place / LOTTERY_FILE]), *written]
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class CarriedAuthority:
 
         Raises Failure: a file is missing, or the files aren't of one authority and study.
         """
-        missing = [name for name in (*_PUBLIC, *_SECRET, ROSTER_FILE) if not (folder / name).is_file()]
+        missing = [name for name in (*_PUBLIC, *_SECRET, *_ROSTER) if not (folder / name).is_file()]
         if missing:
             raise InputFailure(
                 f"{folder} isn't what an authority gives to a coordinator: there is no {missing[0]}. Name the whole "
@@ -156,6 +157,7 @@ class CarriedAuthority:
                 file.write((self.folder / name).read_bytes())
         (study / "tls").mkdir(exist_ok=True)
         shutil.copyfile(self.folder / "tls" / "ca.pem", study / "tls" / "ca.pem")
-        shutil.copyfile(self.folder / ROSTER_FILE, study / ROSTER_FILE)
+        for name in _ROSTER:
+            shutil.copyfile(self.folder / name, study / name)
         if (self.folder / LOTTERY_FILE).exists():
             replace_durably(study / LOTTERY_FILE, (self.folder / LOTTERY_FILE).read_bytes())

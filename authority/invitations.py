@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final
 
@@ -59,7 +60,13 @@ def invite(
         )
     if name and name.casefold() in taken_names(store, now):
         raise AuthorityError(f"the name {name} is or was a participant's, or promised to one: choose another")
-    code = JoinCode.new(folder.keys.public, now + valid_s, random_bytes)
+    document = store.terms()
+    if document is None:
+        raise AuthorityError(
+            "this authority has signed no terms yet, and a join code names them: run `sordino authority terms DIR`"
+        )
+    terms = hashlib.sha256(document).digest()
+    code = JoinCode.new(folder.keys.public, terms, now + valid_s, random_bytes)
     store.write(
         (
             "INSERT INTO invitations (code_id, secret, name, made, expires, from_desk) VALUES (?, ?, ?, ?, ?, ?)",

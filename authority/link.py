@@ -19,6 +19,7 @@ from runtime.settings_file import split_address
 from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
+from wire.codec import PROTOCOL_VERSION
 from wire.transport import frames
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
@@ -36,10 +37,13 @@ class LinkError(NetworkFailure):
 
 @dataclass(frozen=True)
 class Pending:
-    """What the coordinator shows: requests as received, and the roster version that it claims to have."""
+    """What the coordinator shows: requests as received, the roster version that it claims to have, and when the
+    statement that it is the newest ends (seconds since 1970).
+    """
 
     requests: tuple[bytes, ...]
     roster_version: int
+    newest_until: float = 0.0
 
 
 class Link:
@@ -53,7 +57,12 @@ class Link:
         nonce, signature = self._proof()
         request = pb.PendingRequest(nonce=nonce, signature=signature)
         found = self._unary("Pending", request, pb.PendingRequests)
-        return Pending(tuple(found.requests), found.roster_version)
+        return Pending(tuple(found.requests), found.roster_version, found.newest_until)
+
+    def document(self) -> bytes:
+        """The study document that the coordinator serves. Raises LinkError: it can't be fetched."""
+        found = self._unary("Describe", pb.DescribeRequest(protocol_version=PROTOCOL_VERSION), pb.Description)
+        return bytes(found.study_document)
 
     def publish(self, package: bytes) -> int:
         """Send a package; returns the roster version that the coordinator has afterwards.

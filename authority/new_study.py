@@ -282,6 +282,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
+    from wire.study import TERMS_FILE
 
     making, name, dataset = new.making, study.study.name, study.data.dataset
     cut = frozenset({"partition", "alpha", "shards", "seed"}) if dataset == OWN else frozenset()
@@ -291,6 +292,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     _write_public(work / ".gitignore", b"*\n")
     if new.authority is not None:
         new.authority.copy(work)
+        _write_public(work / TERMS_FILE, study.document().to_bytes())
         return []
     clock = time.time()
     now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
@@ -388,7 +390,8 @@ def _write_authority(
         raise InputFailure(f"the study can't be written. study.name = {study.study.name!r}: {detail['msg']}.") from None
     folder = write_folder(work / "authority", settings, keys)
     with locked(folder.state) as store:
-        write_roster(begin(folder, store, entries, clock), work)
+        begin(folder, store, entries, clock, terms=study.document().to_bytes())
+        write_roster(folder, store, work, clock)
 
 
 def _check_files(work: Path, names: list[str]) -> None:

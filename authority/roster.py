@@ -1,7 +1,11 @@
-"""Closing a version of the roster: its participants, the lottery's seeds, the signature, and answers to new members."""
+"""Closing a version of the roster: its participants and terms, the lottery's seeds, the signature, answers to new
+members; and the statement that it is the newest.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 from collections.abc import Sequence
 
@@ -12,10 +16,11 @@ from authority.store import AuthorityStore, Version, admitted
 from runtime.durable import Statement
 from secagg.encoding import RandomBytes
 from secagg.lottery import Draws
-from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster
-from wire.authority_statements import Answer, sign_answer, write_package
+from secagg.roster import NONE, InvalidRoster, Roster, RosterEntry, RosterHead, sign_roster, verify_roster
+from wire.authority_statements import Answer, Package, sign_answer
 from wire.certificates import CertificateError
-from wire.study import write_draws
+from wire.roster_history import NewestRoster, check_descent, read_history, sign_newest, write_history
+from wire.study import InvalidStudy, StudyDocument, write_draws
 
 
 def begin(
@@ -24,29 +29,53 @@ def begin(
     entries: Sequence[RosterEntry],
     now: float,
     random_bytes: RandomBytes = os.urandom,
+    terms: bytes | None = None,
 ) -> Version:
     """Sign version 1 with the participants that were made with the study; they get the first places, in this order.
 
-    Raises AuthorityError: there is already a version.
+    ``terms``: the study document, where there is one already. Raises AuthorityError: there is already a version.
     """
     if store.newest() is not None:
         raise AuthorityError(f"{folder.path} has signed rosters already")
     members = [admitted(entry.identity, entry.host, False, now) for entry in entries]
-    _close(folder, store, 1, tuple(sorted(entries, key=lambda entry: entry.identity)), now, random_bytes, members)
+    listed = tuple(sorted(entries, key=lambda entry: entry.identity))
+    if terms is not None:
+        accept_terms(folder, store, terms, now)
+    _close(folder, store, None, 1, listed, now, random_bytes, members)
     newest = store.newest()
     assert newest is not None  # noqa: S101  # just written
     return newest
 
 
+def accept_terms(folder: AuthorityFolder, store: AuthorityStore, document: bytes, now: float) -> None:
+    """Make a study document the terms of the next version of the roster; idempotent. Raises as `read_terms`."""
+    check_clock(store, now)
+    read_terms(folder, document)
+    accepted = (
+        "INSERT INTO terms (sha256, document, accepted) VALUES (?, ?, ?) "
+        "ON CONFLICT (sha256) DO UPDATE SET accepted = excluded.accepted"
+    )
+    if store.terms() != document:
+        store.write((accepted, (hashlib.sha256(document).digest(), document, now)))
+
+
+def read_terms(folder: AuthorityFolder, document: bytes) -> StudyDocument:
+    """Read and check a study document. Raises AuthorityError: it doesn't hold, or is another study's."""
+    try:
+        terms = StudyDocument.from_bytes(document)
+    except InvalidStudy as error:
+        raise AuthorityError(f"these terms can't be signed: {error}") from error
+    if terms.study != folder.settings.study:
+        raise AuthorityError(
+            f"these are the terms of the study {terms.study!r}, this is the authority of {folder.settings.study!r}"
+        )
+    return terms
+
+
 def sign_next(
-    folder: AuthorityFolder,
-    store: AuthorityStore,
-    now: float,
-    *,
-    after: int = 0,
-    random_bytes: RandomBytes = os.urandom,
+    folder: AuthorityFolder, store: AuthorityStore, now: float, *, random_bytes: RandomBytes = os.urandom
 ) -> Version | None:
-    """Sign the next version, numbered above ``after``, and answer the requests that waited for it.
+    """Sign the next version, and answer the requests that waited for it.
 
     Everything is durable before this returns, and nothing is published here: a stored version is the only one with its
     number, even if this process crashes. Returns None if the last version is still right.
@@ -58,8 +87,9 @@ def sign_next(
     last = newest_roster(folder, store)
     members = {member.identity: member for member in store.members()}
     entries = tuple(RosterEntry(member.identity, member.host) for member in members.values() if member.revoked is None)
-    version = max(after, 0 if last is None else last.version) + 1
-    changed = last is None or last.entries != entries or after > last.version
+    version = 1 if last is None else last.version + 1
+    terms = _terms_digest(store)
+    changed = last is None or (last.entries, last.terms) != (entries, terms)
     answers: list[Statement] = []
     for request in store.waiting():
         member = members[request.identity]
@@ -76,13 +106,49 @@ def sign_next(
         if answers:
             store.write(*answers)
         return None
-    _close(folder, store, version, entries, now, random_bytes, answers)
+    _close(folder, store, last, version, entries, now, random_bytes, answers)
     return store.newest()
+
+
+def adopt(folder: AuthorityFolder, store: AuthorityStore, roster_file: bytes, history_file: bytes, now: float) -> int:
+    """Go on from a later roster that this authority signed, after its folder was restored from an older copy.
+
+    Members become those of the roster: admitted, or revoked. Returns its version.
+
+    Raises AuthorityError: it isn't later, not signed by this authority, or its history isn't that of this folder.
+    """
+    check_clock(store, now)
+    last = newest_roster(folder, store)
+    seen = (0, NONE) if last is None else (last.version, last.digest())
+    try:
+        roster, heads = verify_roster(roster_file, folder.keys.public), read_history(history_file)
+        if roster.study != folder.settings.study or roster.version <= seen[0]:
+            raise InvalidRoster(f"it isn't a later one of the study {folder.settings.study!r}")
+        check_descent(seen, roster, heads)
+    except InvalidRoster as error:
+        raise AuthorityError(f"nothing can go on from that roster: {error}") from error
+    here = {member.identity: member for member in store.members()}
+    left = [one for one in here if one not in roster.positions and here[one].revoked is None]
+    added = "INSERT INTO versions (version, signed, participants, roster, head, published) VALUES (?, ?, ?, ?, ?, 1)"
+    between = [head for head in heads if seen[0] < head.version < roster.version]
+    store.write(
+        *(admitted(one.identity, one.host, True, now) for one in roster.entries if one.identity not in here),
+        *(("UPDATE members SET revoked = ? WHERE identity = ?", (now, one)) for one in left),
+        *((added, (head.version, now, 0, b"", write_history([head]))) for head in between),
+        (added, (roster.version, now, len(roster), roster_file, write_history([roster.head]))),
+    )
+    return roster.version
+
+
+def _terms_digest(store: AuthorityStore) -> bytes:
+    document = store.terms()
+    return NONE if document is None else hashlib.sha256(document).digest()
 
 
 def _close(
     folder: AuthorityFolder,
     store: AuthorityStore,
+    last: Roster | None,
     version: int,
     entries: tuple[RosterEntry, ...],
     now: float,
@@ -93,7 +159,8 @@ def _close(
     # Cohorts are drawn only now that the list is closed, so no request can be made in order to be in one of them.
     draws = Draws.draw(study, version, rounds, random_bytes) if rounds else None
     try:
-        roster = Roster(study, version, entries, None if draws is None else draws.lottery)
+        lottery, previous = None if draws is None else draws.lottery, NONE if last is None else last.digest()
+        roster = Roster(study, version, entries, lottery, _terms_digest(store), previous)
     except InvalidRoster as error:
         raise AuthorityError(f"no further version can be signed: {error}") from error
     store.write(
@@ -102,19 +169,37 @@ def _close(
         ("UPDATE versions SET lottery = NULL WHERE lottery IS NOT NULL", ()),
         # The number is the key: a second roster with this number can't be stored, so it is never sent.
         (
-            "INSERT INTO versions (version, signed, participants, roster, lottery) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO versions (version, signed, participants, roster, head, lottery) VALUES (?, ?, ?, ?, ?, ?)",
             (
                 version,
                 now,
                 len(entries),
                 sign_roster(roster, folder.keys.signing),
+                write_history([roster.head]),
                 None if draws is None else write_draws(draws),
             ),
         ),
     )
 
 
-def package_of(store: AuthorityStore, answers: Sequence[bytes] = ()) -> tuple[bytes, int, list[bytes]] | None:
+def history(store: AuthorityStore) -> list[RosterHead]:
+    """What was signed of all versions, ascending. Raises InvalidRoster: the store is damaged."""
+    return [head for data in store.heads() for head in read_history(data)]
+
+
+def state_newest(folder: AuthorityFolder, store: AuthorityStore, newest: Version, now: float) -> bytes:
+    """Sign that this version is the newest, for as long as its terms say (`StudyDocument.roster_valid_s`)."""
+    [head] = read_history(newest.head)
+    document = store.terms(head.terms)
+    valid_s = 0 if document is None else StudyDocument.from_bytes(document).roster_valid_s
+    signed = math.floor(now)
+    stated = NewestRoster(head.study, head.version, head.digest(), head.terms, signed, signed + valid_s)
+    return sign_newest(stated, folder.keys.signing)
+
+
+def package_of(
+    folder: AuthorityFolder, store: AuthorityStore, now: float, answers: Sequence[bytes] = ()
+) -> tuple[Package, int, list[bytes]] | None:
     """The newest roster with all answers that no coordinator has confirmed, and further ``answers``, such as refusals,
     which aren't stored.
 
@@ -123,8 +208,9 @@ def package_of(store: AuthorityStore, answers: Sequence[bytes] = ()) -> tuple[by
     newest, stored = store.newest(), store.unpublished()
     if newest is None:
         return None
-    every = list(dict.fromkeys([answer for _, answer in stored] + list(answers)))
-    return write_package(newest.roster, newest.lottery, every), newest.version, [request_id for request_id, _ in stored]
+    every = tuple(dict.fromkeys([answer for _, answer in stored] + list(answers)))
+    files = (newest.roster, state_newest(folder, store, newest, now), write_history(history(store)), newest.lottery)
+    return Package(*files, every), newest.version, [request_id for request_id, _ in stored]
 
 
 def mark_published(store: AuthorityStore, version: int, request_ids: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""An authority's decisions in one SQLite file: invitations, requests, members, signed rosters.
+"""An authority's decisions in one SQLite file: invitations, requests, members, terms, signed rosters.
 
 Every decision is durable before it is sent, so a crash can lose a message but never a decision: the same request gets
 the same answer, and no version of the roster is ever signed twice with different content. Nothing is kept in memory,
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from authority.folder import AuthorityError
-from runtime.durable import DAMAGED, DurableStore, Statement, StorageError
+from runtime.durable import DurableStore, Statement
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
-VERSION: Final = 3
+VERSION: Final = 4
 AT_ONCE: Final = 5_000
 WAIT_S: Final = 15.0  # how long a command waits until another one has left the folder
 
@@ -40,24 +39,10 @@ CREATE TABLE requests (
 ) WITHOUT ROWID;
 CREATE TABLE versions (
     version INTEGER PRIMARY KEY, signed REAL NOT NULL, participants INTEGER NOT NULL, roster BLOB NOT NULL,
-    lottery BLOB, published INTEGER NOT NULL DEFAULT 0
-)
+    head BLOB NOT NULL, lottery BLOB, published INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE terms (sha256 BLOB PRIMARY KEY, document BLOB NOT NULL, accepted REAL NOT NULL) WITHOUT ROWID
 """
-
-_PLACES = """
-CREATE TABLE members_with_places (
-    identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, joined REAL NOT NULL, revoked REAL,
-    place INTEGER NOT NULL UNIQUE
-) WITHOUT ROWID;
-INSERT INTO members_with_places
-    SELECT identity, host, by_code, joined, revoked, row_number() OVER (ORDER BY joined, host, identity) FROM members;
-DROP TABLE members;
-ALTER TABLE members_with_places RENAME TO members
-"""
-"""From the first version to the second: in order of admission; members made with the study in order of hosts' names."""
-
-_FROM_DESK = "ALTER TABLE invitations ADD COLUMN from_desk INTEGER NOT NULL DEFAULT 0"
-"""From the second version to the third."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +95,7 @@ class Version:
     signed: float
     participants: int
     roster: bytes = field(repr=False)
+    head: bytes = field(repr=False)  # what is signed of it, as a history of one version
     lottery: bytes | None = field(repr=False)
     published: bool
 
@@ -122,7 +108,6 @@ class AuthorityStore:
         if not path.exists():  # SQLite would use the umask for its mode, and it holds the codes' secrets
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
-        _bring_up_to_date(path)
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 
     def close(self) -> None:
@@ -225,20 +210,30 @@ class AuthorityStore:
     def newest(self) -> Version | None:
         """The last version that was signed."""
         rows = self._store.read(
-            "SELECT version, signed, participants, roster, lottery, published FROM versions "
+            "SELECT version, signed, participants, roster, head, lottery, published FROM versions "
             "ORDER BY version DESC LIMIT 1"
         )
         if not rows:
             return None
-        version, signed, participants, roster, lottery, published = rows[0]
-        return Version(version, signed, participants, roster, lottery, bool(published))
+        version, signed, participants, roster, head, lottery, published = rows[0]
+        return Version(version, signed, participants, roster, head, lottery, bool(published))
+
+    def heads(self) -> list[bytes]:
+        """What was signed of each version, ascending, each as a history of one version (`wire.roster_history`)."""
+        return [row[0] for row in self._store.read("SELECT head FROM versions ORDER BY version")]
+
+    def terms(self, sha256: bytes | None = None) -> bytes | None:
+        """A study document that was accepted; default: the one accepted last."""
+        condition, given = ("", ()) if sha256 is None else ("WHERE sha256 = ?", (sha256,))
+        rows = self._store.read(f"SELECT document FROM terms {condition} ORDER BY accepted DESC LIMIT 1", given)
+        return bytes(rows[0][0]) if rows else None
 
     def last_written(self) -> float:
         """The time of the last decision, by the clock of its machine; 0 if there is none."""
         row = self._store.read(
             "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
             "requests), (SELECT coalesce(max(signed), 0) FROM versions), (SELECT coalesce(max(revoked), 0) FROM "
-            "members))"
+            "members), (SELECT coalesce(max(accepted), 0) FROM terms))"
         )[0]
         return float(row[0])
 
@@ -262,23 +257,6 @@ def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
         "AND (withdrawn IS NOT NULL OR expires < ?)",
         (now, expired_before),
     )
-
-
-def _bring_up_to_date(path: Path) -> None:
-    """Upgrade a store of an earlier version, completely or not at all. `DurableStore` handles all other cases."""
-    with path.open("rb") as file:
-        head = file.read(72)
-    if not head or head[60:64] == VERSION.to_bytes(4, "big"):  # SQLite's file format: the user version
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            kind = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            if kind in ([APPLICATION_ID, 1], [APPLICATION_ID, 2]):
-                steps = "; ".join((_PLACES, _FROM_DESK)[kind[1] - 1 :])
-                connection.execute("PRAGMA synchronous=FULL")
-                connection.executescript(f"BEGIN IMMEDIATE; {steps}; PRAGMA user_version={VERSION}; COMMIT;")
-    except DAMAGED as error:
-        raise StorageError(f"{path} can't be used as a database: {error}") from error
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ a running authority. The next visit completes a visit that was interrupted at an
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from authority.requests import Judgement, judge, look, newest_roster, read_reque
 from authority.roster import mark_published, package_of, sign_next
 from authority.store import WAIT_S, AuthorityStore, locked
 from secagg.encoding import RandomBytes
+from wire.authority_statements import write_package
 from wire.enrolment import SignedRequest
 
 
@@ -44,13 +46,13 @@ def attend(
     *,
     sign: bool,
     chosen: Callable[[SignedRequest], bool] = lambda _: True,
-    after: int = 0,
     clock: Callable[[], float] = time.time,
     random_bytes: RandomBytes = os.urandom,
     wait_s: float = WAIT_S,
 ) -> Visit:
-    """Fetch, judge the ``chosen`` requests (the others keep waiting), sign the next version if wanted, publish;
-    ``after`` as of `sign_next`.
+    """Fetch, judge the ``chosen`` requests (the others keep waiting), sign the next version if wanted, publish.
+
+    What the coordinator has is published again once its statement of the newest roster is half over.
 
     Raises LinkError: the coordinator can't be reached, and decisions are kept for the next visit; AuthorityError: as
     `judge` and `sign_next`; StorageError: nothing of the last decision is stored.
@@ -59,23 +61,25 @@ def attend(
     requests = read_requests(pending.requests)
     signed = None
     with locked(folder.state, wait_s) as store:
-        check_not_behind(store, pending.roster_version, after)
+        check_not_behind(store, pending.roster_version)
         judgements = judge(folder, store, requests, clock(), chosen)
         if sign:
-            version = sign_next(folder, store, clock(), after=after, random_bytes=random_bytes)
+            version = sign_next(folder, store, clock(), random_bytes=random_bytes)
             signed = None if version is None else (version.version, version.participants)
         # A request that was judged before and still waits at the coordinator: its answer was lost.
         lost = [one.answer for one in judgements if one.answer is not None]
         newest, waiting = store.newest(), len(store.waiting())
         wanted = bool(lost or store.unpublished()) or (newest is not None and newest.version > pending.roster_version)
-        package = package_of(store, lost) if wanted else None
+        package = package_of(folder, store, clock(), lost)
+        if package is not None and not wanted and not half_over(package[0].newest_file, pending.newest_until, clock()):
+            package = None
         if newest is not None and not newest.published and newest.version == pending.roster_version:
             mark_published(store, newest.version, ())  # by hand
     published = None
     if package is not None:
         data, number, request_ids = package
         try:
-            published = link.publish(data)
+            published = link.publish(write_package(data))
         except LinkError as error:
             what = "the decisions are" if signed is None else f"version {number} is signed and will be"
             raise LinkError(f"{error}. Nothing is lost: {what} published by the next visit") from error
@@ -84,7 +88,13 @@ def attend(
     return Visit(judgements, signed, published, waiting)
 
 
-def check_not_behind(store: AuthorityStore, coordinator_version: int, after: int) -> None:
+def half_over(newest_file: bytes, until: float, now: float) -> bool:
+    """Whether less than half of the validity of such a statement is left; never where the terms ask for none."""
+    fields = json.loads(newest_file)
+    return until - now < (int(fields["until"]) - int(fields["signed"])) / 2
+
+
+def check_not_behind(store: AuthorityStore, coordinator_version: int) -> None:
     """Check that the coordinator doesn't claim a later version than was ever signed here.
 
     If it does, it lies, or this folder was restored from an older copy; then a number would be signed twice.
@@ -92,10 +102,11 @@ def check_not_behind(store: AuthorityStore, coordinator_version: int, after: int
     Raises AuthorityError: it claims a later version.
     """
     newest = store.newest()
-    known = max(after, 0 if newest is None else newest.version)
+    known = 0 if newest is None else newest.version
     if coordinator_version > known:
         raise AuthorityError(
             f"the coordinator says it has version {coordinator_version} of the roster, but this folder has signed only "
-            f"{known}: it was restored from an older copy, or the coordinator lies. If it was restored, look at who is "
-            f"a member here, then go on with `sordino authority sign DIR --after {coordinator_version}`"
+            f"{known}: it was restored from an older copy, or the coordinator lies. If it was restored, carry "
+            "roster.json and history.json from the coordinator here, and go on from them with `sordino authority sign "
+            "DIR --after FOLDER`"
         )

@@ -15,6 +15,7 @@ from client.credentials import ClientCertificate
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
+from wire.roster_history import LARGEST_HISTORY
 from wire.transport import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS, InvalidChunk, unframe
 
 SERVICE = "/sordino.v1.Coordinator/"
@@ -187,9 +188,19 @@ class Session:
         Raises DocumentMismatch (more than ``largest`` bytes, or another digest) or DocumentUnavailable (it isn't there,
         or the session or the connection has ended).
         """
+        document = await self._download(pb.DocumentRequest(sha256=sha256), largest)
+        if hashlib.sha256(document).digest() != sha256:
+            raise DocumentMismatch("a document doesn't have the digest that was announced")
+        return document
+
+    async def history(self, after: int) -> bytes:
+        """Fetch the history of the roster after a version, unchecked. Raises as `download`."""
+        return await self._download(pb.DocumentRequest(history_after=after), LARGEST_HISTORY)
+
+    async def _download(self, request: pb.DocumentRequest, largest: int) -> bytes:
         call: Any = self._channel.unary_stream(
             SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString, response_deserializer=None
-        )(pb.DocumentRequest(sha256=sha256), metadata=self._metadata(), timeout=TRANSFER_S)
+        )(request, metadata=self._metadata(), timeout=TRANSFER_S)
         document = bytearray()
         try:
             async for frame in call:
@@ -202,8 +213,6 @@ class Session:
             raise DocumentUnavailable(error.details() or error.code().name) from error
         finally:
             call.cancel()
-        if hashlib.sha256(document).digest() != sha256:
-            raise DocumentMismatch("a document doesn't have the digest that was announced")
         return bytes(document)
 
     def _metadata(self) -> tuple[tuple[str, bytes], ...]:

@@ -31,10 +31,12 @@ from client.credentials import shown
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
 from runtime.text import peer_text
+from secagg.roster import InvalidRoster
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
 from wire.certificates import UNREADABLE
 from wire.codec import PROTOCOL_VERSION
+from wire.roster_history import LARGEST_NEWEST, NewestRoster, verify_newest
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
@@ -65,6 +67,7 @@ class Look:
     card: Card
     document: StudyDocument
     study_sha256: bytes
+    newest: NewestRoster
     clock_difference_s: float | None
 
 
@@ -73,11 +76,13 @@ async def reach(address: str) -> None:
     await asyncio.to_thread(_fetch_certificate, address)
 
 
-async def look(address: str, fingerprint: bytes) -> Look:
+async def look(address: str, fingerprint: bytes, terms: bytes = b"") -> Look:
     """Fetch a study's card and document at HOST:PORT, and check them against the authority's fingerprint (16 bytes).
 
+    The authority must have signed the document as the study's newest terms, and its digest must begin with ``terms``.
+
     Raises EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed; EnrolmentRefused: another
-    authority, an invalid card or document, or a wrong clock.
+    authority, an invalid card or document, terms that it hasn't signed or not lately, or a wrong clock.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
     certificate = _read_certificate(der, address)
@@ -110,7 +115,33 @@ async def look(address: str, fingerprint: bytes) -> Look:
         ) from error
     if difference is not None and abs(difference) > CLOCK_REFUSED_S:
         raise EnrolmentRefused(clock_sentence(difference))
-    return Look(card, document, hashlib.sha256(description.study_document).digest(), difference)
+    sha256 = hashlib.sha256(description.study_document).digest()
+    newest = _check_terms(address, card, document, sha256, description.newest)
+    if not sha256.startswith(terms):
+        raise EnrolmentRefused(
+            f"{address}: other-terms: the study's terms ({sha256.hex()[: 2 * len(terms)]}) aren't those that the join "
+            f"code invites to ({terms.hex()}): ask the study's authority what has changed, and for a new code"
+        )
+    return Look(card, document, sha256, newest, difference)
+
+
+def _check_terms(address: str, card: Card, document: StudyDocument, sha256: bytes, signed: bytes) -> NewestRoster:
+    """The authority's statement about the newest terms. Raises EnrolmentRefused: these aren't the ones."""
+    try:
+        newest = verify_newest(signed, card.authority_public)
+    except InvalidRoster as error:
+        raise EnrolmentRefused(f"{address}: unsigned-terms: {error}") from error
+    if newest.study != card.study or newest.terms != sha256:
+        raise EnrolmentRefused(
+            f"{address}: unsigned-terms: the study's authority has not signed these terms ({sha256.hex()}) as the "
+            "newest: don't join"
+        )
+    if document.roster_valid_s and time.time() >= newest.until:
+        raise EnrolmentRefused(
+            f"{address}: old-terms: the authority's statement that these terms are the newest ended on "
+            f"{shown(newest.until)}: ask the study's authority to sign again, unless this machine's clock is wrong"
+        )
+    return newest
 
 
 def clock_sentence(difference_s: float) -> str:
@@ -189,7 +220,7 @@ def check_certificate(chain: bytes, *, ca: bytes, key: bytes, names: tuple[str, 
 
 def _method(channel: grpc.aio.Channel, name: str, answer: Any) -> Any:
     def read(raw: bytes) -> Any:
-        if len(raw) > LARGEST_CARD + LARGEST_DOCUMENT + 1024:
+        if len(raw) > LARGEST_CARD + LARGEST_DOCUMENT + LARGEST_NEWEST + 1024:
             raise DecodeError("too long")
         return answer.FromString(raw)
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from runtime.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
+from secagg.roster import Roster, RosterHead
 from wire.records.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
 from wire.records.ledger_rows import LedgerEntry
+from wire.roster_history import NewestRoster, check_descent
 
 APPLICATION_ID: Final = 0x536F7243  # "SorC"
-FORMAT: Final = 3
+FORMAT: Final = 4
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS studies (
-    study TEXT PRIMARY KEY, document BLOB NOT NULL, roster_version INTEGER NOT NULL, roster BLOB NOT NULL
+    study TEXT PRIMARY KEY, document BLOB NOT NULL, roster_version INTEGER NOT NULL, roster BLOB NOT NULL,
+    stated INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS attempts (
     study TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
@@ -62,52 +66,77 @@ class ClientJournal:
             raise
         [self.ledger] = opened
         try:
-            self._note(self.ledger.head)
             for study, identity, round_, attempt in self._store.read(
                 "SELECT study, identity, max(round), max(attempt) FROM attempts GROUP BY study, identity, round"
             ):
                 key = (study, bytes(identity))
                 self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
+            self._check_not_older(path)
+            self._note(self.ledger.head)
         except BaseException:
             self.close()
             raise
 
-    async def accept_study(self, study: str, document_sha256: bytes, roster_version: int, roster_digest: bytes) -> None:
+    def _check_not_older(self, path: Path) -> None:
+        """Attempts are joined before they are charged. Raises StorageError: this journal lacks one that was charged."""
+        for charged in self.ledger.totals.studies.values():
+            study = charged.first.study
+            for identity, latest in charged.latest.items():
+                joined = self._last.get((study, bytes.fromhex(identity)))
+                if joined is not None and joined < latest:
+                    raise StorageError(
+                        f"{path} is an older copy: it ends with round {joined[0]} of {study!r}, and its ledger has "
+                        f"round {latest[0]}. It would take an older roster again: restore both from the newest copy"
+                    )
+
+    def seen(self, study: str) -> tuple[int, bytes]:
+        """The newest roster of a study that was accepted: version and digest; version 0 if there is none."""
+        rows = self._store.read("SELECT roster_version, roster FROM studies WHERE study = ?", (study,))
+        return (int(rows[0][0]), bytes(rows[0][1])) if rows else (0, b"")
+
+    def stated(self, study: str) -> int:
+        """When the latest statement of the authority that was accepted was signed: it is later than that now."""
+        rows = self._store.read("SELECT stated FROM studies WHERE study = ?", (study,))
+        return int(rows[0][0]) if rows else 0
+
+    async def accept_study(
+        self, document_sha256: bytes, roster: Roster, heads: Sequence[RosterHead] = (), *, agreed: bool = False
+    ) -> None:
         """Pin a study's document, and note its newest roster version.
 
-        Charges are summed at the order that the document fixes, so a study must keep its document. Raises ValueError
-        unless it is the one accepted first, and for a roster that is older than one seen before or differs from one of
-        the same version.
+        Charges are summed at the order that the document fixes, so a study keeps its document, unless the participant
+        ``agreed`` to this one, which the authority has signed in a later roster. ``heads``: of the versions since the
+        one seen before.
+
+        Raises ValueError: another document; InvalidRoster: as `wire.roster_history.check_descent`.
         """
-        rows = self._store.read("SELECT document, roster_version, roster FROM studies WHERE study = ?", (study,))
-        if rows and bytes(rows[0][0]) != document_sha256:
+        study = roster.study
+        rows = self._store.read("SELECT document FROM studies WHERE study = ?", (study,))
+        if rows and bytes(rows[0][0]) != document_sha256 and not agreed:
             raise ValueError(
-                f"the plan or task of the study {study!r} differs from the one this host accepted first: "
-                "give a changed study another name"
+                f"the terms of the study {study!r} differ from the ones this host accepted first: look at them, and "
+                "accept them with `sordino join --accept`"
             )
         # The ledger holds it too, in case the journal was lost.
         for charged in self.ledger.totals.studies.values():
-            if charged.first.study == study and charged.first.study_sha256 != document_sha256.hex():
+            if charged.first.study == study and charged.first.study_sha256 != document_sha256.hex() and not agreed:
                 raise ValueError(
-                    f"the ledger holds charges of another study {study!r}, with another plan or task: "
-                    "give a changed study another name"
+                    f"the ledger holds charges of the study {study!r} under other terms: look at them, and accept them "
+                    "with `sordino join --accept`"
                 )
-        if rows and roster_version < rows[0][1]:
-            raise ValueError(
-                f"the coordinator shows roster version {roster_version}, but version {rows[0][1]} was seen before"
-            )
-        if rows and roster_version == rows[0][1] and roster_digest != bytes(rows[0][2]):
-            raise ValueError(
-                f"the coordinator shows another version {roster_version} of the roster than was seen before: two "
-                "parties have the authority's key, or its folder was restored from an older copy"
-            )
+        check_descent(self.seen(study), roster, heads)
         await self._store.write(
             (
-                "INSERT INTO studies VALUES (?, ?, ?, ?) ON CONFLICT (study) "
-                "DO UPDATE SET roster_version = excluded.roster_version, roster = excluded.roster",
-                (study, document_sha256, roster_version, roster_digest),
+                "INSERT INTO studies VALUES (?, ?, ?, ?, 0) ON CONFLICT (study) DO UPDATE SET "
+                "document = excluded.document, roster_version = excluded.roster_version, roster = excluded.roster",
+                (study, document_sha256, roster.version, roster.digest()),
             )
         )
+
+    async def note_statement(self, newest: NewestRoster) -> None:
+        """Note when a statement of the authority was signed, if none that was signed later is noted."""
+        if newest.signed > self.stated(newest.study):
+            await self._store.write(("UPDATE studies SET stated = ? WHERE study = ?", (newest.signed, newest.study)))
 
     async def join(self, study: str, identity: bytes, round_: int, attempt: int) -> None:
         """Note an attempt before keys are advertised; raises AlreadyJoined unless its numbers are higher than all."""

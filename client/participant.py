@@ -328,6 +328,10 @@ class Participant:
             if not message.HasField("ticket"):
                 raise CoordinatorMisbehaved("AdvertiseKeys", "the plan draws cohorts, and the round has no ticket")
             ticket = codec.read_ticket(message.ticket)
+        try:
+            newest = await self._study.check_newest(terms, message.newest)
+        except InvalidRoster as error:
+            raise CoordinatorMisbehaved("AdvertiseKeys", f"old-roster: {error}") from error
         config = RoundConfig(
             roster=terms.roster,
             round=message.round,
@@ -336,6 +340,7 @@ class Participant:
             model_digest=message.model_sha256,
             parameters=round_parameters(plan),
             ticket=ticket,
+            newest=newest,
         )
         number = (message.round, message.attempt)
         self._check_policy(terms, number, message.model_sha256)

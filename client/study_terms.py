@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -19,8 +20,9 @@ from client.policy import PolicyRefusal, check_agreed, check_roster, check_study
 from client.settings import HostSettings
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
-from secagg.roster import InvalidRoster, Roster, verify_roster
+from secagg.roster import InvalidRoster, Roster, RosterHead, verify_roster
 from wire.guarantee import trust_of
+from wire.roster_history import NewestRoster, read_history, verify_newest
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 
 LARGEST_GROWTH: Final = 4  # of a roster over the plan's population
@@ -66,6 +68,7 @@ class StudyAcceptance:
         self.terms: StudyTerms | None = None
         self._accepting, self._fetching = asyncio.Lock(), asyncio.Lock()
         self._documents: dict[bytes, bytes] = {}
+        self._newest: tuple[bytes, NewestRoster] | None = None  # the last statement, verified
 
     async def fetch(self, session: Session, sha256: bytes, largest: int) -> bytes:
         """A public document, downloaded once for all participants. Raises as `client.connection.Session.download`."""
@@ -138,10 +141,36 @@ class StudyAcceptance:
         roster = await asyncio.get_running_loop().run_in_executor(self._executor, verify_roster, data, public)
         if roster.study != document.study:
             raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
+        if roster.terms != study_sha256:
+            raise InvalidRoster(
+                f"unsigned-terms: the authority signed version {roster.version} of the roster with the terms "
+                f"{roster.terms.hex()}, the coordinator shows {study_sha256.hex()}"
+            )
         check_roster_fits(plan, roster)
         check_roster(self._settings, document, roster)
-        await self._journal.accept_study(document.study, study_sha256, roster.version, roster.digest())
+        seen = self._journal.seen(document.study)
+        heads: tuple[RosterHead, ...] = ()
+        if 0 < seen[0] < roster.version and roster.previous != seen[1]:
+            heads = read_history(await session.history(seen[0]))
+        agreed = self._settings.study.sha256 == study_sha256.hex()
+        await self._journal.accept_study(study_sha256, roster, heads, agreed=agreed)
         return self._keep_roster(roster)
+
+    async def check_newest(self, terms: StudyTerms, statement: bytes) -> bytes:
+        """The authority's statement that the roster of a round is the newest, checked; empty where the terms want none.
+
+        Raises InvalidRoster: it isn't, by this machine's clock and all statements that were seen before.
+        """
+        valid_s, public = terms.document.roster_valid_s, self._settings.study.authority_public_key_bytes
+        if not valid_s:
+            return b""
+        newest = self._newest
+        if newest is None or newest[0] != statement:
+            newest = self._newest = statement, verify_newest(statement, public)
+        now = max(time.time(), self._journal.stated(terms.document.study))
+        newest[1].check(terms.roster, valid_s, now)
+        await self._journal.note_statement(newest[1])
+        return statement
 
     def _check_data(self, study_sha256: bytes) -> None:
         """Raises ValueError if an identity has other data than the ledger charged it for in this study."""
@@ -197,7 +226,7 @@ class SharedRoster(Roster):
     @classmethod
     def of(cls, roster: Roster) -> SharedRoster:
         """The same roster with a new memory."""
-        return cls(roster.study, roster.version, roster.entries, roster.lottery)
+        return cls(**{field.name: getattr(roster, field.name) for field in fields(roster)})
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:
         """As `Roster.verify`; remembers only valid signatures, by a digest of identity, signature and message."""

@@ -29,4 +29,6 @@ if [ -d "$home/coordinator" ] && [ ! -e "$handed" ]; then
     mv -T "$handed.coming" "$handed"
 fi
 rm -rf "$handed.coming" "$home/coordinator"
-supervised sordino authority run "$home" --every 1s --desk "$desk" ${DESK_PLACES:+--desk-places "$DESK_PLACES"} --json
+# The first terms that are signed: none that costs more than this, and none that the policy's defaults refuse.
+printf '[policy]\nmax_epsilon = %s\nmin_honest_survivors = 2\n%s\n' "$EPSILON" "${POLICY:-}" > "$home/first-terms.toml"
+supervised sordino authority run "$home" --every 1s --first-terms "$home/first-terms.toml" --desk "$desk" ${DESK_PLACES:+--desk-places "$DESK_PLACES"} --json

@@ -5,7 +5,7 @@ umask 077
 to=/var/lib/sordino/handover/$STUDY
 mkdir -p "$to/tls"
 cd /run/handed-over
-for name in authority.pub card.json roster.json transcript.key; do
+for name in authority.pub card.json roster.json newest.json history.json transcript.key; do
     cat "$name" > "$to/$name"
 done
 [ ! -f lottery.json ] || cat lottery.json > "$to/lottery.json"

@@ -1,6 +1,7 @@
 """What every signature, key and mask of an attempt is bound to.
 
-    round_context  = H(version, study, round, attempt, public plan, model and configuration, roster)
+    round_context  = H(version, study, round, attempt, public plan, model and configuration, roster with its history,
+                       the authority's statement that this roster is the newest)
     cohort_context = H(round_context, u1 with the signed keys of all its members)
 
 Two participants whose contexts differ share no key: their masks don't cancel and their signatures don't verify. So a
@@ -20,7 +21,7 @@ from secagg.errors import InvalidParameters
 from secagg.keys import consistency_statement, set_digest
 from secagg.lottery import InvalidTicket, Ticket
 from secagg.parameters import RoundParameters
-from secagg.roster import Roster
+from secagg.roster import NONE, Roster
 
 PROTOCOL_VERSION = 1
 
@@ -36,12 +37,15 @@ class RoundConfig:
     model_digest: bytes  # SHA-256 of the model that is trained in this round
     parameters: RoundParameters
     ticket: Ticket | None = None  # of the round's lottery; without one the whole roster is invited
+    newest: bytes = b""  # the authority's signed statement that the roster is the newest, where the study wants one
 
     def __post_init__(self) -> None:
         if self.round < 1 or self.attempt < 1:
             raise InvalidParameters("round and attempt are counted from 1")
         if len(self.study_digest) != 32 or len(self.model_digest) != 32:
             raise InvalidParameters("study_digest and model_digest must be SHA-256 digests of 32 bytes")
+        if self.roster.terms not in (NONE, self.study_digest):
+            raise InvalidParameters("the roster was signed with the terms of another study document")
         if self.ticket is not None and len(self.roster) < self.parameters.cohort:
             raise InvalidParameters(
                 f"a cohort of {self.parameters.cohort} can't be drawn from a roster of {len(self.roster)}"
@@ -70,6 +74,7 @@ class RoundConfig:
             self.model_digest,
             number(self.roster.version),
             self.roster.digest(),
+            self.newest,
         )
 
 

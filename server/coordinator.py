@@ -19,17 +19,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from learning.data_names import OWN
 from learning.make_task import make_task
 from learning.own_data import load_test
-from runtime.durable import StorageError
+from runtime.durable import StorageError, replace_durably
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import read_key_file
 from runtime.processes import run_event_loop
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
-from secagg.roster import Roster
+from secagg.roster import NONE, Roster
 from server import process_limits, service
 from server.enrolment import Enrolment, make_server
 from server.events import Event
@@ -42,7 +41,7 @@ from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.study_file import CoordinatorTable, StudyConfiguration
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
-from wire.study import StudyDocument, check_roster_fits, read_draws
+from wire.study import TERMS_FILE, StudyDocument, check_roster_fits, read_draws
 from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
@@ -112,17 +111,12 @@ def open_study(
     found = files.read()
     roster = found.roster
     task = make_task(configuration.study.task, dict(configuration.task))
-    plan = configuration.plan(len(roster))
+    document = configuration.document(len(roster))
+    plan = document.plan
     check_roster_fits(plan, roster)
     draws = read_draws(roster, found.lottery_file, plan)
     check_hosts(roster, plan.colluders, configuration.coordinator.one_machine)
-    document = StudyDocument(
-        study=configuration.study.name,
-        task=task.name,
-        task_options=dict(configuration.task),
-        plan=plan,
-        own_data=configuration.data.dataset == OWN,
-    )
+    check_terms_signed(configuration, document, roster)
     test_data = load_test(configuration.data.dataset, configuration.data.test)
     transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
     journal = Journal(configuration.coordinator.state)
@@ -140,6 +134,25 @@ def open_study(
         cohorts_are_public=public,
     )
     return study, journal
+
+
+def check_terms_signed(configuration: StudyConfiguration, document: StudyDocument, roster: Roster) -> None:
+    """Participants take no other terms than those that the authority signed with the roster.
+
+    Without any, a study whose participants can enrol waits for them. Raises InputFailure: the authority signed others.
+    """
+    if roster.terms == document.digest():
+        return
+    place = configuration.coordinator.roster.parent
+    replace_durably(place / TERMS_FILE, document.to_bytes())
+    told = (
+        f"the study's authority hasn't signed the terms of study.toml: run `sordino authority terms DIR {TERMS_FILE} "
+        f"--out FOLDER` with {place / TERMS_FILE}, where DIR is the authority's folder, and copy the files in FOLDER "
+        f"to {place}"
+    )
+    if roster.terms != NONE or not configuration.coordinator.enrolment_listen:
+        raise InputFailure(told)
+    log.warning(told)
 
 
 def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:

@@ -48,6 +48,7 @@ from wire.authority_statements import (
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
+from wire.roster_history import check_descent, read_history
 from wire.study import read_draws
 from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
 
@@ -156,7 +157,7 @@ class Enrolment:
                 f"this coordinator speaks protocol version {PROTOCOL_VERSION}, you speak {version}: install the same "
                 "version of sordino on both sides",
             )
-        return pb.Description(card=self._card, study_document=self._document, roster_version=self._study.roster_version)
+        return pb.Description(card=self._card, study_document=self._document, newest=self._files.statement_file)
 
     async def enrol(self, raw: bytes, address: str) -> pb.EnrolAnswer:
         """Take a request, or say what became of it.
@@ -236,7 +237,9 @@ class Enrolment:
         message = _parse(pb.PendingRequest, raw)
         self._check_authority(message.nonce, message.signature)
         return pb.PendingRequests(
-            requests=self._requests.waiting(_PENDING_BYTES), roster_version=self._files.newest.version
+            requests=self._requests.waiting(_PENDING_BYTES),
+            roster_version=self._files.newest.version,
+            newest_until=0 if self._files.statement is None else self._files.statement.until,
         )
 
     def _check_authority(self, nonce: bytes, signature: bytes) -> None:
@@ -268,8 +271,7 @@ class Enrolment:
             except (InvalidChunk, InvalidPackage, InvalidRoster, InvalidAnswer) as error:
                 raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
             try:
-                if roster.version > self._files.newest.version:
-                    await _to_the_end(self._files.publish, roster, package.roster_file, package.lottery_file)
+                await _to_the_end(self._files.publish, roster, package)
                 await self._requests.answered(answers)
             except (OSError, StorageError) as error:
                 log.error("what the authority published can't be written", reason=str(error))
@@ -288,12 +290,13 @@ class Enrolment:
     def _check_package(self, data: bytes) -> tuple[Package, Roster, list[tuple[Answer, bytes]]]:
         package = read_package(data)
         roster, newest = self._files.check(package.roster_file), self._files.newest
-        if roster.version < newest.version:
-            raise InvalidRoster(f"version {roster.version} of the roster is older than version {newest.version} here")
-        if roster.version == newest.version and roster.digest() != newest.digest():
-            raise InvalidRoster(f"another version {roster.version} of the roster is here already: sign a later one")
         plan = self._study.terms.plan
         check_later_roster(plan, roster, one_machine=self._one_machine)
+        check_descent((newest.version, newest.digest()), roster, read_history(package.history_file))
+        if roster.terms != self._study.terms.digest():
+            raise InvalidRoster(
+                "it was signed with other terms than study.toml has: sign these with `sordino authority terms DIR`"
+            )
         if roster.version > newest.version:
             read_draws(roster, package.lottery_file, plan)
         answers = [(verify_answer(one, self._authority_public), one) for one in package.answers]

@@ -136,6 +136,14 @@ class WaitingForEnrolment(AttemptEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WaitingForAuthority(AttemptEvent):
+    """The authority's statement that the roster is the newest ended at ``ended``: rounds wait for the next one."""
+
+    kind: ClassVar[str] = "waiting_for_authority"
+    ended: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class WaitingForParticipants(AttemptEvent):
     """The attempt waits for ``expected`` participants to connect, for at most ``left_s`` seconds more."""
 
@@ -343,7 +351,8 @@ class RoundCompleted(AttemptEvent):
 KINDS: Final[Mapping[str, type[Event]]] = {
     one.kind: one
     for one in (
-        *(StudyStarted, StudyFinished, RosterAdopted, Pausing, WaitingForEnrolment, WaitingForParticipants),
+        *(StudyStarted, StudyFinished, RosterAdopted, Pausing),
+        *(WaitingForEnrolment, WaitingForAuthority, WaitingForParticipants),
         *(AttemptStarted, AttemptAborted, PhaseStarted, PhaseProgress, PhaseEnded),
         *(ParticipantConnected, ParticipantLost, ParticipantDropped, ParticipantResumed),
         *(ParticipantExcluded, ParticipantSetAside, SurvivorsFrozen, RoundCompleted),

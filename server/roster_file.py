@@ -1,23 +1,26 @@
-"""The roster on disk, with its lottery: read at the start, replaced by what the authority publishes, noticed by hand.
+"""The roster on disk, with its history, its lottery and the statement that it is the newest.
 
-The authority signs it anywhere; here it is only held against the study. Two files can't be replaced at once: what is
-published is therefore kept whole in a third one first, from which both are written again after a crash in between.
+They are read at the start and replaced by what the authority publishes; files that an operator replaces by hand are
+noticed. The authority signs a roster anywhere; here it is only held against the study. Several files can't be replaced
+at once: what is published is therefore kept whole in another one first, from which all are written again after a crash
+in between.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from runtime.durable import replace_durably
-from secagg.roster import InvalidRoster, Roster, verify_roster
+from secagg.roster import InvalidRoster, Roster, RosterHead, verify_roster
 from server.study_file import StudyConfiguration
 from wire.authority_statements import InvalidPackage, Package, read_package, write_package
+from wire.roster_history import HISTORY_FILE, NEWEST_FILE, NewestRoster, read_history, verify_newest
 
 log = structlog.get_logger()
 
@@ -50,6 +53,10 @@ class RosterFile:
         self._seen: tuple[object, ...] = ()
         self._refused: tuple[object, ...] = ()
         self._newest: Roster | None = None
+        self._history, self._statement = roster.with_name(HISTORY_FILE), roster.with_name(NEWEST_FILE)
+        self.statement_file = b""
+        self.statement: NewestRoster | None = None
+        self._heads: tuple[RosterHead, ...] = ()
         self._writing = threading.Lock()  # no one reads half-written files
 
     @classmethod
@@ -94,9 +101,23 @@ class RosterFile:
         assert self._newest is not None  # noqa: S101  # the files are read first
         return self._newest
 
+    def heads(self, after: int, until: int) -> list[RosterHead]:
+        """What the authority signed of the versions after one and up to another, as far as it is known here."""
+        return [one for one in self._heads if after < one.version <= until]
+
+    def check_beside(self, roster: Roster, newest_file: bytes, history_file: bytes) -> None:
+        """Check and hold what belongs to a roster; raises InvalidRoster, and holds nothing then."""
+        statement, heads = verify_newest(newest_file, self._authority_public), read_history(history_file)
+        if (statement.version, statement.roster) != (roster.version, roster.digest()):
+            raise InvalidRoster(f"{NEWEST_FILE} is the statement of another roster than version {roster.version}")
+        if not heads or heads[-1].digest() != roster.digest():
+            raise InvalidRoster(f"{HISTORY_FILE} doesn't end with version {roster.version} of the roster")
+        self.statement_file, self.statement, self._heads = newest_file, statement, heads
+
     def _load(self) -> RosterFiles:
         roster_file = self._roster.read_bytes()
         roster, lottery_file = self.check(roster_file), None
+        self.check_beside(roster, self._statement.read_bytes(), self._history.read_bytes())
         if roster.lottery is not None:
             with contextlib.suppress(FileNotFoundError):
                 lottery_file = self._lottery.read_bytes()
@@ -119,27 +140,32 @@ class RosterFile:
                 self._refused = stamps
                 return None
             self._seen = stamps
+            if files.roster.digest() == self.newest.digest():
+                return None  # only the statement that it is the newest was renewed
             if files.roster.version > self.newest.version:
                 self._newest = files.roster
             return files.roster_file, files.lottery_file
 
-    def publish(self, roster: Roster, roster_file: bytes, lottery_file: bytes | None) -> None:
-        """Make checked contents those of the files, both or neither after any crash; durable when this returns.
+    def publish(self, roster: Roster, package: Package) -> None:
+        """Make checked contents those of the files, all or none after any crash; durable when this returns.
 
         ``roster``: what the roster file holds.
 
-        Raises OSError: the disk takes no writes. Then either nothing has changed, or the rest is done by the next call
-        of `read`.
+        Raises InvalidRoster: what belongs to the roster isn't that of this one; OSError: the disk takes no writes. Then
+        either nothing has changed, or the rest is done by the next call of `read`.
         """
         with self._writing:
+            self.check_beside(roster, package.newest_file, package.history_file)
             self._under_way.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_durably(self._under_way, write_package(roster_file, lottery_file, []))
-            self._write(Package(roster_file, lottery_file, ()))
+            replace_durably(self._under_way, write_package(replace(package, answers=())))
+            self._write(package)
             self._seen, self._newest = self._stamps(), roster
 
     def _write(self, package: Package) -> None:
         if package.lottery_file is not None:
             replace_durably(self._lottery, package.lottery_file)
+        replace_durably(self._history, package.history_file)
+        replace_durably(self._statement, package.newest_file)
         replace_durably(self._roster, package.roster_file)
         with contextlib.suppress(OSError):  # written twice is as good as once
             self._under_way.unlink()
@@ -164,7 +190,7 @@ class RosterFile:
         log.info("a published roster was put in place after the last stop", version=published.version)
 
     def _stamps(self) -> tuple[object, ...]:
-        return _stamp(self._roster), _stamp(self._lottery)
+        return tuple(map(_stamp, (self._roster, self._lottery, self._statement, self._history)))
 
 
 def _stamp(path: Path) -> object:

@@ -231,7 +231,7 @@ async def _download(
     session = _token_session(study, context)
     if session is None:
         await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
-    document = study.document(request.sha256)
+    document = study.history(request.history_after) if request.history_after else study.document(request.sha256)
     if document is None:
         await _refuse(study, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
     study.downloaded(session, len(document))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
 
 import structlog
 
@@ -43,6 +44,7 @@ from server.events import (
     RoundCompleted,
     StudyFinished,
     SurvivorsFrozen,
+    WaitingForAuthority,
 )
 from server.exclusions import Exclusions
 from server.farewell import Farewell
@@ -59,8 +61,12 @@ from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.roster_history import write_history
 from wire.study import StudyDocument, round_parameters
 from wire.transport import LARGEST_FRAME
+
+STATEMENT_LEFT_S: Final = 5.0  # of the validity of the authority's statement, when an attempt begins
+AUTHORITY_INTERVAL_S: Final = 1.0
 
 log = structlog.get_logger()
 Arguments = TypeVarTuple("Arguments")
@@ -112,6 +118,7 @@ class Study:
         self._parameters = round_parameters(self._plan)
         self.charges = Charges(document, cohorts_are_public=cohorts_are_public)
         self.roster_files = roster_files
+        self._statement, self._until = b"", 0.0  # of the roster in use
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
         self._exclusions = Exclusions(self._membership, journal, self._emit)
@@ -202,6 +209,11 @@ class Study:
     def document(self, sha256: bytes) -> bytes | None:
         """A public document by its digest."""
         return self._documents.get(sha256)
+
+    def history(self, after: int) -> bytes:
+        """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""
+        files = self.roster_files
+        return write_history([] if files is None else files.heads(after, self.roster_version))
 
     def downloaded(self, session: Session, size: int) -> None:
         """A document went out; the model of a round counts to the round's traffic."""
@@ -345,6 +357,7 @@ class Study:
             if attempt == first or self._plan.sampling != LOTTERY:
                 await self._use_offered()
                 await self._cohort_wait.enrolment(round_, attempt)
+            await self._wait_for_authority(round_, attempt)
             gathered = await self._cohort_wait.gather(round_, attempt)
             if gathered is None:
                 continue
@@ -375,6 +388,25 @@ class Study:
         """
         self._membership.offer(roster_file, lottery_file)
         self.sessions.changed.set()
+
+    def _stated_until(self) -> float:
+        """When the statement that the roster in use is the newest ends; notes a later one."""
+        files = self.roster_files
+        if files is None or files.statement is None or not self._document.roster_valid_s:
+            return math.inf
+        if files.statement.roster == self._membership.roster.digest():
+            self._statement, self._until = files.statement_file, float(files.statement.until)
+        return self._until
+
+    async def _wait_for_authority(self, round_: int, attempt: int) -> None:
+        """Participants take part only while the authority's statement holds that the roster is the newest."""
+        told = False
+        while (until := self._stated_until()) <= time.time() + STATEMENT_LEFT_S:
+            if not told:
+                told = True
+                self._emit(WaitingForAuthority(round=round_, attempt=attempt, ended=until))
+            await asyncio.sleep(AUTHORITY_INTERVAL_S)
+            await self._use_offered()
 
     async def _use_offered(self) -> bool:
         """Between attempts only, since positions change. Returns whether they did."""
@@ -544,6 +576,7 @@ class Study:
             model_digest=bytes(32),
             parameters=self._parameters,
             ticket=self._membership.ticket(round_),
+            newest=self._statement,
         )
         assert config.invited  # noqa: S101  # found here, in the worker
         return config

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from learning.data_names import located
+from learning.data_names import OWN, located
 from learning.task_names import DEFAULT_RATES
-from runtime.settings_file import ConfigurationError, Settings, check_files, read_settings
+from runtime.settings_file import ConfigurationError, Settings, check_files, number_if_it_is_one, read_settings
 from runtime.settings_keys import key
 from server.study_tables import (
     CoordinatorTable,
@@ -30,6 +30,7 @@ from server.study_tables import (
 if TYPE_CHECKING:
     from learning.task import Task
     from mechanisms.plan import Plan
+    from wire.study import StudyDocument
 
 __all__ = [
     "ConfigurationError",
@@ -140,6 +141,25 @@ class StudyConfiguration(Settings):
             rounds=self.study.rounds,
             **self.privacy.coding(layers, self._clip(task)),
             **others,
+        )
+
+    def document(self, participants: int | None = None) -> StudyDocument:
+        """The terms of this study, which its authority signs. Arguments and errors as of `plan`."""
+        from wire.study import StudyDocument
+
+        # "2", 2 and 2.0 are the same option, which a file may give back in another form: not two documents.
+        options = {}
+        for name, given in self.task.items():
+            value = number_if_it_is_one(given)
+            whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+            options[name] = int(value) if whole else value
+        return StudyDocument(
+            study=self.study.name,
+            task=self.make_task().name,
+            task_options=options,
+            plan=self.plan(participants),
+            roster_valid_s=round(self.study.roster_valid_h * 3600),
+            own_data=self.data.dataset == OWN,
         )
 
     @model_validator(mode="after")

@@ -87,6 +87,15 @@ class StudyTable(Table):
         le=604_800,
         flag="--pause",
     )
+    roster_valid_h: float = _study(
+        168.0,
+        help="a revocation that the coordinator withholds is noticed within this time: for so long holds the "
+        "authority's statement that a roster is the newest, and then rounds wait for it; 0: no such statement",
+        unit="h",
+        ge=0,
+        le=8784,
+        fixed=True,
+    )
     task: Annotated[str, AfterValidator(check_task_name)] = _study(
         initial="softmax-regression",
         help=f"what is computed: {', '.join(TASKS)}; or module:Class of your own, in a file here or installed",

@@ -34,13 +34,14 @@ from server.events import (
     StudyFinished,
     StudyStarted,
     SurvivorsFrozen,
+    WaitingForAuthority,
     WaitingForEnrolment,
     WaitingForParticipants,
 )
 
-STARTING, ENROLMENT, LEARNING = "Starting", "Enrolment", "Learning"
+STARTING, ENROLMENT, AUTHORITY, LEARNING = "Starting", "Enrolment", "Authority", "Learning"
 BETWEEN, PAUSING, FINISHED = "Between", "Pausing", "Finished"
-STATES: Final = (STARTING, ENROLMENT, CONNECTING, *PHASES, LEARNING, BETWEEN, PAUSING, FINISHED)
+STATES: Final = (STARTING, ENROLMENT, AUTHORITY, CONNECTING, *PHASES, LEARNING, BETWEEN, PAUSING, FINISHED)
 """What a study does: the phases of the protocol, and what lies between them."""
 _OVER: Final = ("rounds done", "budget reached")  # after these no participant is expected
 
@@ -174,6 +175,9 @@ class StudyView:
             case WaitingForEnrolment():
                 self.begun = True
                 self._wait_for(ENROLMENT, Wait(event.received, event.needed, event.needed))
+            case WaitingForAuthority():
+                self.begun = True
+                self._wait_for(AUTHORITY, Wait())
             case WaitingForParticipants():
                 self.begun = True
                 if self._waiting_since is None:

@@ -2,7 +2,7 @@
 
 card     the coordinator shows it to all who want to join; signed by the authority that the join code names
 answer   the authority's decision on one request, with a certificate if it is accepted
-package  all that the authority publishes at once: roster, lottery, answers
+package  all that the authority publishes at once: roster, its history, that it is the newest, lottery, answers
 standing whether an identity has a place, stated on the local enrolment socket for a fresh nonce
 """
 
@@ -32,8 +32,7 @@ REQUEST_ID_BYTES: Final = 32
 
 _CARD: Final = "sordino-card-1"
 _ANSWER: Final = "sordino-enrolment-answer-2"
-_ANSWER_WITHOUT_PLACE: Final = "sordino-enrolment-answer-1"
-_PACKAGE_LABEL: Final = "sordino/v1/enrolment-package"
+_PACKAGE_LABEL: Final = "sordino/v1/enrolment-package-2"
 _LONGEST_REASON: Final = 500
 
 
@@ -196,8 +195,7 @@ def _card_statement(card: Card) -> bytes:
 class Answer:
     """The authority's decision on one request.
 
-    ``place``: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted, or if
-    the authority's release had no places.
+    ``place``: from 1, in the order of admission, and never given to another participant; 0 if it isn't accepted.
 
     Raises InvalidAnswer: a field of another form.
     """
@@ -213,7 +211,7 @@ class Answer:
     def __post_init__(self) -> None:
         if len(self.request_id) != REQUEST_ID_BYTES or not 0 <= self.roster_version < 2**32:
             raise InvalidAnswer("the answer names no request or no roster")
-        if not 0 <= self.place < 2**32 or (self.place and not self.accepted):
+        if not 0 <= self.place < 2**32 or bool(self.place) != self.accepted:
             raise InvalidAnswer("an answer has a place if it accepts, and else none")
         if self.accepted != bool(self.certificate) or self.accepted != bool(self.host):
             raise InvalidAnswer("an answer has a host and a certificate if it accepts, and else none")
@@ -224,12 +222,7 @@ class Answer:
 
 
 def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
-    """The answer as it is published: JSON with the authority's signature over the content.
-
-    Raises ValueError: it accepts, and gives no place.
-    """
-    if answer.accepted and not answer.place:
-        raise ValueError("an accepted participant has a place")
+    """The answer as it is published: JSON with the authority's signature over the content."""
     fields = {
         "format": _ANSWER,
         "request_id": answer.request_id.hex(),
@@ -245,17 +238,12 @@ def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
-    """Read an answer, to ``request_id`` if that is given, and check its signature; also one in the first format, which
-    an authority may still store.
+    """Read an answer, to ``request_id`` if that is given, and check its signature.
 
     Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
-    names = ("request_id", "reason", "host", "certificate", "signature")
-    # An answer begins with its format. The two formats are signed under different labels.
-    old = f'"{_ANSWER_WITHOUT_PLACE}"'.encode() in data[:64]
-    numbers = ("roster_version",) if old else ("roster_version", "place")
-    format_ = _ANSWER_WITHOUT_PLACE if old else _ANSWER
-    fields = read_fields(data, format_, names, LARGEST_ANSWER, InvalidAnswer, numbers=numbers, truths=("accepted",))
+    names, numbers = ("request_id", "reason", "host", "certificate", "signature"), ("roster_version", "place")
+    fields = read_fields(data, _ANSWER, names, LARGEST_ANSWER, InvalidAnswer, numbers=numbers, truths=("accepted",))
     if any(type(fields[name]) is not int for name in numbers):
         raise InvalidAnswer("the answer's roster version and place must be whole numbers")
     answer = Answer(
@@ -265,28 +253,26 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
         fields["host"],
         fields["certificate"].encode("utf-8", "surrogatepass"),
         fields["roster_version"],
-        fields.get("place", 0),
+        fields["place"],
     )
-    if answer.accepted and not answer.place and not old:
-        raise InvalidAnswer("the answer accepts, and gives no place")
     signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidAnswer)
-    if not verify_signature(authority_public, signature, _answer_statement(answer, old=old)):
+    if not verify_signature(authority_public, signature, _answer_statement(answer)):
         raise InvalidAnswer("the answer isn't signed by the study's authority")
     if request_id is not None and not hmac.compare_digest(request_id, answer.request_id):
         raise InvalidAnswer("the answer is one to another request")
     return answer
 
 
-def _answer_statement(answer: Answer, *, old: bool = False) -> bytes:
+def _answer_statement(answer: Answer) -> bytes:
     return encode(
-        "sordino/v1/enrolment-answer" if old else "sordino/v1/enrolment-answer-2",
+        "sordino/v1/enrolment-answer-2",
         answer.request_id,
         b"accepted" if answer.accepted else b"refused",
         answer.reason.encode("utf-8", "surrogatepass"),
         answer.host.encode(),
         answer.certificate,
         number(answer.roster_version),
-        *([] if old else [number(answer.place)]),
+        number(answer.place),
     )
 
 
@@ -295,17 +281,20 @@ def _answer_statement(answer: Answer, *, old: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class Package:
-    """What an authority publishes at once; each part has its own signature."""
+    """What an authority publishes at once; each part but the history has its own signature."""
 
     roster_file: bytes  # the newest signed roster, which the coordinator may already have
-    lottery_file: bytes | None  # the seeds of that version; None where no cohorts are drawn
-    answers: tuple[bytes, ...]  # of `sign_answer`
+    newest_file: bytes  # that it is the newest (`wire.roster_history`)
+    history_file: bytes  # of all versions
+    lottery_file: bytes | None = None  # the seeds of that version; None where no cohorts are drawn
+    answers: tuple[bytes, ...] = ()  # of `sign_answer`
 
 
-def write_package(roster_file: bytes, lottery_file: bytes | None, answers: list[bytes]) -> bytes:
+def write_package(package: Package) -> bytes:
     """Bytes for the coordinator, at most `LARGEST_PACKAGE`. Raises InvalidPackage: it would be larger."""
-    drawn = (b"none", b"") if lottery_file is None else (b"lottery", lottery_file)
-    data = encode(_PACKAGE_LABEL, roster_file, *drawn, *answers)
+    drawn = (b"none", b"") if package.lottery_file is None else (b"lottery", package.lottery_file)
+    files = (package.roster_file, package.newest_file, package.history_file)
+    data = encode(_PACKAGE_LABEL, *files, *drawn, *package.answers)
     if len(data) > LARGEST_PACKAGE:
         raise InvalidPackage(f"a package has at most {LARGEST_PACKAGE} bytes: publish fewer answers at once")
     return data
@@ -329,9 +318,10 @@ def read_package(data: bytes) -> Package:
             raise InvalidPackage("the package is cut short")
         fields.append(data[at + 8 : at + 8 + length])
         at += 8 + length
-    if at != len(data) or len(fields) != count or count < 3 or fields[1] not in (b"none", b"lottery"):
+    if at != len(data) or len(fields) != count or count < 5 or fields[3] not in (b"none", b"lottery"):
         raise InvalidPackage("the package is cut short or holds more than it says")
-    return Package(fields[0], fields[2] if fields[1] == b"lottery" else None, tuple(fields[3:]))
+    roster, newest, history, drawn, lottery, *answers = fields
+    return Package(roster, newest, history, lottery if drawn == b"lottery" else None, tuple(answers))
 
 
 def pending_statement(study: str, nonce: bytes) -> bytes:

@@ -44,14 +44,14 @@ class DescribeRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("card", "study_document", "roster_version")
+    __slots__ = ("card", "study_document", "newest")
     CARD_FIELD_NUMBER: _ClassVar[int]
     STUDY_DOCUMENT_FIELD_NUMBER: _ClassVar[int]
-    ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     card: bytes
     study_document: bytes
-    roster_version: int
-    def __init__(self, card: _Optional[bytes] = ..., study_document: _Optional[bytes] = ..., roster_version: _Optional[int] = ...) -> None: ...
+    newest: bytes
+    def __init__(self, card: _Optional[bytes] = ..., study_document: _Optional[bytes] = ..., newest: _Optional[bytes] = ...) -> None: ...
 
 class EnrolRequest(_message.Message):
     __slots__ = ("request",)
@@ -88,12 +88,14 @@ class PendingRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingRequests(_message.Message):
-    __slots__ = ("requests", "roster_version")
+    __slots__ = ("requests", "roster_version", "newest_until")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ROSTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_UNTIL_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedScalarFieldContainer[bytes]
     roster_version: int
-    def __init__(self, requests: _Optional[_Iterable[bytes]] = ..., roster_version: _Optional[int] = ...) -> None: ...
+    newest_until: int
+    def __init__(self, requests: _Optional[_Iterable[bytes]] = ..., roster_version: _Optional[int] = ..., newest_until: _Optional[int] = ...) -> None: ...
 
 class PublishReceipt(_message.Message):
     __slots__ = ("roster_version",)
@@ -102,10 +104,12 @@ class PublishReceipt(_message.Message):
     def __init__(self, roster_version: _Optional[int] = ...) -> None: ...
 
 class DocumentRequest(_message.Message):
-    __slots__ = ("sha256",)
+    __slots__ = ("sha256", "history_after")
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_AFTER_FIELD_NUMBER: _ClassVar[int]
     sha256: bytes
-    def __init__(self, sha256: _Optional[bytes] = ...) -> None: ...
+    history_after: int
+    def __init__(self, sha256: _Optional[bytes] = ..., history_after: _Optional[int] = ...) -> None: ...
 
 class UploadReceipt(_message.Message):
     __slots__ = ("sha256",)
@@ -312,20 +316,22 @@ class Welcome(_message.Message):
     def __init__(self, session_token: _Optional[bytes] = ..., study_sha256: _Optional[bytes] = ..., roster_sha256: _Optional[bytes] = ...) -> None: ...
 
 class RoundStart(_message.Message):
-    __slots__ = ("round", "attempt", "model_sha256", "study_sha256", "roster_sha256", "ticket")
+    __slots__ = ("round", "attempt", "model_sha256", "study_sha256", "roster_sha256", "ticket", "newest")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHA256_FIELD_NUMBER: _ClassVar[int]
     STUDY_SHA256_FIELD_NUMBER: _ClassVar[int]
     ROSTER_SHA256_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     model_sha256: bytes
     study_sha256: bytes
     roster_sha256: bytes
     ticket: LotteryTicket
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., study_sha256: _Optional[bytes] = ..., roster_sha256: _Optional[bytes] = ..., ticket: _Optional[_Union[LotteryTicket, _Mapping]] = ...) -> None: ...
+    newest: bytes
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., model_sha256: _Optional[bytes] = ..., study_sha256: _Optional[bytes] = ..., roster_sha256: _Optional[bytes] = ..., ticket: _Optional[_Union[LotteryTicket, _Mapping]] = ..., newest: _Optional[bytes] = ...) -> None: ...
 
 class LotteryTicket(_message.Message):
     __slots__ = ("seed", "path")

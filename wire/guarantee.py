@@ -81,7 +81,10 @@ def condition(mechanism: str, colluders: int, among: str = "", *, adversary: str
         return "if the coordinator is trusted"
     if mechanism == EACH_FOR_ITSELF:
         return "even if all others collude"
-    holds = f"if at most {colluders}{' ' if among else ''}{among} collude"
+    of = f" {among}" if among else ""
+    holds = f"if at most {colluders}{of} collude"
+    if not colluders:  # a participant knows its own share of the noise: with A = 0 it is one too many
+        holds = f"if no participant{of} colludes or analyses the models it receives"
     return f"{holds}; {UNRECORDED}" if adversary is None else holds + trust_of(mechanism, adversary).proviso
 
 

@@ -1,7 +1,8 @@
 """Join codes: a study's authority gives each to one participant, outside of every channel of the study.
 
-A code holds the authority's fingerprint, so that its user trusts no other authority's roster; 16 secret bytes, under
-which the request is authenticated; its expiry; and a checksum, so that a typing error is found before anything is sent.
+A code holds the authority's fingerprint, so that its user trusts no other authority's roster; a fingerprint of the
+terms that its user is invited to, so that it joins under no others; 16 secret bytes, under which the request is
+authenticated; its expiry; and a checksum, so that a typing error is found before anything is sent.
 It is typed or pasted: case, dashes and blanks don't matter, nor do O for 0 and I or L for 1.
 """
 
@@ -15,16 +16,17 @@ from secagg.encoding import RandomBytes, digest
 
 FINGERPRINT_BYTES: Final = 16
 SECRET_BYTES: Final = 16
+TERMS_BYTES: Final = 10
 CODE_ID_BYTES: Final = 16
 MAC_BYTES: Final = 32
 LONGEST_VALID_S: Final = 366 * 86_400  # no code is valid for longer; if one seems to be, this machine's clock is behind
 
-_PREFIX: Final = "SORD1"
+_PREFIX: Final = "SORD2"
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)} | {"O": 0, "I": 1, "L": 1}
-_LETTERS: Final = 65  # 13 groups of 5
-_PAYLOAD_BYTES: Final = FINGERPRINT_BYTES + SECRET_BYTES + 4
-_CHECKSUM_BITS: Final = 5 * _LETTERS - 8 * _PAYLOAD_BYTES  # 37
+_LETTERS: Final = 80  # 16 groups of 5
+_PAYLOAD_BYTES: Final = FINGERPRINT_BYTES + TERMS_BYTES + SECRET_BYTES + 4
+_CHECKSUM_BITS: Final = 5 * _LETTERS - 8 * _PAYLOAD_BYTES  # 32
 
 
 class InvalidCode(ValueError):
@@ -64,24 +66,27 @@ class JoinCode:
     """One invitation as the participant holds it, for one identity. Raises ValueError: an impossible length or time."""
 
     fingerprint: bytes  # of the authority, 16 bytes
+    terms: bytes  # the first 10 bytes of the SHA-256 of the study document
     secret: bytes = field(repr=False)  # 16 bytes; never in repr
     expires: int  # seconds since 1970, a whole number of minutes
 
     def __post_init__(self) -> None:
-        if len(self.fingerprint) != FINGERPRINT_BYTES or len(self.secret) != SECRET_BYTES:
-            raise ValueError("a join code has a fingerprint and a secret of 16 bytes each")
+        lengths = (len(self.fingerprint), len(self.terms), len(self.secret))
+        if lengths != (FINGERPRINT_BYTES, TERMS_BYTES, SECRET_BYTES):
+            raise ValueError("a join code has a fingerprint and a secret of 16 bytes each, and 10 bytes of the terms")
         if self.expires % 60 or not 0 <= self.expires // 60 < 2**32:
             raise ValueError("a join code expires on a whole minute that fits 4 bytes")
 
     @classmethod
-    def new(cls, authority_public: bytes, expires: float, random_bytes: RandomBytes) -> JoinCode:
-        """A new code; its expiry is rounded up to a whole minute."""
-        return cls(fingerprint(authority_public), random_bytes(SECRET_BYTES), -int(-expires // 60) * 60)
+    def new(cls, authority_public: bytes, terms: bytes, expires: float, random_bytes: RandomBytes) -> JoinCode:
+        """A new code for the study document with the SHA-256 ``terms``; its expiry is rounded up to a whole minute."""
+        secret = random_bytes(SECRET_BYTES)
+        return cls(fingerprint(authority_public), terms[:TERMS_BYTES], secret, -int(-expires // 60) * 60)
 
     @property
     def code_id(self) -> bytes:
         """16 public bytes with which the authority finds the invitation; they don't reveal the secret."""
-        return digest("sordino/v1/join-code-id", self.fingerprint, self.secret)[:CODE_ID_BYTES]
+        return digest("sordino/v1/join-code-id", self.fingerprint, self.terms, self.secret)[:CODE_ID_BYTES]
 
     def mac(self, message: bytes) -> bytes:
         """32 bytes that only a holder of this code can compute for a message."""
@@ -100,8 +105,8 @@ class JoinCode:
             raise ExpiredCode("the join code was made long after what this machine's clock shows: set the clock")
 
     def to_text(self) -> str:
-        """The text to type: ``SORD1-`` and 13 groups of 5, with dashes between them."""
-        payload = self.fingerprint + self.secret + (self.expires // 60).to_bytes(4, "big")
+        """The text to type: ``SORD2-`` and 16 groups of 5, with dashes between them."""
+        payload = self.fingerprint + self.terms + self.secret + (self.expires // 60).to_bytes(4, "big")
         value = int.from_bytes(payload, "big") << _CHECKSUM_BITS | _checksum(payload)
         letters = "".join(_ALPHABET[value >> 5 * place & 31] for place in reversed(range(_LETTERS)))
         return "-".join([_PREFIX, *(letters[start : start + 5] for start in range(0, _LETTERS, 5))])
@@ -137,8 +142,8 @@ class JoinCode:
         payload = (value >> _CHECKSUM_BITS).to_bytes(_PAYLOAD_BYTES, "big")
         if value & ((1 << _CHECKSUM_BITS) - 1) != _checksum(payload):
             raise MistypedCode("the join code is mistyped: letters are wrong or swapped; compare it group by group")
-        identified, secret, minutes = payload[:16], payload[16:32], payload[32:]
-        return cls(identified, secret, int.from_bytes(minutes, "big") * 60)
+        identified, terms, secret, minutes = payload[:16], payload[16:26], payload[26:42], payload[42:]
+        return cls(identified, terms, secret, int.from_bytes(minutes, "big") * 60)
 
 
 def _checksum(payload: bytes) -> int:

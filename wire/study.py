@@ -36,10 +36,13 @@ from secagg.roster import InvalidRoster, Roster
 from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire import coordinator_pb2 as pb
 
-FORMAT: Final = "sordino-study-1"
+FORMAT: Final = "sordino-study-2"
+_FIELDS: Final = {"format", "study", "task", "task_options", "plan", "roster_valid_s"}
 LARGEST_DOCUMENT: Final = 1 << 20
+LONGEST_ROSTER_VALID_S: Final = 366 * 86_400
 AUTO: Final = "auto"
 LOTTERY_FORMAT: Final = "sordino-lottery-1"
+TERMS_FILE: Final = "terms.json"  # the study document that an authority is asked to sign
 LOTTERY_FILE: Final = "lottery.json"
 """The file with which the authority gives the coordinator the seeds of a roster version's lottery.
 
@@ -171,9 +174,7 @@ def coding(
 
 def round_parameters(plan: Plan) -> RoundParameters:
     """The protocol's share of a plan. Raises InvalidParameters: the plan's numbers break a rule of the protocol."""
-    if plan.colluders < _colluders(plan, plan.population):
-        raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
-    return RoundParameters(
+    parameters = RoundParameters(  # first: what follows takes as many steps as the cohort is large
         cohort=plan.clients,
         colluders=plan.colluders,
         min_survivors=plan.min_survivors,
@@ -183,6 +184,9 @@ def round_parameters(plan: Plan) -> RoundParameters:
         graph=plan.graph,
         adversary=plan.adversary,
     )
+    if plan.colluders < _colluders(plan, plan.population):
+        raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
+    return parameters
 
 
 def cohorts_drawn(sampling: str, rounds: int) -> int:
@@ -264,6 +268,9 @@ class StudyDocument:
     task: str
     task_options: Mapping[str, Any]
     plan: Plan
+    roster_valid_s: int = 0
+    """Longest validity of the authority's statement that a roster is the newest (`wire.roster_history`); 0: rounds need
+    no such statement, and a withheld revocation isn't noticed."""
     own_data: bool = False
     """Each participant brings its own data. The key is in the bytes only where this is true."""
 
@@ -275,6 +282,7 @@ class StudyDocument:
             "task": self.task,
             "task_options": dict(self.task_options),
             "plan": self.plan.to_json(),
+            "roster_valid_s": self.roster_valid_s,
         } | ({"own_data": True} if self.own_data else {})
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -292,12 +300,15 @@ class StudyDocument:
             raise InvalidStudy(f"the study document is larger than {LARGEST_DOCUMENT} bytes")
         try:
             document = json.loads(data)
-            if set(document) - {"own_data"} != {"format", "study", "task", "task_options", "plan"}:
+            if set(document) - {"own_data"} != _FIELDS:
                 raise InvalidStudy("the study document has missing or unknown fields")
             if document["format"] != FORMAT:
                 raise InvalidStudy(f"unknown format of the study document; this version reads {FORMAT}")
             if not isinstance(document["study"], str) or not isinstance(document["task"], str):
                 raise InvalidStudy("study and task of the study document must be names")
+            valid_s = document["roster_valid_s"]
+            if type(valid_s) is not int or not 0 <= valid_s <= LONGEST_ROSTER_VALID_S:
+                raise InvalidStudy(f"roster_valid_s of the study document must lie in 0..{LONGEST_ROSTER_VALID_S}")
             if document.get("own_data", True) is not True:
                 raise InvalidStudy("own_data of the study document must be true, or be left out")
             if not isinstance(document["task_options"], dict):
@@ -318,6 +329,7 @@ class StudyDocument:
             task=document["task"],
             task_options=document["task_options"],
             plan=plan,
+            roster_valid_s=valid_s,
             own_data="own_data" in document,
         )
 

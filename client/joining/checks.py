@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from client.enrolment import Look, look
 from client.host_file import HostConfiguration
+from client.joining.description import changed_terms, listed, terms_of
 from client.joining.folder import BY_PLACE, DataChoice, JoinedHome, only_process
 from client.policy import PolicyRefusal, check_study, check_terms
 from client.policy_file import POLICY_FILE, PolicyTable, load_policy
@@ -29,7 +30,7 @@ from learning.own_data import read_held, unread_told
 from learning.task_names import STATISTICS, TASKS, trained_task
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
-from runtime.text import counted, peer_text
+from runtime.text import counted, peer_text, terminal_width
 from secagg.sharing import CURIOUS
 from wire.enrolment import read_request
 from wire.join_code import fingerprint
@@ -265,6 +266,47 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
 # ------------------------------------------------------------ a folder that holds the join already
 
 
+async def accept_terms(
+    home: JoinedHome, task: str | None, say: Callable[[str], None], agree: Callable[[], None]
+) -> None:
+    """Show how the study's terms differ from those that were accepted, ask, and accept them.
+
+    What was spent stays in the ledger. A policy in a file of its own is not changed, and must accept the new terms.
+
+    Args:
+        task: module:Class that the participant names, where the task isn't one of Sordino's.
+        agree: asks; raises InputFailure if the participant doesn't agree.
+
+    Raises InputFailure (the policy refuses them, or the task isn't named), or those of `client.enrolment.look`.
+    """
+    held = home.settings()
+    authority = bytes.fromhex(held["study"]["authority_public_key"])
+    seen = await look(held["coordinator"]["enrolment"], fingerprint(authority))
+    if seen.card.study != home.study:
+        raise InputFailure(f"{home.path}: the coordinator runs the study {seen.card.study!r} now: nothing was changed.")
+    if held["study"].get("sha256") == seen.study_sha256.hex():
+        say(f"{home.path} has accepted these terms already.")
+        return
+    document, before = seen.document, home.terms()
+    rows = terms_of(document) if before is None else changed_terms(StudyDocument.from_bytes(before), document)
+    for line in ("The terms have changed", "", *listed(rows, terminal_width() - 2), ""):
+        say(line)
+    options = JoinOptions("", "", None, task=task or held["study"]["task"])
+    check_task(options, document.task, document.task_options)
+    policy = held.get("policy", {})
+    if set(policy) == {"file"}:
+        file = home.path / policy["file"]
+        check_accepts(file, read_policy(file)[0], document, seen.study_sha256, nothing="Nothing was changed.")
+    else:
+        policy = accepted_plan(seen)
+    agree()
+    study = {**held["study"], "task": document.task, "sha256": seen.study_sha256.hex()}
+    tables = {"study": study, "task": dict(document.task_options), "policy": policy}
+    with only_process(home):
+        home.accept(document.to_bytes(), tables)
+    say(f"{home.path} takes part under the new terms from now on.")
+
+
 async def check_again(options: JoinOptions, home: JoinedHome, say: Callable[[str], None]) -> None:
     """Compare the options of a repeated command with its folder, and keep its policy, before an answer is used.
 
@@ -282,8 +324,8 @@ async def check_again(options: JoinOptions, home: JoinedHome, say: Callable[[str
     seen = await look(held["coordinator"]["enrolment"], fingerprint(authority))
     if held["study"].get("sha256", seen.study_sha256.hex()) != seen.study_sha256.hex():
         raise InputFailure(
-            f"{home.path}: the coordinator now shows another study than the one that you agreed to. Ask the study's "
-            "owner why; nothing was changed."
+            f"{home.path}: the study now has other terms than those that you agreed to: see what has changed with "
+            "`sordino join --accept`; nothing was changed."
         )
     check_accepts(options.policy_file, policy, seen.document, seen.study_sha256, nothing="Nothing was changed.")
     with only_process(home):

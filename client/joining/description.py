@@ -1,8 +1,10 @@
-"""The description of a study before joining: what it is, what is sent, and what is not."""
+"""The description of a study before joining: its terms, what is sent, and what is not; and how terms have changed."""
 
 from __future__ import annotations
 
+import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +49,7 @@ def describe_study(
         ledger: of earlier studies over this data, if one was named.
         held: examples of the participant's own file: their form is shown beside the required one.
     """
-    plan, document = seen.document.plan, seen.document
-    drawn = plan.sampling != "none"
-    cohort = f"all participants, at most {plan.clients}"
-    if drawn:
-        cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
-    holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
+    document = seen.document
     shown_ledger = f"{ledger}: what it says was spent from this data counts on"
     if ledger is None:
         shown_ledger = (
@@ -62,29 +59,16 @@ def describe_study(
     rows = [
         ("authority", f"{fingerprint} (signs who takes part; compare it with the one that you were given)"),
         ("address", seen.card.address),
-        *zip(("task", "", "", ""), [*_task(document, plan), *_form_asked(document)], strict=False),
-        ("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}"),
-        ("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest"),
-        ("shares", _shares(plan)),
-        ("coordinator", _may_do(plan)),
-        ("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}"),
-        (
-            "privacy",
-            f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "
-            f"({plan.adjacency.partition(':')[0]}), {holds}: a share of {plan.adversarial:g} is assumed adversarial",
-        ),
+        *terms_of(document),
         ("your data", _data(data, part_chosen)),
         *([] if held is None else [("", form_shown(held))]),
         ("your folder", str(home)),
         ("your ledger", shown_ledger),
     ]
     when = "in each round"
-    if drawn:
+    if document.plan.sampling != "none":
         when = "in each round for which you are drawn (the coordinator knows in advance for which)"
-    lines = [f"The study {document.study}", ""]
-    for label, text in rows:
-        lines += _wrapped(text, width, f"  {label:<{_LABEL}}")
-    lines += ["", "What will be sent"]
+    lines = [f"The study {document.study}", "", *listed(rows, width), "", "What will be sent"]
     for text in (
         f"now: a request with the public key of a new identity, one for TLS, and the name {host} for this process "
         f"(the authority may list you under another name{'' if host_chosen else '; --name asks for one'})",
@@ -96,6 +80,50 @@ def describe_study(
         lines += _wrapped(text, width, "  - ")
     never = "examples, gradients, updates in the clear, losses, numbers of examples, private keys, your policy"
     return [*lines, "", "What never leaves this machine", *_wrapped(never, width, "  - ")]
+
+
+def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
+    """The terms of a study in words, each under its label; an empty label goes on with the one before.
+
+    Raises `learning.options.OptionError` for an impossible statistic.
+    """
+    plan = document.plan
+    cohort = f"all participants, at most {plan.clients}"
+    if plan.sampling != "none":
+        cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
+    holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
+    noticed = "never noticed if the coordinator withholds it"
+    if document.roster_valid_s:
+        noticed = f"noticed within {document.roster_valid_s / 3600:g} hours, even if the coordinator withholds it"
+    return [
+        *zip(("task", "", "", ""), [*_task(document, plan), *_form_asked(document)], strict=False),
+        ("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}"),
+        ("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest"),
+        ("shares", _shares(plan)),
+        ("coordinator", _may_do(plan)),
+        ("revocation", noticed),
+        ("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}"),
+        (
+            "privacy",
+            f"epsilon {plan.budget_coordinator:g} at delta {plan.delta:g} over all rounds "
+            f"({plan.adjacency.partition(':')[0]}), {holds}: a share of {plan.adversarial:g} is assumed adversarial",
+        ),
+    ]
+
+
+def changed_terms(before: StudyDocument, after: StudyDocument) -> list[tuple[str, str]]:
+    """What differs, in words where the terms have words for it; empty if nothing does. Raises as `terms_of`."""
+    old, new = ({label: text for label, text in terms_of(one) if label} for one in (before, after))
+    rows = [(label, f"{text}; before: {old.get(label)}") for label, text in new.items() if old.get(label) != text]
+    fields = [json.loads(one.to_bytes()) for one in (before, after)]
+    flat = [{**one["plan"], "task_options": one["task_options"], "own_data": one.get("own_data")} for one in fields]
+    others = sorted(name for name in flat[0].keys() | flat[1].keys() if flat[0].get(name) != flat[1].get(name))
+    return [*rows, ("all fields", ", ".join(others))] if others else rows
+
+
+def listed(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Rows for the terminal."""
+    return [line for label, text in rows for line in _wrapped(text, width, f"  {label:<{_LABEL}}")]
 
 
 def _wrapped(text: str, width: int, label: str) -> list[str]:

@@ -6,6 +6,7 @@
     policy.toml                   its policy, if one was given
     join/request.json             the request; sending the same bytes again repeats the same request
     join/card.json                the study's card, as it was accepted
+    join/terms.json               the study document that was accepted
     join/place                    the place on the roster, if the part of the data depends on it
     join/refused                  the authority's reason, if it refused the request
 
@@ -44,6 +45,7 @@ from runtime.key_files import KeyFileError, write_key_file
 HOST_FILE: Final = "host.toml"
 REQUEST_FILE: Final = Path("join") / "request.json"
 CARD_FILE: Final = Path("join") / "card.json"
+TERMS_FILE: Final = Path("join") / "terms.json"
 PLACE_FILE: Final = Path("join") / "place"
 REFUSED_FILE: Final = Path("join") / "refused"
 CERTIFICATE_FILE: Final = Path("tls") / "client.pem"
@@ -100,6 +102,7 @@ def make_home(
     policy_file: bytes | None,
     ca: bytes,
     card: bytes,
+    terms: bytes,
     request: bytes,
     identity_key: bytes,
     tls_key: bytes,
@@ -110,6 +113,7 @@ def make_home(
     """
     public: dict[str | Path, bytes | None]
     public = {HOST_FILE: host_toml.encode(), POLICY_FILE: policy_file, "ca.pem": ca, CARD_FILE: card}
+    public[TERMS_FILE] = terms
     public |= {REQUEST_FILE: request, ".gitignore": b"*\n"}  # keys must never be committed, wherever the folder lies
     path = home.absolute()
     with contextlib.ExitStack() as clean:
@@ -207,6 +211,27 @@ class JoinedHome:
                 f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
             ) from error
         return True
+
+    def terms(self) -> bytes | None:
+        """The study document that was accepted; None in a folder of an earlier release."""
+        try:
+            return (self.path / TERMS_FILE).read_bytes()
+        except OSError:
+            return None
+
+    def accept(self, terms: bytes, tables: Mapping[str, Any]) -> None:
+        """Replace the accepted terms, and the tables of host.toml that follow from them; host.toml is what counts.
+
+        Raises InputFailure if a file can't be written.
+        """
+        try:
+            text = self._with_tables(tables, {})
+            replace_durably(self.path / HOST_FILE, text.encode())
+            replace_durably(self.path / TERMS_FILE, terms)
+        except OSError as error:
+            raise InputFailure(
+                f"{self.path} can't be written ({error.strerror or error}): run the same command again."
+            ) from error
 
     def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str]) -> str:
         """host.toml with these tables replaced; raises InputFailure if its layout prevents that, and OSError."""

@@ -36,6 +36,7 @@ from client.enrolment import (
 from client.host_file import host_toml
 from client.joining.checks import (
     JoinOptions,
+    accept_terms,
     accepted_plan,
     check_again,
     check_host,
@@ -153,6 +154,15 @@ def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
         asyncio.run(_wait(home, say))
 
 
+def accept(options: JoinOptions, say: Say) -> None:
+    """Accept changed terms in the folder of ``options``. Raises as `client.joining.checks.accept_terms`."""
+    home = None if options.home is None else open_home(options.home)
+    if home is None:
+        raise InputFailure("--accept needs --home DIR: the folder that a join by code has made.")
+    say = _safely(say)
+    asyncio.run(accept_terms(home, options.task, say, lambda: _agree(options, say, "Accept these terms? [y/N] ")))
+
+
 def finish_joining(home: Path, say: Say) -> None:
     """Continue an interrupted join in ``home``, if there is one. Raises as `join_by_code`."""
     if (found := unfinished(home)) is not None:
@@ -179,7 +189,7 @@ def _matching(home: JoinedHome | None, code: JoinCode) -> JoinedHome | None:
 
 async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Show the study, ask the participant, and write the folder."""
-    seen = await _patiently(lambda: look(options.address, code.fingerprint), say)
+    seen = await _patiently(lambda: look(options.address, code.fingerprint, code.terms), say)
     document, study = seen.document, seen.card.study
     place = options.home if options.home is not None else default_home(study)
     found = _matching(open_home(place), code)
@@ -251,6 +261,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         policy_file=policy_file,
         ca=seen.card.tls_ca,
         card=_card_note(seen),
+        terms=document.to_bytes(),
         request=make_request(request, identity, code),
         identity_key=private_pem(private),
         tls_key=private_pem(tls_key),
@@ -274,14 +285,14 @@ async def _patiently(reaching: Callable[[], Awaitable[Found]], say: Say) -> Foun
         await asyncio.sleep(LISTENS_POLL_S)
 
 
-def _agree(options: JoinOptions, say: Say) -> None:
+def _agree(options: JoinOptions, say: Say, question: str = "Join this study? [y/N] ") -> None:
     if options.agreed:
         return
     if not sys.stdin.isatty():
         raise InputFailure("there is no terminal for the question whether to join: add --yes if you agree.")
-    say("Join this study? [y/N] ")
+    say(question)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InputFailure("not joined: nothing was sent, and no folder was made.")
+        raise InputFailure("not joined: nothing was sent, and nothing was changed.")
 
 
 def _derived(code: JoinCode, what: bytes) -> bytes:

@@ -238,6 +238,7 @@ class Attempt:
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
             ticket=codec.write_ticket(self.config.ticket),
+            newest=self.config.newest,
         )
         await self._outgoing.broadcast(self.cohort, codec.message(round_start=start))
         await self._collect(

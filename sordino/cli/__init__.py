@@ -40,6 +40,7 @@ VERBS: Final = {
     "data": "List, prepare and check data sets.",
     "experiment": "Reproduce published experiments with a study's encoder and plan.",
     "transcript": "Check a finished round offline.",
+    "roster": "Check who takes part, and that nobody sees another roster.",
     "config": "Check study.toml and host.toml, show effective values, print their schema.",
     "bench": "Each hot path beside its limit on this machine.",
 }

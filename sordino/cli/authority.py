@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,15 +16,18 @@ import typer
 
 from authority.folder import AuthorityTable
 from runtime.failure import ExitCode, InputFailure, listing
-from runtime.text import counted
+from runtime.text import counted, terminal_width
 from sordino.cli.options import built, chosen, options, with_options
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
     import threading
 
+    from authority.folder import AuthorityFolder
+    from authority.link import Link
     from authority.local_enrolment import LocalEnrolmentSocket
     from authority.visit import Visit
+    from client.policy_file import PolicyTable
 
 NAME = "authority"
 app = verb_group(
@@ -158,18 +162,18 @@ def invite(
         typer.echo(note, err=True)
     more = (" --data FILE" if settings.own_data else "") + (f" --task {settings.task}" if settings.task else "")
     address = settings.coordinator or "HOST:PORT"
-    commands = [f"sordino join {address} --code {code.to_text()}{more}" for code in codes]
+    command = f"sordino join {address} --code -{more}"
     made = [
         {"code": code.to_text(), "id": code.code_id.hex(), "name": name, "expires": code.expires, "command": command}
-        for code, command in zip(codes, commands, strict=True)
+        for code in codes
     ]
     lines = [
         f"study        {settings.study}",
         f"fingerprint  {show_fingerprint(fingerprint)}",
         f"expires      {minute(codes[0].expires)}\n",
-        *([f"code         {codes[0].to_text()}\n"] if count == 1 else []),
-        "The participant types:" if count == 1 else "Each participant types one of these:",
-        *(f"  {command}" for command in commands),
+        *(f"code         {code.to_text()}" for code in codes),
+        "\nEach participant types this, and then its code:",
+        f"  {command}",
         *(["\nFILE is the participant's, a .csv or .npz: docs/your_own_data.md."] if settings.own_data else []),
         *([] if settings.coordinator else ["\nauthority.toml names no coordinator: replace HOST:PORT by its address."]),
         f"\nLet in:  sordino authority run {directory}  (or approve --sign)",
@@ -235,37 +239,149 @@ def sign_(
     directory: Where,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write roster.json, and lottery.json, there too.", show_default=False),
+        typer.Option(metavar="FOLDER", help="Write the roster and what belongs to it there too.", show_default=False),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")] = False,
     after: Annotated[
-        int,
-        typer.Option(min=0, help="A version that exists elsewhere, after this folder was restored from an older copy."),
-    ] = 0,
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Go on from the roster.json and history.json in it, after DIR was restored from an older copy.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    from authority import text
     from authority.folder import open_folder
-    from authority.founding import newest, write_roster
+    from authority.founding import ROSTER_FILE
+    from authority.roster import adopt
+    from authority.store import locked
+    from wire.roster_history import HISTORY_FILE
+
+    folder = open_folder(directory)
+    if after is not None:
+        with locked(folder.state) as store:
+            adopt(folder, store, _read(after / ROSTER_FILE), _read(after / HISTORY_FILE), time.time())
+    _sign(folder, out, offline, as_json)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputFailure(f"{path} can't be read: {error.strerror}.") from None
+
+
+def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: bool, lines: Iterable[str] = ()) -> None:
+    """Sign the next version if there is something new; publish or write what the coordinator needs."""
+    from authority import text
+    from authority.founding import write_roster
     from authority.link import open_link
     from authority.roster import sign_next
     from authority.store import locked
     from authority.visit import Visit, attend
 
-    folder = open_folder(directory)
     if not offline and not (out is not None and not folder.settings.coordinator):
         with open_link(folder) as link:
-            visit = attend(folder, link, sign=True, chosen=lambda _: False, after=after)
+            visit = attend(folder, link, sign=True, chosen=lambda _: False)
     else:
         with locked(folder.state) as store:
-            version = sign_next(folder, store, time.time(), after=after)
+            version = sign_next(folder, store, time.time())
         visit = Visit(signed=None if version is None else (version.version, version.participants))
     files: list[Path] = []
     if out is not None:
         with locked(folder.state) as store:
-            files = write_roster(newest(store), out)
-    lines = [*text.signed_lines(visit, always=True), *(f"wrote {path}" for path in files)]
+            files = write_roster(folder, store, out, time.time())
+    lines = [*lines, *text.signed_lines(visit, always=True), *(f"wrote {path}" for path in files)]
     _print(as_json, {**text.signed(visit), "files": [str(path.resolve()) for path in files]}, lines)
+
+
+@app.command(
+    "terms",
+    help=(
+        "Sign the terms of the study: its task, its plan and its budget.\n\nParticipants take part under no other "
+        "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they "
+        "are fetched from the coordinator, which isn't trusted: read them before you agree. `sordino init` makes and "
+        "signs them for a study whose authority it makes. Signing others later makes a new version of the roster; "
+        "each participant accepts them anew with `sordino join --accept`."
+    ),
+    epilog=_example("terms my-authority terms.json --out usb-stick"),
+)
+def terms(
+    directory: Where,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The coordinator's terms.json.", show_default="from the coordinator"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without being asked.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the roster and what belongs to it there too.", show_default=False),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")] = False,
+    as_json: Json = False,
+) -> None:
+    from authority.folder import open_folder
+    from authority.link import open_link
+    from authority.roster import accept_terms, read_terms
+    from authority.store import locked
+    from client.joining.description import changed_terms, listed, terms_of
+
+    folder = open_folder(directory)
+    if file is not None:
+        document = _read(file)
+    else:
+        with open_link(folder) as link:
+            document = link.document()
+    with locked(folder.state) as store:
+        signed = store.terms()
+    wanted, before = read_terms(folder, document), None if signed is None else read_terms(folder, signed)
+    width = terminal_width() - 2
+    lines = [f"Terms of {wanted.study}, {hashlib.sha256(document).hexdigest()}", "", *listed(terms_of(wanted), width)]
+    if before is not None and signed != document:
+        lines += ["", "What changes", *listed(changed_terms(before, wanted), width)]
+    if signed != document and not yes:
+        if as_json or not sys.stdin.isatty():
+            raise InputFailure("there is no terminal for the question whether to sign: add --yes if you agree.")
+        typer.echo("\n".join(lines))
+        lines = []
+        typer.confirm("Sign these terms?", abort=True)
+    with locked(folder.state) as store:
+        accept_terms(folder, store, document, time.time())
+    _sign(folder, out, offline or (file is not None and not folder.settings.coordinator), as_json, lines)
+
+
+@app.command(
+    "history",
+    help="All versions of the roster that were signed, with the terms in each. Shows no secret.",
+    epilog=_example("history my-authority"),
+)
+def history_(directory: Where, as_json: Json = False) -> None:
+    from authority.folder import open_folder
+    from authority.roster import history
+    from authority.store import locked
+    from authority.text import minute
+
+    folder = open_folder(directory)
+    with locked(folder.state) as store:
+        heads, versions = history(store), store.versions()
+    rows: list[dict[str, Any]] = [
+        {
+            "version": head.version,
+            "signed": signed,
+            "participants": participants,
+            "roster": head.digest().hex(),
+            "terms": head.terms.hex(),
+            "previous": head.previous.hex(),
+        }
+        for head, (_, signed, participants, _) in zip(heads, versions, strict=True)
+    ]
+    lines = [
+        f"{row['version']:>7}  {minute(row['signed'])}  {counted(row['participants'], 'participant'):<18}"
+        f"roster {row['roster'][:12]}…  terms {row['terms'][:12]}…"
+        for row in rows
+    ]
+    _print(as_json, {"study": folder.settings.study, "versions": rows}, lines)
 
 
 @app.command(
@@ -346,7 +462,8 @@ def show(directory: Where, as_json: Json = False) -> None:
         "also gives join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT "
         "--desk PATH[/bold]. A process that can open the socket gets a place, while there are any, and can take all of "
         "them: put the socket where only participants can open it, and not the coordinator. --desk-places limits the "
-        "places that it gives."
+        "places that it gives.\n\nWith --first-terms it signs the first terms that the coordinator serves, if that "
+        "policy accepts them. Later terms always need `sordino authority terms`."
     ),
     epilog="Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED),
@@ -364,6 +481,14 @@ def run(
         int | None,
         typer.Option(metavar="N", min=1, help="Most places that the socket gives.", show_default="all places"),
     ] = None,
+    first_terms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Sign the study's first terms without a question, if this policy file accepts them.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
 ) -> None:
     import signal
@@ -374,6 +499,7 @@ def run(
     from authority.local_enrolment import open_local_enrolment
     from authority.store import exclusive
     from authority.visit import Visit, attend
+    from client.policy_file import load_policy
     from runtime.durable import StorageError
     from runtime.health_file import show_life
 
@@ -381,6 +507,7 @@ def run(
     if desk is None and desk_places is not None:
         raise InputFailure("--desk-places needs --desk PATH.")
     folder = open_folder(directory)
+    policy = None if first_terms is None else load_policy(first_terms)
     stop, reported = threading.Event(), ""
     with (
         exclusive(folder.path / "run.lock", 0),
@@ -395,6 +522,8 @@ def run(
         while not stop.is_set():
             show_life()
             try:
+                if policy is not None:
+                    _sign_first(folder, link, policy)
                 visit = attend(folder, link, sign=True)
                 trouble = ""
             except (LinkError, AuthorityError, StorageError) as error:  # each of them may pass
@@ -404,6 +533,28 @@ def run(
                 reported = trouble
             _tell_visit(visit, as_json)
             _rest(stop, pause, socket)
+
+
+def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None:
+    """Accept the terms that the coordinator serves, unless there are some already.
+
+    Raises InputFailure: the policy refuses them; those of `Link.document` and `authority.roster.read_terms`.
+    """
+    from authority.roster import accept_terms, read_terms
+    from authority.store import locked
+    from client.policy import PolicyRefusal, check_terms
+
+    with locked(folder.state) as store:
+        if store.terms() is not None:
+            return
+    document = link.document()
+    try:
+        check_terms(policy.to_policy(), read_terms(folder, document), hashlib.sha256(document).digest())
+    except PolicyRefusal as error:
+        refused = f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed."
+        raise InputFailure(refused) from None
+    with locked(folder.state) as store:
+        accept_terms(folder, store, document, time.time())
 
 
 def _rest(stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None) -> None:

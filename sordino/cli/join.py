@@ -6,6 +6,7 @@ Loads nothing of the server.
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +36,7 @@ HELP = (
     "takes a home in it that no other has, or begins one."
 )
 EPILOG = (
-    "Example: [bold]sordino join study.example:8444 --code SORD1-...[/bold], from then on "
+    "Example: [bold]sordino join study.example:8444[/bold], which asks for the code, from then on "
     "[bold]sordino join --home my-study[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
 )
@@ -107,11 +108,24 @@ def _run(
         str | None,
         typer.Option(
             metavar="CODE",
-            help="The join code that the study's authority gave you. Good once.",
+            help="The join code that the study's authority gave you, good once; - reads it from standard input, where "
+            "the list of processes doesn't show it.",
             rich_help_panel=_CODE,
-            show_default=False,
+            show_default="asked for, at a terminal",
         ),
     ] = None,
+    code_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file with the join code.", rich_help_panel=_CODE, show_default=False),
+    ] = None,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept",
+            help="Show how the study's terms have changed, and accept them in the folder --home.",
+            rich_help_panel=_CODE,
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Agree without being asked.", rich_help_panel=_CODE)] = False,
     service: Annotated[
         bool,
@@ -137,7 +151,21 @@ def _run(
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
 
+    if accept:
+        from client.joining.checks import JoinOptions
+        from client.joining.joining import accept as accept_changed
+
+        accept_changed(JoinOptions("", "", home or Path(), agreed=yes, task=own.task), say)
+        return int(ExitCode.OK)
     joined = False
+    if code_file is not None:
+        if code is not None:
+            raise InputFailure("--code and --code-file are two ways to the same: use one.")
+        code = _code_in(code_file)
+    elif code == "-":
+        code = sys.stdin.readline().strip()
+    elif code is None and address and desk is None and home is None and homes is None and sys.stdin.isatty():
+        code = typer.prompt("Join code").strip()
     if service and homes is None:
         # One command line for every start: what it says about joining is for the first one.
         if home is None:
@@ -188,10 +216,15 @@ def _code_of_service(code: str | None) -> str | None:
     credential = None if folder is None else Path(folder) / "join-code"
     if code is not None or credential is None or not credential.exists():
         return code
+    return _code_in(credential) or None  # a blank: there is no such file on the host
+
+
+def _code_in(file: Path) -> str:
     try:
-        return credential.read_text(encoding="ascii").strip() or None  # a blank: there is no such file on the host
+        return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputFailure(f"the credential join-code can't be read ({error}).") from None
+        reason = getattr(error, "strerror", None) or "it isn't text"
+        raise InputFailure(f"the join code in {file} can't be read: {reason}.") from None
 
 
 def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool, service: bool) -> None:

@@ -21,7 +21,7 @@ app = verb_group(
     "what it proves and what it doesn't.",
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.TRANSCRIPT)
-_KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
+KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
 
 
 @app.command(
@@ -42,11 +42,11 @@ def verify(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Transcripts, oldest first.", show_default=False)
     ],
-    authority: Annotated[str, typer.Option(metavar="KEY", help=_KEY_HELP, show_default=False)],
+    authority: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default=False)],
     as_json: Json = False,
 ) -> int:
-    known = _authority(authority)
-    first = _read(files[0])  # a missing file is reported before anything is loaded
+    known = read_authority(authority)
+    first = read_file(files[0])  # a missing file is reported before anything is loaded
     from sordino.reporting.transcript_text import figures
     from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
@@ -54,7 +54,7 @@ def verify(
     chain, held = Chain(), list[dict[str, Any]]()
     for number, path in enumerate(files):
         try:
-            verified = verify_transcript(_read(path) if number else first, known)
+            verified = verify_transcript(read_file(path) if number else first, known)
             chain.add(verified)
         except InvalidTranscript as error:
             return _refused("verify", path, error, as_json, held)
@@ -92,12 +92,12 @@ def verify(
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A transcript.", show_default=False)],
     authority: Annotated[
-        str | None, typer.Option(metavar="KEY", help=_KEY_HELP, show_default="the one that the file names")
+        str | None, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the one that the file names")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    known = None if authority is None else _authority(authority)
-    data = _read(file)
+    known = None if authority is None else read_authority(authority)
+    data = read_file(file)
     from sordino.reporting.transcript_text import figures, lines
     from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import verify_transcript
@@ -128,7 +128,7 @@ def _refused(verb: str, path: Path, error: Any, as_json: bool, held: list[dict[s
     return int(ExitCode.TRANSCRIPT)
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     if path.is_dir():
         place = path / "transcripts" if (path / "transcripts").is_dir() else path  # the coordinator's folder
         if (path / "coordinator").is_dir():  # a study's
@@ -140,7 +140,7 @@ def _read(path: Path) -> bytes:
         raise InputFailure(f"{path}: {error.strerror}. Name a transcript.") from error
 
 
-def _authority(text: str) -> bytes:
+def read_authority(text: str) -> bytes:
     """A public key (32 bytes) or a fingerprint (16). Raises Failure: neither, nor a file that holds a key."""
     found = _hex(text)
     if found is not None:

@@ -25,7 +25,7 @@ _BOTH: Final = ("--drop", "--max-dropout")
 
 def verb_group(name: str, help_text: str) -> typer.Typer:
     """An empty group of verbs, such as ``sordino budget``; called alone it shows its help."""
-    return typer.Typer(
+    group = typer.Typer(
         name=name,
         add_completion=False,
         no_args_is_help=True,
@@ -33,6 +33,8 @@ def verb_group(name: str, help_text: str) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         help=help_text,
     )
+    group.callback()(lambda: None)  # otherwise a group of one verb would be that verb
+    return group
 
 
 def rewritable() -> bool:

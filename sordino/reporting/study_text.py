@@ -18,10 +18,11 @@ from server.events import (
     RoundCompleted,
     StudyFinished,
     StudyStarted,
+    WaitingForAuthority,
     WaitingForEnrolment,
     WaitingForParticipants,
 )
-from server.study_view import ENROLMENT, PAUSING, StudyView
+from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
 from sordino.reporting.statistic_text import headline
 from wire.guarantee import guarantee
 
@@ -55,6 +56,11 @@ def waiting(view: StudyView, now: float | None = None) -> str:
         return f"Round {view.round}, {view.phase}: waiting for {wait.missing} of {wait.expected}, {left_s:.0f} s left"
     if view.state == ENROLMENT:
         return f"Round {view.round}: {wait.received} on the roster, {wait.needed} needed; waiting for enrolment"
+    if view.state == AUTHORITY:
+        return (
+            f"Round {view.round}: the authority's statement that this roster is the newest has ended; waiting for the "
+            "next one (`sordino authority run` or `sign`)"
+        )
     if view.state == CONNECTING:
         then = "it begins without the others" if wait.received >= wait.needed else "the attempt is aborted"
         return (
@@ -122,6 +128,8 @@ class PlainLines:
                 return [f"version {event.version} of the roster: {members}, {changed}"]
             case WaitingForEnrolment():
                 return [waiting(view)] if event.first else []
+            case WaitingForAuthority():
+                return [waiting(view)]
             case Pausing():
                 return [f"the next round in {event.left_s:.0f} s"]
             case AttemptStarted():

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import hashlib
 from collections import defaultdict
@@ -30,6 +31,7 @@ import grpc
 
 from secagg.context import RoundConfig
 from secagg.lottery import Ticket
+from secagg.roster import InvalidRoster, sign_roster, verify_roster
 from server.coordinator import SERVER_OPTIONS
 from server.process_limits import RefusedCalls
 from server.service import handlers
@@ -38,11 +40,14 @@ from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.script import COORDINATOR, Naive, Places, Run, Seen, scripted
 from tests.adversary.served_study import STUDIES, Public, public_of
 from tests.adversary.watched_clients import Client, joined, why_it_left
+from tests.support.card_of_a_study import authority_of
 from tests.support.host_in_process import ledger_of, rows_of
+from tests.support.signed_rosters import published
 from tests.support.study_in_process import identities
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
+from wire.roster_history import write_history
 from wire.study import round_parameters
 from wire.transport import unframe
 
@@ -90,6 +95,9 @@ class CheatingCoordinator:
 
     def document(self, sha256: bytes) -> bytes | None:
         return self.documents.get(sha256)
+
+    def history(self, after: int) -> bytes:
+        return write_history([])
 
     def downloaded(self, session: Session, size: int) -> None:
         pass
@@ -190,6 +198,22 @@ class CheatingCoordinator:
                 changed.clear()
                 await changed.wait()
 
+    def sign_terms(self, document: bytes, **changes: Any) -> None:
+        """Let the authority sign the roster with these terms, and serve both."""
+        key = authority_of(self.public.folder)
+        roster = dataclasses.replace(self.roster, terms=hashlib.sha256(document).digest(), **changes)
+        signed = sign_roster(roster, key)
+        self.public = dataclasses.replace(self.public, study_bytes=document, roster=roster, roster_bytes=signed)
+        self.roster, self.study_sha256, self.roster_sha256 = roster, self.add(document), self.add(signed)
+
+    def statement(self, roster: bytes | None = None, **changes: float) -> bytes:
+        """Return the authority's statement that a roster is the newest; the study's own for one that it didn't sign."""
+        key = authority_of(self.public.folder)
+        found = self.roster
+        with contextlib.suppress(InvalidRoster):
+            found = verify_roster(roster or b"", key.public_key().public_bytes_raw())
+        return published(found, key, **changes).newest_file
+
     async def begin(
         self,
         round_: int = 1,
@@ -199,9 +223,11 @@ class CheatingCoordinator:
         model: bytes | None = None,
         ticket: Ticket | None = None,
         roster: bytes | None = None,
+        newest: bytes | None = None,
     ) -> Attempt:
         """Announce an attempt; all participants that take part advertise."""
         model_sha256 = self.model_sha256 if model is None else self.add(model)
+        newest = self.statement(roster) if newest is None else newest
         config = RoundConfig(
             roster=self.roster,
             round=round_,
@@ -210,6 +236,7 @@ class CheatingCoordinator:
             model_digest=model_sha256,
             parameters=round_parameters(self.public.document.plan),
             ticket=ticket,
+            newest=newest,
         )
         start = pb.RoundStart(
             round=round_,
@@ -218,6 +245,7 @@ class CheatingCoordinator:
             study_sha256=self.study_sha256,
             roster_sha256=self.roster_sha256 if roster is None else self.add(roster),
             ticket=codec.write_ticket(ticket),
+            newest=newest,
         )
         one = Attempt(self, config)
         self.attempts.append(one)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from authority.new_study import new_study
 from secagg.context import winners
 from secagg.lottery import Draws, Ticket
-from secagg.roster import RosterEntry, sign_roster
+from secagg.roster import NONE, RosterEntry, sign_roster
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import (
     CheatingCoordinator,
@@ -49,8 +50,7 @@ def with_document(
     @coordinator_script(does, must, check, outcome="leaves", name=name)
     async def run(places: Places) -> Seen:
         async with serving(places) as coordinator:
-            coordinator.public = dataclasses.replace(coordinator.public, study_bytes=document(coordinator))
-            coordinator.study_sha256 = coordinator.add(coordinator.public.study_bytes)
+            coordinator.sign_terms(document(coordinator))
             async with joined(coordinator, policy=policy):
                 if (seen := coordinator.gone()) is not None:
                     return seen
@@ -117,7 +117,7 @@ with_document(
 @coordinator_script(
     "Replaces the study document, after the first was accepted, by one with smaller sums.",
     "They leave: a study keeps the document that was accepted first.",
-    Naive.lacking("client.journal", "differs from the one this host accepted first", shows="goes on"),
+    Naive.lacking("client.journal", "differ from the ones this host accepted first", shows="goes on"),
     outcome="leaves",
 )
 async def another_document_later(places: Places) -> Seen:
@@ -126,12 +126,37 @@ async def another_document_later(places: Places) -> Seen:
             pass
         await coordinator.until_left()
         # It differs from that of "strict" only in that it allows sums of six, not of eight.
-        coordinator.study_sha256 = coordinator.add(public_of(places.study("weaker", **STUDIES["weaker"])).study_bytes)
+        weaker = public_of(places.study("weaker", **STUDIES["weaker"])).study_bytes
+        coordinator.sign_terms(weaker, version=2, previous=coordinator.roster.digest())
         async with joined(coordinator):
             if (seen := coordinator.gone()) is not None:
                 return seen
             attempt = await coordinator.begin()
             return dataclasses.replace(attempt.verdict(), detail="the second document is accepted")
+
+
+@coordinator_script(
+    "Serves terms that the participant's policy accepts, and that the authority has not signed with the roster.",
+    "They leave: the roster's signature covers the terms.",
+    Naive.lacking(
+        "client.study_terms",
+        "unsigned-terms: the authority signed version",
+        also=(Naive.lacking("secagg.context", "the terms of another study document"),),
+        shows="sum",
+    ),
+    outcome="leaves",
+)
+async def terms_that_the_authority_has_not_signed(places: Places) -> Seen:
+    async with serving(places) as coordinator:
+        document = json.loads(coordinator.public.study_bytes)
+        document["plan"]["rounds"] -= 1
+        data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        coordinator.public = dataclasses.replace(
+            coordinator.public, study_bytes=data, document=StudyDocument.from_bytes(data)
+        )
+        coordinator.study_sha256 = coordinator.add(data)
+        async with joined(coordinator):
+            return coordinator.gone() or await completes(coordinator, 1)
 
 
 # ---------------------------------------------------------------- the roster
@@ -150,7 +175,8 @@ def roster(
     if sybil:
         entries.append(RosterEntry(hashlib.sha256(b"sybil").digest(), "elsewhere"))
     ordered = tuple(sorted(entries, key=lambda entry: entry.identity))
-    changed = dataclasses.replace(coordinator.roster, version=version, entries=ordered)
+    previous = coordinator.roster.digest() if version > 1 else NONE
+    changed = dataclasses.replace(coordinator.roster, version=version, entries=ordered, previous=previous)
     return sign_roster(changed, signer or authority_of(coordinator.public.folder))
 
 
@@ -193,7 +219,7 @@ rounds_with(
     "roster-that-goes-back",
     "Shows version 3 of the roster, then version 2, which again lists a revoked participant.",
     "All refuse version 2.",
-    Naive.lacking("client.journal", "but version {rows[0][1]} was seen before", shows="goes on"),
+    Naive.lacking("wire.roster_history", "is older than version", "doesn't lead back", shows="goes on"),
     lambda one: roster(one, 3, without=8),
     lambda one: roster(one, 2),
 )
@@ -201,9 +227,65 @@ rounds_with(
     "two-rosters-of-one-version",
     "Shows another version 1 of the roster than before, also signed by the authority.",
     "All refuse.",
-    Naive.lacking("client.journal", "of the roster than was seen before", shows="goes on"),
+    Naive.lacking("wire.roster_history", "of the roster than was seen before", shows="goes on"),
     lambda one: roster(one, 1, without=8),
 )
+
+
+rounds_with(
+    "fork-of-the-roster",
+    "Shows version 2 of the roster, then a version 3 that doesn't follow it: the authority's folder was restored from "
+    "an older copy, or its key is in two hands.",
+    "All refuse: the history of a later version must hold the one that was seen.",
+    Naive.lacking("wire.roster_history", "doesn't lead back to version", shows="goes on"),
+    lambda one: roster(one, 2, without=8),
+    lambda one: roster(one, 3),
+)
+
+
+def stated(name: str, does: str, check: Naive, **changes: float) -> None:
+    """Register a script of a round with another statement of the authority that the roster is the newest."""
+
+    @with_coordinator(does, "All refuse.", check, name=name)
+    async def run(coordinator: CheatingCoordinator) -> Seen:
+        newest = coordinator.statement(**changes) if changes else b""
+        return (await coordinator.begin(newest=newest)).verdict(never="advertise_keys")
+
+
+stated(
+    "old-statement-of-the-newest-roster",
+    "Withholds a later roster, without a revoked participant: it shows the authority's last statement of the one "
+    "before, which has ended.",
+    Naive.lacking("wire.roster_history", "now >= self.until", shows="goes on"),
+    signed=time.time() - 7200,
+    valid_s=3600,
+)
+stated(
+    "statement-that-is-valid-for-too-long",
+    "Shows a statement that is valid for longer than the terms allow, as an authority makes it by mistake.",
+    Naive.lacking("wire.roster_history", "is valid for longer than the terms allow", shows="goes on"),
+    valid_s=366 * 86_400,
+)
+stated(
+    "no-statement-of-the-newest-roster",
+    "Begins a round without the authority's statement that the roster is the newest.",
+    Naive.instead(
+        "client.study_terms",
+        "if not valid_s:\n            return",
+        "if not statement:\n            return",
+        shows="goes on",
+    ),
+)
+
+
+@with_coordinator(
+    "Shows an older roster with the statement of the newest one.",
+    "All refuse.",
+    Naive.lacking("wire.roster_history", "is that version {self.version}", shows="goes on"),
+)
+async def statement_of_another_roster(coordinator: CheatingCoordinator) -> Seen:
+    newest = coordinator.statement(roster(coordinator, 2, without=8))
+    return (await coordinator.begin(newest=newest)).verdict(never="advertise_keys")
 
 
 @with_coordinator(
@@ -292,7 +374,9 @@ drawn(
 async def roster_of_fewer_than_the_population(coordinator: CheatingCoordinator) -> Seen:
     draws = Draws.draw(coordinator.roster.study, 2, 3, os.urandom)
     entries = coordinator.roster.entries[:-1]
-    few = dataclasses.replace(coordinator.roster, version=2, entries=entries, lottery=draws.lottery)
+    few = dataclasses.replace(
+        coordinator.roster, version=2, entries=entries, lottery=draws.lottery, previous=coordinator.roster.digest()
+    )
     data = sign_roster(few, authority_of(coordinator.public.folder))
     attempt = await coordinator.begin(roster=data, ticket=draws.ticket(1))
     invited = winners(few, 1, draws.ticket(1), coordinator.public.document.plan.clients)

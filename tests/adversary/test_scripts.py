@@ -27,6 +27,7 @@ CLIENT_PASSES_ON = {
     "f'channel key of {neighbour}: {error}'": ("low-order-channel-key",),
     "f'a mask key of u2: {error}'": ("low-order-mask-key",),
     "f'the round names another roster: {error}'": ("roster-that-goes-back", "roster-of-its-own"),
+    "f'old-roster: {error}'": ("old-statement-of-the-newest-roster", "statement-of-another-roster"),
     '"the round names a roster that isn\'t there"': ("roster-that-is-not-there",),
 }
 SERVER_PASSES_ON = {

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from authority.store import Member, locked
 from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
+from tests.support.enrolment_port import document
 from wire.authority_statements import Answer, Package, read_package, verify_answer
 from wire.certificates import new_key
 from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request
 from wire.join_code import JoinCode
+from wire.roster_history import verify_newest
 
 NOW = 1_790_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
@@ -56,10 +58,11 @@ class Coordinator:
         self.shown: list[bytes] = []
         self.version = 0
         self.packages: list[Package] = []
+        self.newest_until = 0.0
         self.takes = True
 
     def pending(self) -> Pending:
-        return Pending(tuple(self.shown), self.version)
+        return Pending(tuple(self.shown), self.version, self.newest_until)
 
     def publish(self, data: bytes) -> int:
         if not self.takes:
@@ -73,7 +76,8 @@ class Coordinator:
         answered = {verify_answer(answer, public).request_id for one in self.packages for answer in one.answers}
         self.shown = [data for data in self.shown if hashlib.sha256(data).digest() not in answered]
         if self.packages:
-            self.version = verify_roster(self.packages[-1].roster_file, public).version
+            newest = verify_newest(self.packages[-1].newest_file, public)
+            self.version, self.newest_until = newest.version, newest.until
 
 
 @dataclass
@@ -145,5 +149,6 @@ def make_office(path: Path, *, clock: Callable[[], float] = lambda: NOW, **setti
     fields = {"study": "clinics", "coordinator": "localhost:8444"} | settings
     folder = write_folder(path, AuthorityTable(**fields), keys)  # type: ignore[arg-type]
     with locked(folder.state, 0) as store:
-        begin(folder, store, (), clock(), random.Random(9).randbytes)
+        terms = replace(document(), study="clinics").to_bytes()
+        begin(folder, store, (), clock(), random.Random(9).randbytes, terms)
     return Office(folder)

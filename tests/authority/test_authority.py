@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +13,18 @@ import pytest
 
 import authority.roster as signing
 from authority.folder import AuthorityError, write_folder
-from authority.invitations import invite, revoke, withdraw
+from authority.invitations import revoke, withdraw
 from authority.requests import REQUESTS_A_DAY, read_requests
-from authority.roster import begin, sign_next
+from authority.roster import adopt, begin, history, sign_next
 from authority.store import AuthorityStore, admitted, exclusive, locked
 from runtime.durable import StorageError
 from secagg.context import winners
-from secagg.roster import RosterEntry, verify_roster
-from tests.authority.authority_in_memory import DAY, HOUR, NOW, Office, make_office, participant
+from secagg.roster import InvalidRoster, RosterEntry, verify_roster
+from tests.authority.authority_in_memory import DAY, HOUR, NOW, Coordinator, Office, make_office, participant
 from tests.support.issued_certificates import named_in
 from wire.certificates import host_uri, identity_uri
 from wire.join_code import JoinCode
+from wire.roster_history import check_descent
 from wire.study import read_draws
 
 
@@ -124,7 +125,7 @@ def _with_id_of(code: JoinCode) -> JoinCode:
         def code_id(self) -> bytes:
             return code.code_id
 
-    return Guessed(code.fingerprint, bytes(16), code.expires)
+    return Guessed(code.fingerprint, code.terms, bytes(16), code.expires)
 
 
 def test_other_studies_codes_and_studies(office: Office, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_other_studies_codes_and_studies(office: Office, tmp_path: Path) -> None
 
 def test_a_flood_of_nonsense_delays_no_request(office: Office) -> None:
     honest = participant(1).join(office.invite())
-    stray = JoinCode.new(office.public, NOW + DAY, random.Random(5).randbytes)
+    stray = JoinCode.new(office.public, bytes(32), NOW + DAY, random.Random(5).randbytes)
     flood = [participant(seed).join(stray) for seed in range(100, 130)]
     noise = [b"", b"{}", b"\xff" * 9000, honest[:-1], honest + b" ", honest.replace(b"laptop", b"tablet")]
     visit = office.attend(*noise, *flood, honest, *noise)
@@ -191,36 +192,6 @@ def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Off
         assert [store.member(who.identity.public).place for who in people] == [4, 3, 2, 1]  # type: ignore[union-attr]
     assert sorted(answer.place for answer in office.answers().values()) == [1, 1, 2, 3, 4]
     assert office.answer(renewal).place == 1
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_store_from_before_there_were_places_or_a_desk(tmp_path: Path, version: int) -> None:
-    """Places go by the time of admission, of members made with the study by host name. Its answers stay valid."""
-    keys = make_office(tmp_path / "authority").folder
-    people = [participant(seed) for seed in range(5)]
-    with locked(keys.state) as store:
-        for seed in (3, 1, 0, 4, 2):
-            store.write(admitted(people[seed].identity.public, f"host-{seed}", seed > 2, NOW + max(seed - 2, 0)))
-    with contextlib.closing(sqlite3.connect(keys.state, isolation_level=None)) as old:
-        old.executescript(f"ALTER TABLE invitations DROP COLUMN from_desk; PRAGMA user_version={version}")
-        if version == 1:
-            old.executescript(
-                "CREATE TABLE old (identity BLOB PRIMARY KEY, host TEXT NOT NULL, by_code INTEGER NOT NULL, "
-                "joined REAL NOT NULL, revoked REAL) WITHOUT ROWID; "
-                "INSERT INTO old SELECT identity, host, by_code, joined, revoked FROM members; "
-                "DROP TABLE members; ALTER TABLE old RENAME TO members"
-            )
-    places = [1, 2, 3, 4, 5] if version == 1 else [3, 2, 5, 1, 4]
-    for _ in range(2):
-        with locked(keys.state) as store:
-            assert [store.member(one.identity.public).place for one in people] == places  # type: ignore[union-attr]
-    with locked(keys.state) as store:
-        store.write(admitted(participant(9).identity.public, "host-9", True, NOW))
-        assert store.member(participant(9).identity.public).place == 6  # type: ignore[union-attr]
-        drawn = random.Random(3).randbytes
-        code = invite(keys, store, name="", valid_s=DAY, now=NOW, random_bytes=drawn, from_desk=True)
-        assert [one.from_desk for one in store.invitations()] == [True]
-        assert store.invitation(code.code_id) == store.invitations()[0]
 
 
 def test_one_identity_cannot_fill_the_disk(office: Office) -> None:
@@ -491,13 +462,44 @@ def test_a_coordinator_that_claims_a_later_version(office: Office) -> None:
     """A folder that was restored from an older copy would sign a number again."""
     office.coordinator.version = 7
     request = participant(1).join(office.invite())
-    with pytest.raises(AuthorityError, match=r"has version 7 .* signed only 1.*--after 7"):
+    with pytest.raises(AuthorityError, match=r"has version 7 .* signed only 1.*--after FOLDER"):
         office.attend(request)
     assert office.roster().version == 1
     assert office.coordinator.packages == []
-    assert office.attend(after=7).signed == (8, 1)
-    office.coordinator.version = 8
-    assert office.attend().signed is None
+
+
+def test_a_folder_from_an_older_copy_goes_on_from_the_newest_roster(tmp_path: Path) -> None:
+    """A restored authority that signs on from its own last version makes a fork, which clients refuse."""
+    office = make_office(tmp_path / "authority")
+    alice, bob, carol = (participant(seed, name) for seed, name in enumerate(("alice", "bob", "carol"), 1))
+    office.attend(alice.join(office.invite()))
+    copy, again = (shutil.copytree(office.folder.path, tmp_path / name) for name in ("copy", "again"))
+    office.attend(bob.join(office.invite()))
+    office.revoke("alice")
+    office.attend()
+    published, seen = office.coordinator.packages[-1], office.roster()
+    restored = Office(replace(office.folder, path=copy), coordinator=office.coordinator, rng=random.Random(2))
+    with pytest.raises(AuthorityError, match="restored from an older copy"):
+        restored.attend()
+    restored.coordinator = Coordinator()  # that lies about its version
+    restored.attend(carol.join(restored.invite()), carol.renew(), sign=True)
+    restored.attend(participant(4).join(restored.invite()))
+    fork = restored.roster()
+    assert (seen.version, fork.version) == (4, 4)
+    with locked(restored.folder.state) as store, pytest.raises(InvalidRoster, match="another version 4"):
+        check_descent((seen.version, seen.digest()), fork, history(store))
+
+    right = Office(replace(office.folder, path=again), rng=random.Random(3))
+    with locked(right.folder.state) as store:
+        assert adopt(right.folder, store, published.roster_file, published.history_file, NOW) == 4
+        with pytest.raises(AuthorityError, match="isn't a later one"):
+            adopt(right.folder, store, published.roster_file, published.history_file, NOW)
+    assert (right.hosts(), right.roster()) == ({"bob"}, seen)
+    right.attend(carol.join(right.invite()))
+    newest = right.roster()
+    with locked(right.folder.state) as store:
+        check_descent((seen.version, seen.digest()), newest, history(store))
+    assert right.hosts() == {"bob", "carol"}
 
 
 # ---------------------------------------------------------------- the folder

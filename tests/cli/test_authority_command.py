@@ -23,15 +23,17 @@ import server.enrolment
 import server.roster_file
 import sordino.cli.authority as verb
 from authority.folder import AuthorityFolder, open_folder
+from authority.founding import write_roster
 from authority.link import LinkError, open_link
-from authority.store import exclusive
+from authority.roster import begin
+from authority.store import exclusive, locked
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
 from server.coordinator import server_credentials
 from server.roster_file import RosterFile
 from server.study_file import load
 from tests.support.commands import Run, one_clear_error, output, refusal, words
-from tests.support.enrolment_port import STUDY, Authority, identity, port_in_thread, request
+from tests.support.enrolment_port import STUDY, Authority, document, identity, port_in_thread, request
 from wire.authority_statements import verify_card
 from wire.certificates import CertificateAuthority
 from wire.join_code import JoinCode
@@ -54,7 +56,17 @@ def home(run: Run, tmp_path: Path) -> Path:
     """An authority as `init` makes it."""
     folder = tmp_path / "authority"
     assert run("authority", "init", folder, "--study", STUDY, "--coordinator", "localhost:9444", "--places", 7)[0] == 0
+    sign_terms(folder)
     return folder
+
+
+def sign_terms(home: Path) -> None:
+    """Begin anew with terms in the first roster."""
+    folder, now = open_folder(home), time.time()
+    with locked(folder.state) as store:
+        store.write(("DELETE FROM versions", ()))
+        begin(folder, store, (), now, terms=document().to_bytes())
+        write_roster(folder, store, home / "coordinator", now)
 
 
 @pytest.fixture
@@ -85,7 +97,7 @@ def test_init_makes_what_is_kept_and_what_is_carried(run: Run, home: Path) -> No
     authority = open_folder(home)
     carried = {str(path.relative_to(home / "coordinator")) for path in home.glob("coordinator/**/*") if path.is_file()}
     assert carried == {
-        *("authority.pub", "card.json", "roster.json", "transcript.key"),
+        *("authority.pub", "card.json", "roster.json", "newest.json", "history.json", "transcript.key"),
         *("tls/ca.pem", "tls/server.pem", "tls/server.key"),
     }
     keys = {path.read_bytes() for path in (home / "coordinator").rglob("*.key")}
@@ -104,7 +116,8 @@ def test_a_study_under_a_separate_authority(run: Run, home: Path, tmp_path: Path
     assert run("init", study, *options)[0] == 0
     shutil.rmtree(study / "authority")
     shutil.copytree(carried, study / "coordinator", dirs_exist_ok=True)
-    shutil.copy(carried / "roster.json", study / "roster.json")
+    for name in ("roster.json", "newest.json", "history.json"):
+        shutil.copy(carried / name, study / name)
     shutil.copy(carried / "tls/ca.pem", study / "tls/ca.pem")
     found, authority = load(study), open_folder(home)
     assert found.read_authority_public_key() == authority.keys.public
@@ -140,7 +153,7 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     _, out, _ = run("authority", "invite", home, "--name", "clinic-7", "--valid", "2h")
     text = next(line.split()[1] for line in out.splitlines() if line.startswith("code"))
     code = JoinCode.from_text(text)
-    assert f"sordino join localhost:9444 --code {text}" in out
+    assert "sordino join localhost:9444 --code -" in out
     assert " ".join(out.split("fingerprint")[1].split()[:8]) in words(run, "authority", "show", home)
     assert 7100 < code.expires - time.time() < 7300
     assert "no participants  not confirmed by the coordinator yet" in run("authority", "show", home)[1]
@@ -152,18 +165,20 @@ def test_an_invitation_says_all_that_it_takes(run: Run, home: Path) -> None:
     assert f"Let in:  sordino authority run {home}  (or approve --sign)" in out
     assert len({one.secret for one in codes(run, home, "--count", 5)}) == 5
     code, out, err = run("authority", "invite", home, "--count", 3)
-    assert (code, out.count("SORD1-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
+    assert (code, out.count("SORD2-"), err.count("2 of the open codes will be refused")) == (0, 3, 1)  # 9 for 7 places
 
 
 def test_an_invitation_names_the_required_data_and_task(run: Run, tmp_path: Path) -> None:
     own = ("--dataset", "own", "--participants", 0, "--enrol", 7, "--task", "mean", "--max-dropout", 0, "--epsilon", 30)
     assert run("init", tmp_path / "clinic", *own, "--rounds", 1)[0] == 0
     out = run("authority", "invite", tmp_path / "clinic/authority")[1]
-    assert re.search(r"sordino join localhost:8444 --code SORD1-\S+ --data FILE$", out, re.M)
+    assert re.search(r"sordino join localhost:8444 --code - --data FILE$", out, re.M)
     more = ("--own-data", "--task", "mine:Net", "--coordinator", "localhost:9444")
     assert run("authority", "init", tmp_path / "a", "--study", STUDY, *more)[0] == 0
+    assert "signed no terms yet" in refusal(run, "authority", "invite", tmp_path / "a")
+    sign_terms(tmp_path / "a")
     out = run("authority", "invite", tmp_path / "a")[1]
-    assert re.search(r"--code SORD1-\S+ --data FILE --task mine:Net$", out, re.M)
+    assert re.search(r"--code - --data FILE --task mine:Net$", out, re.M)
     assert "--task 'a/b.py'" in refusal(run, "authority", "init", tmp_path / "b", "--study", STUDY, "--task", "a/b.py")
 
 
@@ -251,10 +266,24 @@ def test_by_hand(run: Run, home: Path, tmp_path: Path) -> None:
     assert "none was signed" in output(run, "authority", "sign", home, "--offline", "--out", tmp_path / "stick")
     authority = open_folder(home)
     assert verify_roster((tmp_path / "stick/roster.json").read_bytes(), authority.keys.public).version == 1
-    assert run("authority", "sign", home, "--offline", "--after", 4)[0] == 0
-    body = json.loads(run("authority", "sign", home, "--offline", "--out", tmp_path / "stick", "--json")[1])
-    assert body["signed"] is None
-    assert verify_roster((tmp_path / "stick/roster.json").read_bytes(), authority.keys.public).version == 5
+    later = tmp_path / "terms.json"
+    later.write_bytes(document(epsilon=20.0).to_bytes())
+    terms = ("authority", "terms", home, later, "--offline")
+    assert "add --yes if you agree" in refusal(run, *terms)
+    out = output(run, *terms, "--yes", "--out", tmp_path / "stick")
+    assert "What changes" in out
+    assert "before: epsilon 50" in " ".join(out.split())
+    assert "Signed version 2" in out
+    out = output(run, "authority", "history", home)
+    assert [line.split()[0] for line in out.splitlines()] == ["1", "2"]
+    known = ("--authority", authority.keys.public.hex())
+    out = output(run, "roster", "verify", tmp_path / "stick", *known)
+    assert "Its history has 2 versions." in out
+    (tmp_path / "stick" / "history.json").write_bytes((home / "coordinator" / "history.json").read_bytes())
+    assert "is not the history of this roster" in refusal(run, "roster", "verify", tmp_path / "stick", *known)
+    older = tmp_path / "coordinator"
+    shutil.copytree(home / "coordinator", older)
+    assert "isn't a later one" in refusal(run, "authority", "sign", home, "--offline", "--after", older)
 
 
 def test_a_coordinator_that_is_away_or_another(run: Run, home: Path, coordinator: Coordinator) -> None:

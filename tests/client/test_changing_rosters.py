@@ -20,10 +20,13 @@ from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, Roster, sign_roster
 from server.attempt.uploads import UploadRefused
 from server.events import Event, RoundCompleted
+from server.study_file import load
 from tests.support.card_of_a_study import authority_of
 from tests.support.host_in_process import Lie, Play, Story, on
-from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder, roster_of
+from tests.support.signed_rosters import published, put
+from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder, roster_of, with_tables
 from wire import coordinator_pb2 as pb
+from wire.authority_statements import Package
 from wire.records.ledger import read_ledger
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.study import write_draws
@@ -31,11 +34,12 @@ from wire.study import write_draws
 DRAWN, COHORT, ROUNDS = 12, 8, 3
 
 
-def without(folder: Path, version: int, *positions: int) -> bytes:
-    """A roster of another version without the participants at some positions."""
+def without(folder: Path, version: int, *positions: int) -> Package:
+    """A later roster without the participants at some positions, as the authority publishes it."""
     roster = roster_of(folder)
     entries = tuple(entry for at, entry in enumerate(roster.entries) if at not in positions)
-    return sign_roster(Roster(roster.study, version, entries, roster.lottery), authority_of(folder))
+    later = dataclasses.replace(roster, version=version, entries=entries, previous=roster.digest())
+    return published(later, authority_of(folder), [roster.head])
 
 
 # ---------------------------------------------------------------- a roster that changes
@@ -52,7 +56,10 @@ def test_a_participant_is_revoked_between_two_rounds(study_folder: Path, tmp_pat
 
         def on_event(event: Event) -> None:
             if isinstance(event, RoundCompleted) and event.round == 1:
-                where.study.offer_roster(without(study_folder, 2, gone), None)
+                package = without(study_folder, 2, gone)
+                files = where.study.roster_files
+                files.check_beside(files.check(package.roster_file), package.newest_file, package.history_file)
+                where.study.offer_roster(package.roster_file, None)
             note(event)
 
         where.study._on_event = on_event
@@ -90,14 +97,14 @@ async def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tm
         roster = roster_of(study_folder)
         for data, told in (
             (sign_roster(Roster(roster.study, 2, roster.entries), stranger), "not signed by"),
-            (without(study_folder, 1, 0), "isn't later than version 1"),
+            (without(study_folder, 1, 0).roster_file, "isn't later than version 1"),
             (sign_roster(Roster("eight", 2, roster.entries), authority_of(study_folder)), "another study"),
         ):
             with pytest.raises(InvalidRoster, match=told):
                 where.study.offer_roster(data, None)
-        where.study.offer_roster(without(study_folder, 3, 0), None)
+        where.study.offer_roster(without(study_folder, 3, 0).roster_file, None)
         with pytest.raises(InvalidRoster, match="isn't later than version 3"):
-            where.study.offer_roster(without(study_folder, 2, 0), None)
+            where.study.offer_roster(without(study_folder, 2, 0).roster_file, None)
 
 
 # ---------------------------------------------------------------- drawn cohorts
@@ -112,8 +119,9 @@ def drawn_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     roster = roster_of(folder)
     draws = Draws.draw(roster.study, 2, ROUNDS, np.random.default_rng(3).bytes)
-    later = dataclasses.replace(roster, version=2, lottery=draws.lottery)
-    (folder / "roster.json").write_bytes(sign_roster(later, authority_of(folder)))
+    terms = with_tables(load(folder), LOTTERY).document().digest()
+    later = dataclasses.replace(roster, version=2, lottery=draws.lottery, terms=terms, previous=roster.digest())
+    put(folder, later, authority_of(folder))
     (folder / "lottery.json").write_bytes(write_draws(draws))
     return folder
 
@@ -245,11 +253,12 @@ def test_a_version_that_only_another_participant_of_the_host_has_seen(study_fold
 
     A client that compares only with the roster of its session would let the other six accept it.
     """
-    third = without(study_folder, 3)
+    package = without(study_folder, 3)
+    third = package.roster_file
 
     def starts(participant: int, start: pb.RoundStart) -> list[pb.CoordinatorMessage] | None:
         if start.attempt == 1:
-            start.roster_sha256 = hashlib.sha256(third).digest()
+            start.roster_sha256, start.newest = hashlib.sha256(third).digest(), package.newest_file
         return [] if start.attempt == 1 and participant != 0 else None
 
     def prepare(where: Coordinator) -> None:
@@ -258,7 +267,7 @@ def test_a_version_that_only_another_participant_of_the_host_has_seen(study_fold
 
     story = played(on("round_start", starts), prepare=prepare, attempts=2)
     assert {message.attempt for _, message in story.messages} <= {1}
-    assert any("shows roster version 1, but version 3 was seen" in reason for reason in story.reasons())
+    assert any("version 1 of the roster is older than version 3" in reason for reason in story.reasons())
 
 
 def test_a_roster_larger_than_the_plan_could_need_is_not_read(played: Play) -> None:

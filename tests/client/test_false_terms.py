@@ -23,8 +23,9 @@ import server.service
 from client.credentials import load_identity
 from client.held_data import data_name
 from client.journal import ClientJournal
+from mechanisms.plan import Plan
 from runtime.failure import ExitCode, Failure
-from secagg.roster import RosterEntry, sign_roster
+from secagg.roster import NONE, RosterEntry, sign_roster
 from server.membership import SignedRoster
 from server.sessions import Sessions
 from tests.support.card_of_a_study import authority_of
@@ -88,13 +89,14 @@ def test_a_roster_that_goes_back(study_folder: Path, played: Play) -> None:
     def shown(version: int) -> Story:
         def prepare(where: Coordinator) -> None:
             assert not where.study._membership.excluded
-            show_roster(sign_roster(replace(roster, version=version), authority))(where)
+            previous = roster.digest() if version > 1 else NONE
+            show_roster(sign_roster(replace(roster, version=version, previous=previous), authority))(where)
 
         return played(prepare=prepare)
 
     assert shown(3).ready == set(range(PARTICIPANTS))
     for version in (1, 2):
-        refused(shown(version), f"shows roster version {version}, but version 3 was seen")
+        refused(shown(version), f"version {version} of the roster is older than version 3")
     assert shown(3).ready == set(range(PARTICIPANTS))
 
 
@@ -183,13 +185,13 @@ def test_a_document_that_does_not_fit_its_digest(played: Play, change: Callable[
 @pytest.mark.parametrize(
     ("lost", "told"),
     [
-        ("", "differs from the one this host accepted first"),
-        ("journal.sqlite", "the ledger holds charges of another study 'seven'"),
+        ("", "differ from the ones this host accepted first"),
+        ("journal.sqlite", "the ledger holds charges of the study 'seven' under other terms"),
     ],
 )
-def test_a_study_that_changes(tmp_path: Path, played: Play, lost: str, told: str) -> None:
-    """A study keeps the document that was accepted first: another valid one, of the same authority and roster, needs
-    another name. If the journal is lost, the ledger still knows: the same name would begin again without charges.
+def test_a_study_that_changes(study_folder: Path, tmp_path: Path, played: Play, lost: str, told: str) -> None:
+    """A study keeps the document that was accepted first: another valid one, which the authority signed, must be
+    accepted anew. If the journal is lost, the ledger still knows: the same name would begin again without charges.
     """
     assert played().ended == 0
     if lost:
@@ -199,8 +201,19 @@ def test_a_study_that_changes(tmp_path: Path, played: Play, lost: str, told: str
     for name in ("state.sqlite", "ledger.sqlite", "ledger.sqlite.head"):
         (tmp_path / name).unlink()
     assert ledger_of(tmp_path / "journal.sqlite").exists()
-    again = played(prepare=show_study(lambda document: document.update(plan=plan.to_json())))
-    refused(again, told)
+    refused(played(prepare=changed_terms(plan, authority_of(study_folder))), told)
+
+
+def changed_terms(plan: Plan, authority: Ed25519PrivateKey) -> Callable[[Coordinator], None]:
+    """Another plan, which the authority has signed in a later roster."""
+
+    def prepare(where: Coordinator) -> None:
+        show_study(lambda document: document.update(plan=plan.to_json()))(where)
+        before = where.study.roster
+        later = replace(before, version=2, terms=where.study._study_sha256, previous=before.digest())
+        show_roster(sign_roster(later, authority))(where)
+
+    return prepare
 
 
 # ---------------------------------------------------------------- the policy

@@ -143,6 +143,15 @@ def head_missing(journal: Path) -> None:
     head_file(ledger_of(journal)).unlink()
 
 
+def older_journal(journal: Path) -> None:
+    """The journal of before the last round, beside the newest ledger: without this check it opens."""
+    connection = sqlite3.connect(journal)
+    connection.execute("DELETE FROM attempts WHERE round = 2")
+    connection.execute("DELETE FROM ledger")
+    connection.commit()
+    connection.close()
+
+
 def set_format(path: Path, number: int) -> None:
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {number}")
@@ -168,7 +177,8 @@ DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {
     head_missing: (ChangedLedger, "spent.sqlite.head: is missing"),
     newer: (LedgerError, "spent.sqlite: has format 3, this release reads 2"),
     garbage: (LedgerError, "spent.sqlite: can't be read as a ledger"),
-    old_journal: (StorageError, "journal.sqlite has format 0, this release reads 3: an older one wrote it"),
+    older_journal: (StorageError, "journal.sqlite is an older copy: it ends with round 1 of"),
+    old_journal: (StorageError, "journal.sqlite has format 0, this release reads 4: an older one wrote it"),
 }
 
 

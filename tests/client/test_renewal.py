@@ -29,7 +29,6 @@ from runtime.processes import free_port
 from tests.support.enrolment_port import Authority, identity, port_in_thread
 from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
-from wire.authority_statements import write_package
 from wire.enrolment import read_request
 
 DAY = datetime.timedelta(days=1)
@@ -68,9 +67,9 @@ class Home:
     def answer(self, **changes: Any) -> None:
         """Answer the waiting request, as the authority."""
         [data] = self.requests()
-        answer = self.where.authority.answer(read_request(data), self.where.files.newest.version, **changes)
-        roster = (self.where.files._roster).read_bytes()
-        self.beside(self.where.publish(write_package(roster, None, [answer])))
+        authority, newest = self.where.authority, self.where.files.newest
+        answer = authority.answer(read_request(data), newest.version, **changes)
+        self.beside(self.where.publish(authority.package(newest, [answer])))
 
 
 @pytest.fixture

@@ -27,10 +27,12 @@ from authority.new_study import new_study
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.plan import Plan
 from runtime.durable import StorageError
+from secagg.roster import Roster, RosterEntry
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED, LedgerEntry, make_entry
 
 STUDY, DOCUMENT, ME, OTHER = "kills", bytes(range(32)), b"\x01" * 32, b"\x02" * 32
-STATEMENT, REQUEST, ROSTER = b"a statement", b"\x03" * 32, b"\x04" * 32
+STATEMENT, REQUEST = b"a statement", b"\x03" * 32
+ROSTER = Roster(STUDY, 1, [RosterEntry(ME, "one"), RosterEntry(OTHER, "two")], terms=DOCUMENT)
 Number = tuple[int, int]
 
 
@@ -156,7 +158,7 @@ def statements(script: str) -> Iterator[str]:
 async def a_life(journal: ClientJournal, plan: Plan, instants: Instants, rounds: range) -> None:
     """Write what a participant writes in these rounds, in order; another one shares its files."""
     promised = instants.promised
-    await journal.accept_study(STUDY, DOCUMENT, 1, ROSTER)
+    await journal.accept_study(DOCUMENT, ROSTER)
     promised.accepted = True
     for round_ in rounds:
         number = (round_, 1)
@@ -206,7 +208,7 @@ def goes_on(copy: Path, promised: Promised, plan: Plan) -> None:
             for number in promised.joined:
                 with pytest.raises(AlreadyJoined):
                     await journal.join(STUDY, ME, *number)
-            await journal.accept_study(STUDY, DOCUMENT, 1, ROSTER)
+            await journal.accept_study(DOCUMENT, ROSTER)
             await journal.join(STUDY, ME, 9, 1)
             await journal.charge(entry(plan, (9, 1)))
 

@@ -82,7 +82,7 @@ def test_another_study_beside_the_old_one_has_homes_of_its_own() -> None:
 def test_clients_need_no_lines_of_their_own_and_no_secret_is_in_the_file() -> None:
     assert "environment" not in SERVICES["client"]
     assert [name for name in SERVICES if name.startswith("client")] == ["client"]
-    assert not re.search(r"pass(word|wd)?\s*[:=]|SORD1-|BEGIN .*KEY", (ROOT / "docker-compose.yml").read_text())
+    assert not re.search(r"pass(word|wd)?\s*[:=]|SORD2-|BEGIN .*KEY", (ROOT / "docker-compose.yml").read_text())
 
 
 def test_named_volumes_are_declared_and_ports_stay_on_this_machine() -> None:

@@ -41,6 +41,7 @@ from wire.authority_statements import (
     InvalidAnswer,
     InvalidCard,
     InvalidPackage,
+    Package,
     read_package,
     sign_answer,
     sign_card,
@@ -146,7 +147,7 @@ def tls_key() -> ec.EllipticCurvePrivateKey:
 @cache
 def _joiner() -> tuple[IdentityKey, JoinCode]:
     source = keyed_source("joiner")
-    return IdentityKey.generate(source), JoinCode.new(AUTHORITY, _NOW + 86_400, source)
+    return IdentityKey.generate(source), JoinCode.new(AUTHORITY, bytes(32), _NOW + 86_400, source)
 
 
 def read_card(data: bytes) -> None:
@@ -231,7 +232,7 @@ def read_a_package(data: bytes) -> None:
         found = read_package(data)
     except InvalidPackage:
         return
-    written = write_package(found.roster_file, found.lottery_file, list(found.answers))
+    written = write_package(found)
     must(read_package(written) == found, "a package changes when it is written")
     must(written == data or found.lottery_file is None, "a package has two encodings")
 
@@ -250,7 +251,7 @@ def read_join_code(data: bytes) -> None:
 
 
 def _join_codes() -> tuple[str, str]:
-    return _joiner()[1].to_text(), JoinCode(bytes(16), b"\xff" * 16, 0).to_text().lower().replace("-", " ")
+    return _joiner()[1].to_text(), JoinCode(bytes(16), bytes(10), b"\xff" * 16, 0).to_text().lower().replace("-", " ")
 
 
 # ---------------------------------------------------------------- rows, models, texts
@@ -360,7 +361,10 @@ TARGETS: Final = (
     Target(
         "package",
         read_a_package,
-        lambda: [write_package(b"roster", None, []), write_package(b"roster", b"lottery", [b"one", b"", b"three"])],
+        lambda: [
+            write_package(Package(b"roster", b"newest", b"history", *more))
+            for more in ((), (b"lottery", (b"one", b"", b"three")))
+        ],
         change_bytes,
         1024,
     ),

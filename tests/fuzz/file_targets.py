@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,13 +27,14 @@ from client.policy_file import load_policy
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from runtime.durable import StorageError
 from runtime.settings_file import ConfigurationError
-from secagg.roster import InvalidRoster, sign_roster
+from secagg.roster import InvalidRoster
 from server.roster_file import UNDER_WAY, RosterFile
 from tests.fuzz.document_targets import AUTHORITY, ENTRY, NO_VERSION, client_certificate, tls_key, with_inner
 from tests.fuzz.mutations import change_bytes, change_encoded, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.support.attempts_in_memory import authority, roster_of
 from tests.support.rounds_on_record import whole
+from tests.support.signed_rosters import published, put
 from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry
@@ -199,7 +201,7 @@ def pair_seeds() -> Iterator[bytes]:
 def read_roster_folder(data: bytes) -> None:
     """What a crash may have left of a published roster, and a roster file that somebody copied."""
     folder = _folder("roster")
-    _put(folder / "roster.json", sign_roster(roster_of(3), authority()))
+    put(folder, roster_of(3), authority())
     (folder / "enrolment").mkdir(exist_ok=True)
     places = folder / "roster.json", folder / "lottery.json", folder / "enrolment"
     files = RosterFile(*places, study="test", authority_public=AUTHORITY)
@@ -222,10 +224,10 @@ def read_roster_folder(data: bytes) -> None:
 
 
 def roster_folder_seeds() -> Iterator[bytes]:
-    signed = sign_roster(roster_of(4, version=2), authority())
-    yield write_package(signed, None, [])
-    yield write_package(signed, b"{}", [])
-    yield signed
+    package = published(roster_of(4, version=2), authority())
+    yield write_package(package)
+    yield write_package(dataclasses.replace(package, lottery_file=b"{}"))
+    yield package.roster_file
 
 
 # ---------------------------------------------------------------- databases

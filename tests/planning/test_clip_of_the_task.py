@@ -12,6 +12,7 @@ from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from server.coordinator import open_study
 from tests.support.commands import Run, output
+from tests.support.signed_rosters import sign_terms
 
 FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
 
@@ -82,5 +83,6 @@ def test_serve_counts_the_public_examples_too(tmp_path: Path) -> None:
     make_local_study(tmp_path / "study", options)
     file = tmp_path / "study" / "study.toml"
     file.write_text(file.read_text().replace("rounds = 10 ", "rounds = 11 "))
+    sign_terms(tmp_path / "study")
     with pytest.raises(Failure, match="11 rounds of 100 queries need 1100 public examples; the coordinator has 10"):
         open_study(server.study_file.load(tmp_path / "study"))

@@ -19,7 +19,9 @@ from authority.new_study import new_study
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from runtime.settings_keys import settings_toml
+from server.study_file import load
 from tests.support.running_study import StudyProcesses
+from wire.study import TERMS_FILE
 
 PATIENCE_S = 60.0  # generous: the machine may be busy with something else
 PLACES = 6
@@ -125,6 +127,13 @@ def enrolled_study(work: Path, **options: Any) -> Iterator[EnrolledStudy]:
     if not any(line.startswith("participants =") for line in lines):
         lines.insert(lines.index("[study]") + 1, f"participants = {PLACES}")
     (study.coordinator / "study.toml").write_text("\n".join(lines) + "\n")
+    signed = study.coordinator / TERMS_FILE
+    signed.write_bytes(load(study.coordinator).document(PLACES).to_bytes())
+    made = study.run(
+        *("authority", "terms", str(study.authority), str(signed), "--yes"),
+        *("--offline", "--out", str(study.coordinator)),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
     try:
         yield study
     finally:

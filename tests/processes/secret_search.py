@@ -174,7 +174,7 @@ def spelled_out(told: bytes) -> Iterator[bytes]:
                 numbers += [value.to_bytes(length, order) for order in ("little", "big")]
     yield b"\x00|\x00".join(numbers)
     codes = []
-    for match in re.finditer(rb"SORD1[-0-9A-Za-z]{20,}", told, re.IGNORECASE):
+    for match in re.finditer(rb"SORD2[-0-9A-Za-z]{20,}", told, re.IGNORECASE):
         letters_ = match[0].decode().upper()[5:].replace("-", "").translate(str.maketrans("OIL", "011"))
         number = 0
         for letter in letters_:

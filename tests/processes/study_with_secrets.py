@@ -317,7 +317,7 @@ def join_codes() -> None:
     """A code that is used, and codes that can't be: nothing repeats them."""
     identity = IdentityKey.generate(os.urandom)
     SECRETS.note("identity key", identity._private.private_bytes_raw())
-    code = JoinCode.new(os.urandom(32), 1_800_000_000, os.urandom)
+    code = JoinCode.new(os.urandom(32), bytes(32), 1_800_000_000, os.urandom)
     SECRETS.note("join code", code.secret)
     SECRETS.note("join code's MAC key", digest("sordino/v1/join-code-mac", code.secret))
     tls = ec.generate_private_key(ec.SECP256R1())

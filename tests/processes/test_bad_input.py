@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from authority.new_study import make_local_study, new_study
 from runtime.child_process import child_environment
 from runtime.processes import free_port
-from secagg.roster import Roster, RosterEntry, sign_roster
+from secagg.roster import RosterEntry, verify_roster
 from server.journal import read_events
 from tests.processes.forked_commands import Commands
 from tests.support.card_of_a_study import authority_of
+from tests.support.signed_rosters import put, sign_terms
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
@@ -125,11 +127,12 @@ def pem(private: Any) -> bytes:
     return bytes(private.private_bytes(*form))
 
 
-def signed_roster(folder: Path, study: str, host: str = "") -> bytes:
+def put_roster(folder: Path, study: str, host: str = "") -> None:
     """The study's participants, on one host if it is named, in a roster of that name with the authority's signature."""
-    document = json.loads((folder / "roster.json").read_text())
-    entries = (RosterEntry(bytes.fromhex(one["identity"]), host or one["host"]) for one in document["participants"])
-    return sign_roster(Roster(study, 1, tuple(entries)), authority_of(folder))
+    authority = authority_of(folder)
+    roster = verify_roster((folder / "roster.json").read_bytes(), authority.public_key().public_bytes_raw())
+    entries = tuple(RosterEntry(one.identity, host or one.host) for one in roster.entries)
+    put(folder, replace(roster, study=study, entries=entries), authority)
 
 
 def forged_roster(folder: Path) -> bytes:
@@ -140,7 +143,7 @@ def forged_roster(folder: Path) -> bytes:
 
 def one_host(folder: Path) -> None:
     """All participants on one host, and nobody says that this is one machine."""
-    (folder / "roster.json").write_bytes(signed_roster(folder, "seven", "host-01"))
+    put_roster(folder, "seven", "host-01")
     edits("study.toml", "one_machine = true", "one_machine = false")(folder)
 
 
@@ -149,11 +152,7 @@ LOST = json.dumps({"ledger": "0" * 32, "rows": 3, "head": "ab" * 32}).encode()  
 SERVE: dict[str, tuple[Damage, int, str]] = {
     "roster garbage": (writes("roster.json", b"\xff\xfe"), 2, "not a roster file"),
     "roster edited": (writes("roster.json", forged_roster), 2, "not signed by this study's authority"),
-    "roster of another study": (
-        writes("roster.json", lambda f: signed_roster(f, "eight")),
-        2,
-        "is the roster of the study 'eight'",
-    ),
+    "roster of another study": (lambda folder: put_roster(folder, "eight"), 2, "is the roster of the study 'eight'"),
     "authority key garbage": (writes("coordinator/authority.pub", b"key"), 2, "64 hexadecimal digits"),
     "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
     "key garbage": (writes("coordinator/tls/server.key", b"garbage"), 2, "server.key"),
@@ -255,5 +254,7 @@ def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands
     assert command("serve", study, "--quiet").returncode == 5  # nobody came
     before = rows_of(state)
     edits("study.toml", "epsilon = 50 ", "epsilon = 49.0")(study)
+    check(command("serve", study, "--quiet"), 2, "hasn't signed the terms of study.toml")
+    sign_terms(study)
     check(command("serve", study, "--quiet"), 2, "begun with another plan or task")
     assert rows_of(state) == before

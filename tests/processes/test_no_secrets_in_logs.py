@@ -185,7 +185,7 @@ def test_one_value_of_an_update_is_found(ran: Ran, exponent: int, form: str) -> 
 def test_a_join_code_is_found_as_it_is_typed(ran: Ran) -> None:
     from wire.join_code import JoinCode
 
-    code = JoinCode(os.urandom(16), next(iter(ran.secrets.data["join code"])), 1_800_000_000)
+    code = JoinCode(os.urandom(16), bytes(10), next(iter(ran.secrets.data["join code"])), 1_800_000_000)
     for text in (code.to_text(), code.to_text().lower(), code.to_text().replace("-", "")):
         assert ran.search.kinds_in(f"not a code: {text!r}") == {"join code"}
 

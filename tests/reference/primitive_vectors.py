@@ -83,6 +83,8 @@ def context_vectors() -> Case:
         "another round": replace(base, round=8),
         "another attempt": replace(base, attempt=3),
         "another study document": replace(base, study_digest=listed_bytes("other study document", 32)),
+        "another roster before": replace(base, previous_roster=listed_bytes("other previous roster", 32)),
+        "another statement of the newest roster": replace(base, newest=bytes(32)),
         "another model": replace(base, model_digest=listed_bytes("other model", 32)),
         "other numbers": replace(base, numbers=replace(base.numbers, quorum=4, dim=1001)),
         "the other graph": replace(base, numbers=replace(base.numbers, graph="harary")),
@@ -91,9 +93,8 @@ def context_vectors() -> Case:
     }
     round_contexts = []
     for name, one in settings.items():
-        roster_digest = setting.roster_digest(one.study, one.roster_version, one.roster)
         case = {"name": name, "setting": setting_json(one), "numbers": one.numbers.encoded()}
-        round_contexts.append({**case, "roster_digest": roster_digest, "round_context": one.round_context()})
+        round_contexts.append({**case, "roster_digest": one.roster_digest(), "round_context": one.round_context()})
     assert len({case["round_context"] for case in round_contexts}) == len(settings)
 
     context = base.round_context()

@@ -90,7 +90,8 @@ class MissesOneShare(Crook):
 @cache
 def ring_round() -> Played:
     """The round that refusals on a ring start from: eleven on a ring, of whom one leaves in each of three phases."""
-    agreed = setting_of(12, bits=20, dim=5, sharing=(6, 4))
+    # In this attempt the ring, which follows from all that is agreed, has the neighbours that ring_refusals needs.
+    agreed = setting_of(12, bits=20, dim=5, sharing=(6, 4), attempt=4143)
     leaving = {"AdvertiseKeys": {0}, "ShareKeys": {8}, "MaskedInputCollection": {3}, "ConsistencyCheck": {2}}
     return Played(agreed, leaving)
 

@@ -69,7 +69,7 @@ def setting_of(
     graph = "harary" if sharing else "complete"
     numbers = Numbers(count, colluders, least, quorum or least, bits, dim, graph, adversary)
     roster = tuple((ed25519_public(seed), f"host-{i % 3}") for i, seed in enumerate(identity_seeds(count)))
-    digests = listed_bytes("study document", 32), listed_bytes("model", 32)
+    digests = (listed_bytes(name, 32) for name in ("study document", "model", "previous roster", "newest roster"))
     return Setting("test-vectors", 3, roster, round_, attempt, *digests, numbers, sharing)
 
 

@@ -92,12 +92,11 @@ class Numbers:
         return b"".join(map(u64, (*numbers, GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary))))
 
 
-def roster_digest(study: str, version: int, entries: Iterable[tuple[bytes, str]]) -> bytes:
-    """SHA-256 of what the authority signs: a bare label, then every field with its length in front."""
-    fields = [study.encode(), u64(version)]
-    for identity, host in entries:
-        fields += [identity, host.encode()]
-    return sha256(b"sordino/v1/roster" + b"".join(u64(len(field)) + field for field in fields)).digest()
+def roster_digest(study: str, version: int, entries: Iterable[tuple[bytes, str]], terms: bytes, before: bytes) -> bytes:
+    """SHA-256 of what the authority signs of a roster without a lottery; a digest is zeros where there is nothing."""
+    fields = [field for identity, host in entries for field in (identity, host.encode())]
+    listed = sha256(b"".join(u64(len(field)) + field for field in fields)).digest()
+    return labelled_hash("sordino/v1/roster", study.encode(), u64(version), listed, b"", b"", terms, before)
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,8 @@ class Setting:
     attempt: int
     study_digest: bytes
     model_digest: bytes
+    previous_roster: bytes
+    newest: bytes  # the authority's statement that this roster is the newest
     numbers: Numbers
     sharing: tuple[int, int] | None = None  # degree and threshold of this attempt, in the place of the rule's
 
@@ -121,6 +122,10 @@ class Setting:
     def identity(self, who: int) -> bytes:
         """Ed25519 public key."""
         return self.roster[who][0]
+
+    def roster_digest(self) -> bytes:
+        """The roster is signed with the study document in force and the roster before."""
+        return roster_digest(self.study, self.roster_version, self.roster, self.study_digest, self.previous_roster)
 
     def round_context(self) -> bytes:
         """What advertisements are signed over."""
@@ -134,7 +139,8 @@ class Setting:
             self.numbers.encoded(),
             self.model_digest,
             u64(self.roster_version),
-            roster_digest(self.study, self.roster_version, self.roster),
+            self.roster_digest(),
+            self.newest,
         )
 
 

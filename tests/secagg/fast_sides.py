@@ -63,12 +63,13 @@ def config_of(agreed: Setting) -> RoundConfig:
     """The core's view of a setting."""
     entries = tuple(RosterEntry(identity, host) for identity, host in agreed.roster)
     return RoundConfig(
-        roster=Roster(agreed.study, agreed.roster_version, entries),
+        roster=Roster(agreed.study, agreed.roster_version, entries, None, agreed.study_digest, agreed.previous_roster),
         round=agreed.round,
         attempt=agreed.attempt,
         study_digest=agreed.study_digest,
         model_digest=agreed.model_digest,
         parameters=parameters_of(agreed),
+        newest=agreed.newest,
     )
 
 

@@ -40,6 +40,8 @@ OTHER_ROSTERS = {
     "a lottery": Roster("test", 1, ENTRIES, Lottery(5, b"r" * 32)),
     "more draws": Roster("test", 1, ENTRIES, Lottery(6, b"r" * 32)),
     "other draws": Roster("test", 1, ENTRIES, Lottery(5, b"R" * 32)),
+    "terms": Roster("test", 1, ENTRIES, None, CONFIG.study_digest),
+    "the version before": Roster("test", 1, ENTRIES, previous=b"p" * 32),
     "a host": Roster("test", 1, (RosterEntry(ENTRIES[0].identity, "elsewhere"), *ENTRIES[1:])),
 }
 OTHER_CONFIGS = {
@@ -47,6 +49,7 @@ OTHER_CONFIGS = {
     "attempt": replace(CONFIG, attempt=2),
     "study_digest": replace(CONFIG, study_digest=b"S" * 32),
     "model_digest": replace(CONFIG, model_digest=b"M" * 32),
+    "newest": replace(CONFIG, newest=b"n" * 32),
     **{f"parameters: {name}": replace(CONFIG, parameters=one) for name, one in OTHER_PARAMETERS.items()},
     **{f"roster: {name}": replace(CONFIG, roster=one) for name, one in OTHER_ROSTERS.items()},
     "parameters: curious": replace(CONFIG, parameters=replace(CONFIG.parameters, adversary="curious")),
@@ -58,7 +61,9 @@ def test_no_field_was_forgotten_below() -> None:
     # The ticket follows from the round and the root under the roster's signature: only one verifies.
     bound = {name.split(":")[0] for name in OTHER_CONFIGS} | {"ticket"}
     assert {field.name for field in fields(RoundConfig)} == bound
-    assert {field.name for field in fields(Roster)} == {"study", "version", "entries", "lottery"}
+    assert {field.name for field in fields(Roster)} == {
+        *("study", "version", "entries", "lottery", "terms", "previous")
+    }
     assert {field.name for field in fields(Lottery)} == {"draws", "root"}
     assert {field.name for field in fields(RosterEntry)} == {"identity", "host"}
 
@@ -118,6 +123,7 @@ def test_the_cohort_is_bound_to_its_round() -> None:
         {"attempt": 0},
         {"study_digest": b"short"},
         {"model_digest": b""},
+        {"roster": Roster("test", 1, ENTRIES, terms=b"t" * 32)},
         {"roster": roster_of(11), "ticket": Ticket(b"s" * 32, ())},
     ],
 )

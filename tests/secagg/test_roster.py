@@ -75,6 +75,10 @@ TAMPERED: dict[str, Callable[[dict[str, Any]], None]] = {
     "a lottery with half a draw": lambda d: d.update(lottery={"draws": 1.5, "root": "00" * 32}),
     "a lottery that is a number": lambda d: d.update(lottery=3),
     "no word about a lottery": lambda d: d.pop("lottery"),
+    "terms": lambda d: d.update(terms="11" * 32),
+    "short terms": lambda d: d.update(terms="11"),
+    "no terms": lambda d: d.pop("terms"),
+    "the version before": lambda d: d.update(previous="11" * 32),
     "no format": lambda d: d.pop("format"),
     "participants are a table": lambda d: d.update(participants={"a": 1}),
 }
@@ -124,6 +128,8 @@ def test_two_rosters_never_have_the_same_digest() -> None:
         Roster("ab", 1, (RosterEntry(a, "c"), RosterEntry(b, ""))),
         Roster("ab", 1, (RosterEntry(a, ""), RosterEntry(b, "c"))),
         Roster("ab", 256, (RosterEntry(a, "c"),)),
+        Roster("ab", 1, (RosterEntry(a, "c"),), terms=a),
+        Roster("ab", 1, (RosterEntry(a, "c"),), previous=a),
     ]
     assert len({roster.digest() for roster in rosters}) == len(rosters)
 

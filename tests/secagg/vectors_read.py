@@ -48,6 +48,7 @@ def setting_from(case: Case) -> Setting:
     numbers = Numbers(**{name: case[name] for name in Numbers.__dataclass_fields__})
     roster = tuple((entry["identity"], entry["host"]) for entry in case["roster"])
     names = ("study", "roster_version", "round", "attempt", "study_digest", "model_digest")
+    names += ("previous_roster", "newest")
     stated = case.get("sharing")
     sharing = (stated["degree"], stated["threshold"]) if stated else None
     return Setting(**{name: case[name] for name in names}, roster=roster, numbers=numbers, sharing=sharing)

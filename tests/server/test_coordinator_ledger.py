@@ -20,10 +20,11 @@ import server.journal
 from mechanisms.accounting import Account, RoundCharge
 from runtime.durable import StorageError
 from runtime.failure import Failure
-from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from secagg.roster import RosterEntry, verify_roster
 from server.events import Event, RoundCompleted
 from server.journal import Journal, check_ledger, read_members
 from server.study import BUDGET_REACHED
+from tests.support.signed_rosters import put
 from tests.support.study_in_process import coordinator, make_folder
 from wire.records.ledger import (
     COORDINATOR,
@@ -356,18 +357,18 @@ async def test_other_participants_under_the_same_positions(study_folder: Path, s
     assert isinstance(key, Ed25519PrivateKey)
     roster = verify_roster((folder / "roster.json").read_bytes(), key.public_key().public_bytes_raw())
     renamed = tuple(replace(entry, host="elsewhere") for entry in roster.entries)  # the same people
-    (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, renamed), key))
+    put(folder, replace(roster, version=2, entries=renamed, previous=roster.digest()), key)
     await restore(folder, state)
     newcomer = RosterEntry(Ed25519PrivateKey.generate().public_key().public_bytes_raw(), roster.entries[0].host)
     entries = tuple(sorted([newcomer, *roster.entries[1:]], key=lambda entry: entry.identity))
-    (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 2, entries), key))
+    put(folder, replace(roster, version=2, entries=entries, previous=roster.digest()), key)
     with pytest.raises(StorageError, match="another version 2 of the roster was in use before"):
         await restore(folder, state)
     numbers = read_members(state)
     assert numbers == dict(enumerate(entry.identity for entry in roster.entries))
-    (folder / "roster.json").write_bytes(sign_roster(Roster(roster.study, 3, entries), key))
+    put(folder, replace(roster, version=3, entries=entries, previous=roster.digest()), key)
     await restore(folder, state)
     assert read_members(state) == numbers | {len(roster): newcomer.identity}
-    (folder / "roster.json").write_bytes(sign_roster(roster, key))
+    put(folder, roster, key)
     with pytest.raises(StorageError, match="the roster is version 1, but version 3 was in use before"):
         await restore(folder, state)

@@ -15,14 +15,14 @@ import server.enrolment_requests
 import server.roster_file
 from runtime.durable import StorageError
 from secagg.lottery import Draws
-from secagg.roster import RosterEntry, verify_roster
+from secagg.roster import Roster, RosterEntry, verify_roster
 from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment
 from server.open_calls import CallRefused
 from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
 from tests.support.enrolment_port import STUDY, Authority, FakeStudy, configuration, document, identity, port, request
 from wire import coordinator_pb2 as pb
-from wire.authority_statements import pending_statement, write_package
+from wire.authority_statements import pending_statement
 from wire.enrolment import LARGEST_REQUEST, read_request
 from wire.study import write_draws
 from wire.transport import frame
@@ -49,7 +49,7 @@ async def test_a_request_is_told_accepted_once_its_roster_is_in_use(tmp_path: Pa
         assert await where.pending() == [data]
         answer = where.authority.answer(signed)
         roster = where.authority.roster(2, [signed.request.identity])
-        assert await where.publish(write_package(roster, None, [answer])) == 2
+        assert await where.publish(where.authority.package(roster, [answer])) == 2
         assert await where.pending() == []
         assert (await where.enrol(data)).status == PENDING  # between attempts only is it adopted
         where.study.members, where.study.roster_version = {signed.request.identity}, 2
@@ -67,7 +67,7 @@ async def test_requests_and_answers_survive_a_restart(tmp_path: Path) -> None:
         for data in (waiting, answered):
             await where.enrol(data)
         refusal = authority.answer(read_request(answered), accepted=False, reason="the code was used before")
-        await where.publish(write_package(authority.roster(2), None, [refusal]))
+        await where.publish(authority.package(authority.roster(2), [refusal]))
     async with port(tmp_path, authority=authority) as where:
         assert await where.pending() == [waiting]
         assert (await where.enrol(answered)).reason == "the code was used before"
@@ -85,7 +85,7 @@ async def test_renewals_are_for_members_and_answered_at_once(tmp_path: Path) -> 
         await where.enrol(second)
         assert await where.pending() == [second]  # of one identity one waits
         answer = where.authority.answer(read_request(second), 1)
-        await where.publish(write_package(where.authority.roster(1), None, [answer]))
+        await where.publish(where.authority.package(where.authority.roster(1), [answer]))
         assert (await where.enrol(second)).status == ACCEPTED
 
 
@@ -189,7 +189,7 @@ async def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pyt
     async with port(tmp_path) as where:
         ann, bob = (request(where.authority.code(), identity(name)) for name in ("ann", "bob"))
         await where.enrol(ann)
-        package = write_package(where.authority.roster(2), None, [where.authority.answer(read_request(ann))])
+        package = where.authority.package(where.authority.roster(2), [where.authority.answer(read_request(ann))])
         with monkeypatch.context() as patch:
 
             async def full(*_: Any) -> None:
@@ -219,7 +219,7 @@ async def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pyt
 async def test_nobody_else_sees_requests_or_publishes(tmp_path: Path) -> None:
     async with port(tmp_path) as where:
         mallory = Authority().signing
-        package = write_package(where.authority.roster(2), None, [])
+        package = where.authority.package(where.authority.roster(2))
         assert (await status(where.pending(mallory)))[0] == "PERMISSION_DENIED"
         assert (await status(where.publish(package, mallory)))[0] == "PERMISSION_DENIED"
         assert (await status(where.publish(package, proven=False)))[0] == "UNAUTHENTICATED"
@@ -255,7 +255,7 @@ def test_challenges_are_short_lived_and_need_no_memory() -> None:
         Challenges(lambda: now[0]).check(challenges.issue(), bytes(64), STUDY, authority.public)
 
 
-def other_roster(authority: Authority, version: int = 2, **changes: Any) -> bytes:
+def other_roster(authority: Authority, version: int = 2, **changes: Any) -> Roster:
     return authority.roster(version, [identity("ann").public], **changes)
 
 
@@ -265,26 +265,24 @@ CROWD = tuple(RosterEntry(identity(f"m{n}").public, "one") for n in range(4))
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda a: write_package(Authority().roster(2), None, []), "not signed by"),
-        (lambda a: write_package(a.roster(2, study="other"), None, []), "study 'other'"),
-        (lambda a: write_package(a.roster(2, [identity(f"m{n}").public for n in range(8)]), None, []), "has 8"),
+        (lambda a: (other := Authority()).package(other.roster(2)), "not signed by"),
+        (lambda a: a.package(a.roster(2, study="other")), "study 'other'"),
+        (lambda a: a.package(a.roster(2, [identity(f"m{n}").public for n in range(8)])), "has 8"),
         (
-            lambda a: write_package(a.roster(2, entries=tuple(sorted(CROWD, key=lambda one: one.identity))), None, []),
+            lambda a: a.package(a.roster(2, entries=tuple(sorted(CROWD, key=lambda one: one.identity)))),
             "one host would run 4",
         ),
-        (lambda a: write_package(other_roster(a, 1), None, []), "another version 1"),
-        (lambda a: write_package(a.roster(2), None, [b"{}"]), "format"),
+        (lambda a: a.package(other_roster(a, 1)), "another version 1"),
+        (lambda a: a.package(a.roster(2), [b"{}"]), "format"),
         (
-            lambda a: write_package(
-                a.roster(2), None, [Authority().answer(read_request(request(a.code(), identity("ann"))))]
-            ),
+            lambda a: a.package(a.roster(2), [Authority().answer(read_request(request(a.code(), identity("ann"))))]),
             "isn't signed",
         ),
         (
-            lambda a: write_package(a.roster(2), None, [a.answer(read_request(request(a.code(), identity("ann"))), 3)]),
+            lambda a: a.package(a.roster(2), [a.answer(read_request(request(a.code(), identity("ann"))), 3)]),
             "later roster",
         ),
-        (lambda a: write_package(a.roster(2), None, [])[:-3], "cut short"),
+        (lambda a: a.package(a.roster(2))[:-3], "cut short"),
         (lambda a: b"no package", "not a package"),
     ],
 )
@@ -306,7 +304,7 @@ async def test_chunks_that_are_none_and_packages_without_end(tmp_path: Path, mon
 
 async def test_the_same_package_again_is_fine_and_an_older_one_is_not(tmp_path: Path) -> None:
     async with port(tmp_path) as where:
-        second, third = (write_package(where.authority.roster(v, [identity("ann").public]), None, []) for v in (2, 3))
+        second, third = (where.authority.package(where.authority.roster(v, [identity("ann").public])) for v in (2, 3))
         assert await where.publish(second) == 2
         assert await where.publish(second) == 2
         assert await where.publish(third) == 3
@@ -321,11 +319,14 @@ async def test_a_lottery_comes_with_its_seeds(tmp_path: Path) -> None:
     members = tuple(sorted(entries, key=lambda one: one.identity))
     draws = Draws.draw(STUDY, 2, 2, lambda n: bytes(n))
     wrong = Draws.draw(STUDY, 2, 2, lambda n: b"\x01" * n)
-    async with port(tmp_path, study=study) as where:
+    async with port(tmp_path, Authority(terms=study.terms.digest()), study=study) as where:
         roster = where.authority.roster(2, entries=members, lottery=draws.lottery)
-        assert "lottery.json" in (await status(where.publish(write_package(roster, None, []))))[1]
-        assert "lottery.json" in (await status(where.publish(write_package(roster, write_draws(wrong), []))))[1]
-        assert await where.publish(write_package(roster, write_draws(draws), [])) == 2
+        none, other, right = (
+            where.authority.package(roster, lottery=one) for one in (None, write_draws(wrong), write_draws(draws))
+        )
+        assert "lottery.json" in (await status(where.publish(none)))[1]
+        assert "lottery.json" in (await status(where.publish(other)))[1]
+        assert await where.publish(right) == 2
         assert (tmp_path / "lottery.json").read_bytes() == write_draws(draws)
 
 

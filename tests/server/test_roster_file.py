@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,24 @@ import pytest
 
 import server.roster_file
 from secagg.lottery import Draws
-from secagg.roster import InvalidRoster, RosterEntry, verify_roster
+from secagg.roster import InvalidRoster, RosterEntry, sign_roster, verify_roster
 from server.roster_file import UNDER_WAY, RosterFile
 from tests.support.enrolment_port import STUDY, Authority, identity
+from wire.authority_statements import Package, read_package
+from wire.roster_history import HISTORY_FILE, NEWEST_FILE
 from wire.study import write_draws
 
 AUTHORITY = Authority()
+NAMES = (HISTORY_FILE, NEWEST_FILE, "lottery.json", "roster.json")
 ENTRIES = (RosterEntry(identity("ann").public, "h"),)
 
 
-def version(number: int) -> tuple[bytes, bytes]:
+@cache
+def version(number: int, valid_s: float = 3600.0) -> Package:
     """A roster with its lottery."""
     draws = Draws.draw(STUDY, number, 2, lambda n: bytes([number]) * n)
-    return AUTHORITY.roster(number, entries=ENTRIES, lottery=draws.lottery), write_draws(draws)
+    roster = AUTHORITY.roster(number, entries=ENTRIES, lottery=draws.lottery)
+    return read_package(AUTHORITY.package(roster, lottery=write_draws(draws), valid_s=valid_s))
 
 
 def files(folder: Path) -> RosterFile:
@@ -30,19 +36,26 @@ def files(folder: Path) -> RosterFile:
     )
 
 
-def put(folder: Path, number: int) -> None:
-    for name, content in zip(("roster.json", "lottery.json"), version(number), strict=True):
+def put(folder: Path, number: int, **more: float) -> None:
+    package = version(number, **more)
+    contents = (package.history_file, package.newest_file, package.lottery_file, package.roster_file)
+    for name, content in zip(NAMES, contents, strict=True):
+        assert content is not None
         (folder / name).write_bytes(content)
 
 
 def publish(one: RosterFile, number: int) -> None:
-    roster_file, lottery_file = version(number)
-    one.publish(verify_roster(roster_file, AUTHORITY.public), roster_file, lottery_file)
+    package = version(number)
+    one.publish(verify_roster(package.roster_file, AUTHORITY.public), package)
 
 
-@pytest.mark.parametrize("writes", [0, 1, 2, 3])
-def test_a_crash_leaves_both_or_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
-    """Two files replaced one after the other, without the third, would leave a roster without its seeds."""
+def read(package: Package) -> tuple[bytes, bytes | None]:
+    return package.roster_file, package.lottery_file
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_crash_leaves_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+    """Files replaced one after the other, without one that holds them all, would leave a roster without its seeds."""
     put(tmp_path, 1)
     one = files(tmp_path)
     one.read()
@@ -56,14 +69,13 @@ def test_a_crash_leaves_both_or_neither(tmp_path: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(server.roster_file, "replace_durably", crash)
-        if writes < 3:
+        if writes < 5:
             with pytest.raises(KeyboardInterrupt):
                 publish(one, 2)
         else:
             publish(one, 2)
     found = files(tmp_path).read()
-    expected = version(1 if writes == 0 else 2)
-    assert (found.roster_file, found.lottery_file) == expected
+    assert (found.roster_file, found.lottery_file) == read(version(1 if writes == 0 else 2))
     assert not (tmp_path / "work" / UNDER_WAY).exists()
 
 
@@ -84,16 +96,25 @@ def test_replaced_by_hand(tmp_path: Path) -> None:
     one.read()
     assert one.changed() is None
     put(tmp_path, 2)
-    assert one.changed() == version(2)
+    assert one.changed() == read(version(2))
     assert (one.changed(), one.newest.version) == (None, 2)
+    put(tmp_path, 2, valid_s=7200)
+    assert one.changed() is None  # the same roster, whose statement was renewed
+    assert one.statement is not None
+    assert one.statement.until - one.statement.signed == 7200
     publish(one, 3)
     assert (one.changed(), one.newest.version) == (None, 3)
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", version(2)[0][:100], Authority().roster(2), AUTHORITY.roster(2, study="other")],
-    ids=["empty", "half", "another authority's", "another study's"],  # signatures differ from worker to worker
+    [
+        b"",
+        version(2).roster_file[:100],
+        sign_roster(AUTHORITY.versions[1], Authority().signing),
+        version(2).roster_file,
+    ],
+    ids=["empty", "half", "another authority's", "alone"],  # signatures differ from worker to worker
 )
 def test_half_a_file_or_another_study_s_is_left_alone(tmp_path: Path, content: bytes) -> None:
     put(tmp_path, 1)
@@ -103,11 +124,12 @@ def test_half_a_file_or_another_study_s_is_left_alone(tmp_path: Path, content: b
     assert one.changed() is None
     assert one.newest.version == 1
     put(tmp_path, 2)
-    assert one.changed() == version(2)
+    assert one.changed() == read(version(2))
 
 
 def test_a_roster_of_another_study_is_named(tmp_path: Path) -> None:
-    (tmp_path / "roster.json").write_bytes(AUTHORITY.roster(1, study="other"))
+    other = AUTHORITY.roster(1, study="other")
+    (tmp_path / "roster.json").write_bytes(sign_roster(other, AUTHORITY.signing))
     with pytest.raises(InvalidRoster, match=r"'other', study\.toml names 'clinic'"):
         files(tmp_path).read()
 

@@ -17,16 +17,26 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.keys import IdentityKey
-from secagg.roster import Roster, RosterEntry, sign_roster
+from secagg.roster import NONE, Roster, RosterEntry
 from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
+from tests.support.signed_rosters import published
 from wire import coordinator_pb2 as pb
-from wire.authority_statements import Answer, Card, pending_statement, sign_answer, sign_card, write_package
+from wire.authority_statements import (
+    Answer,
+    Card,
+    pending_statement,
+    read_package,
+    sign_answer,
+    sign_card,
+    write_package,
+)
 from wire.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
 from wire.enrolment import EnrolmentRequest, SignedRequest, make_csr, make_request, read_request
 from wire.join_code import JoinCode
+from wire.roster_history import HISTORY_FILE, NEWEST_FILE
 from wire.study import StudyDocument, coding, plan_study
 from wire.transport import frames
 
@@ -56,6 +66,9 @@ class Authority:
         default_factory=lambda: CertificateAuthority.make(STUDY, datetime.datetime.now(datetime.UTC) - 30 * DAY)
     )
 
+    terms: bytes = field(default_factory=lambda: document().digest())
+    versions: dict[int, Roster] = field(default_factory=dict)
+
     @property
     def public(self) -> bytes:
         return self.signing.public_key().public_bytes_raw()
@@ -70,12 +83,27 @@ class Authority:
         } | changes
         return sign_card(Card(**fields), self.signing)
 
-    def roster(self, version: int, identities: Iterable[bytes] = (), **changes: Any) -> bytes:
+    def roster(self, version: int, identities: Iterable[bytes] = (), **changes: Any) -> Roster:
+        """Make a version that follows the one before it, with the same terms."""
         entries = tuple(RosterEntry(one, f"host-{one.hex()[:6]}") for one in sorted(identities))
-        return sign_roster(Roster(**({"study": STUDY, "version": version, "entries": entries} | changes)), self.signing)
+        fields = {"study": STUDY, "version": version, "entries": entries, "terms": self.terms}
+        before = self.versions.get(version - 1)
+        if before is None and version > 1:
+            before = self.roster(version - 1)
+        roster = Roster(**(fields | {"previous": NONE if before is None else before.digest()} | changes))
+        self.versions.setdefault(version, roster)
+        return roster
+
+    def package(
+        self, roster: Roster, answers: Iterable[bytes] = (), lottery: bytes | None = None, valid_s: float = 3600.0
+    ) -> bytes:
+        """Make what the authority publishes with a roster; the history has the versions that this authority made."""
+        heads = [one.head for version, one in sorted(self.versions.items()) if version < roster.version]
+        made = published(roster, self.signing, heads, lottery=lottery, answers=answers, valid_s=valid_s)
+        return write_package(made)
 
     def code(self, valid_s: float = 3600.0) -> JoinCode:
-        return JoinCode.new(self.public, time.time() + valid_s, lambda n: b"s" * n)
+        return JoinCode.new(self.public, self.terms, time.time() + valid_s, lambda n: b"s" * n)
 
     def answer(
         self, signed: SignedRequest, version: int = 2, *, uri: str = "", days: float = 90, **changes: Any
@@ -190,7 +218,7 @@ class Port:
         """Publish a roster with this identity and the answer to its request; the study uses it at once."""
         members = {*self.study.members, signed.request.identity}
         await self.publish(
-            write_package(self.authority.roster(version, members), None, [self.authority.answer(signed, version)])
+            self.authority.package(self.authority.roster(version, members), [self.authority.answer(signed, version)])
         )
         self.study.members, self.study.roster_version = members, version
 
@@ -199,11 +227,14 @@ def configuration(folder: Path, authority: Authority) -> StudyConfiguration:
     """Make a coordinator's files in a folder, except those that exist."""
     key = new_key()
     now = datetime.datetime.now(datetime.UTC)
+    package = read_package(authority.package(authority.roster(1)))
     files = {
         "server.pem": authority.tls.issue_server(key.public_key(), (), now),
         "server.key": private_pem(key),
         "ca.pem": authority.tls.pem,
-        "roster.json": authority.roster(1),
+        "roster.json": package.roster_file,
+        NEWEST_FILE: package.newest_file,
+        HISTORY_FILE: package.history_file,
         "authority.pub": f"{authority.public.hex()}\n".encode(),
         "card.json": authority.card(),
     }

@@ -25,6 +25,7 @@ from wire.certificates import CertificateAuthority
 from wire.records.ledger import Row, row_hash
 from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.records.transcript import Transcript, sign_transcript, transcript_of, write_transcript
+from wire.roster_history import NewestRoster, sign_newest
 from wire.study import StudyDocument, plan_study, round_parameters
 
 STUDY = "on-record"
@@ -69,6 +70,7 @@ class Setting:
     version: int = 1
     study: str = STUDY
     draws: Draws | None = None
+    roster_valid_s: int = 600
 
     @property
     def keys(self) -> list[IdentityKey]:
@@ -80,7 +82,8 @@ class Setting:
         entries = sorted(
             (RosterEntry(key.public, f"host-{i}") for i, key in enumerate(self.keys)), key=lambda one: one.identity
         )
-        return Roster(self.study, self.version, tuple(entries), self.draws and self.draws.lottery)
+        terms = hashlib.sha256(self.document).digest()
+        return Roster(self.study, self.version, tuple(entries), self.draws and self.draws.lottery, terms)
 
     @property
     def roster_file(self) -> bytes:
@@ -88,7 +91,17 @@ class Setting:
 
     @property
     def document(self) -> bytes:
-        return StudyDocument(study=self.study, task="synthetic", task_options={}, plan=self.plan).to_bytes()
+        terms = StudyDocument(
+            study=self.study, task="synthetic", task_options={}, plan=self.plan, roster_valid_s=self.roster_valid_s
+        )
+        return terms.to_bytes()
+
+    @property
+    def newest(self) -> bytes:
+        """The authority's statement, where the study asks for one."""
+        one = self.roster
+        newest = NewestRoster(one.study, one.version, one.digest(), one.terms, 1000, 1000 + self.roster_valid_s)
+        return sign_newest(newest, authority()) if self.roster_valid_s else b""
 
     def config(self, round_: int = 1, attempt: int = 1, model: bytes = b"m" * 32) -> RoundConfig:
         return RoundConfig(
@@ -99,6 +112,7 @@ class Setting:
             model_digest=model,
             parameters=round_parameters(self.plan),
             ticket=self.draws and self.draws.ticket(round_),
+            newest=self.newest,
         )
 
 

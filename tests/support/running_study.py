@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,10 +25,11 @@ from learning.checkpoints import load_checkpoint
 from learning.parameters import flatten
 from runtime.child_process import child_environment
 from runtime.processes import free_port
-from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
+from secagg.roster import RosterEntry, verify_roster
 from server.events import to_json
 from server.journal import read_events
 from tests.support.card_of_a_study import authority_of
+from tests.support.signed_rosters import put
 from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
 
@@ -199,10 +200,9 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
 def put_on_one_host(folder: Path, names: set[str]) -> None:
     """Sign the roster again with these hosts as one, so that their participants can be in one process."""
     authority = authority_of(folder)
-    path = folder / "roster.json"
-    roster = verify_roster(path.read_bytes(), authority.public_key().public_bytes_raw())
+    roster = verify_roster((folder / "roster.json").read_bytes(), authority.public_key().public_bytes_raw())
     entries = tuple(RosterEntry(one.identity, min(names) if one.host in names else one.host) for one in roster.entries)
-    path.write_bytes(sign_roster(Roster(roster.study, roster.version, entries), authority))
+    put(folder, replace(roster, entries=entries), authority)
 
 
 @contextmanager

@@ -269,6 +269,7 @@ class Peer:
             study_digest=message.study_sha256,
             model_digest=message.model_sha256,
             parameters=round_parameters(self.document.plan),
+            newest=message.newest,
         )
         self.phase, answer = AdvertiseKeys(config, self.identity, os.urandom).advertise()
         await self.say("advertise_keys", codec.write_advertisement(answer))

@@ -20,7 +20,7 @@ from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
 CONFIG = make_config(8, min_survivors=6, quorum=7)
-RING = make_config(8, min_survivors=6, quorum=7, rings=((8, 6, 4),))
+RING = make_config(8, min_survivors=6, quorum=7, attempt=3, rings=((8, 6, 4),))
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 SILENT = 2
 

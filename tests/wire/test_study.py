@@ -196,6 +196,17 @@ def test_a_document_costs_little_before_it_is_refused() -> None:
         Plan.from_json(plan | {"order_conditional": 5.5, "target": "coordinator"})
 
 
+def test_a_cohort_that_no_round_can_have_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A joiner reads it before anything is agreed: counting the colluders of 60 million took 28 s and 3 GB."""
+    lottery = WANTED | {"sampling": "lottery", "population": 600}
+    data = document(plan_study(**lottery, **coding(LAYERS, clip=1.0))).to_bytes()
+    large = json.loads(data)
+    large["plan"] |= dict.fromkeys(("clients", "min_survivors", "quorum"), 60_000_000) | {"population": 120_000_000}
+    monkeypatch.setattr("wire.study.colluders_in_cohort", lambda *_: pytest.fail("it counts before it checks"))
+    with pytest.raises(InvalidStudy):
+        StudyDocument.from_bytes(json.dumps(large).encode())
+
+
 @pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
 def test_options_that_no_document_can_hold(number: str) -> None:
     """The naive reader takes them, and then the document has no bytes and no digest."""

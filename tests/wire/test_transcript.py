@@ -143,7 +143,7 @@ def test_it_holds_what_the_document_names_and_nothing_else() -> None:
     text = (ROOT / "docs" / "transcripts.md").read_text(encoding="utf-8")
     for name in [*fields, *fields["charge"], *fields["ticket"], *fields["parameters"]]:
         assert f"`{name}`" in text, name
-    assert len(fields) == 23
+    assert len(fields) == 24
     for check in Check:
         assert f"`{check}`" in text, check
 
@@ -189,7 +189,7 @@ def test_caught_participants_are_named_in_the_sum_or_not() -> None:
 LEAVES = [
     *("card", "roster", "study", "round", "attempt", "model_sha256", "u1", "u2", "u3", "numbers", "signers"),
     *("advertisements", "signatures", "excluded", "caught", "charge", "parameters", "sum_sha256", "next_model_sha256"),
-    *("previous", "signature", "ticket", "format"),
+    *("previous", "signature", "ticket", "newest", "format"),
 ]
 
 
@@ -401,10 +401,14 @@ def another_study(found: Transcript, finished: Finished) -> Transcript:
 
 def another_roster(signer: Ed25519PrivateKey | None = None, **changed: Any) -> Change:
     def change(found: Transcript, finished: Finished) -> Transcript:
-        roster = replace(finished.setting, **changed).roster
-        return replace(found, roster=sign_roster(roster, signer or authority()))
+        setting = replace(finished.setting, **changed)
+        return replace(found, roster=sign_roster(setting.roster, signer or authority()), newest=setting.newest)
 
     return change
+
+
+def another_version(finished: Finished) -> bytes:
+    return replace(finished.setting, version=2).newest
 
 
 def ticket_of(round_: int, seed: bytes | None = None) -> Change:
@@ -436,7 +440,7 @@ def at_other_orders(found: Transcript, finished: Finished) -> Transcript:
 
 def fewer_than_the_population(found: Transcript, finished: Finished) -> Transcript:
     setting = replace(finished.setting, members=finished.setting.members[:-1])
-    return replace(found, roster=setting.roster_file)
+    return replace(found, roster=setting.roster_file, newest=setting.newest)
 
 
 def signatures(change: Callable[[tuple[tuple[int, bytes], ...]], Any]) -> Change:
@@ -482,7 +486,7 @@ LIES: dict[str, tuple[str, str, Change]] = {
         Check.ADVERTISEMENTS,
         lambda t, _: replace(t, advertisements=(*t.advertisements[1::-1], *t.advertisements[2:])),
     ),
-    "another plan that holds": ("whole", Check.ADVERTISEMENTS, another_plan),
+    "another plan that holds": ("whole", Check.STUDY, another_plan),
     "a plan that doesn't hold": ("whole", Check.STUDY, broken_plan),
     "another study": ("whole", Check.STUDY, another_study),
     "a round behind the plan's last": ("whole", Check.STUDY, lambda t, f: charged(replace(t, round=6), f)),
@@ -495,6 +499,9 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "a roster of another study": ("whole", Check.ROSTER, another_roster(study="another")),
     "a roster larger than the plan": ("whole", Check.FIT, another_roster(members=tuple(range(8)))),
     "a roster without its lottery": ("drawn", Check.FIT, another_roster(draws=None)),
+    "the statement of another roster": ("whole", Check.ROSTER, lambda t, f: replace(t, newest=another_version(f))),
+    "a statement that the coordinator signed": ("whole", Check.ROSTER, lambda t, _: replace(t, newest=b"{}")),
+    "no statement of the newest roster": ("whole", Check.STUDY, lambda t, _: replace(t, newest=b"")),
     "the ticket of another round": ("drawn", Check.LOTTERY, ticket_of(3)),
     "a seed of its own": ("drawn", Check.LOTTERY, ticket_of(2, bytes(32))),
     "no ticket": ("drawn", Check.LOTTERY, lambda t, _: replace(t, ticket=None)),
@@ -506,8 +513,8 @@ LIES: dict[str, tuple[str, str, Change]] = {
     "another graph": ("ring", Check.PARAMETERS, stated(graph="complete")),
     "the complete graph as a ring": ("whole", Check.PARAMETERS, stated(graph="harary")),
     "another adversary": ("ring", Check.PARAMETERS, stated(adversary="curious")),
-    "a plan for another graph": ("ring", Check.ADVERTISEMENTS, a_plan_with(graph="complete")),
-    "a plan for another adversary": ("whole", Check.ADVERTISEMENTS, a_plan_with(adversary="curious")),
+    "a plan for another graph": ("ring", Check.STUDY, a_plan_with(graph="complete")),
+    "a plan for another adversary": ("whole", Check.STUDY, a_plan_with(adversary="curious")),
     "fewer colluders": ("whole", Check.PARAMETERS, stated(colluders=0)),
     "a signature that is none": ("whole", Check.QUORUM, signatures(lambda s: ((s[0][0], bytes(64)), *s[1:]))),
     "a signature of another": ("whole", Check.QUORUM, signatures(lambda s: ((s[0][0], s[1][1]), *s[1:]))),

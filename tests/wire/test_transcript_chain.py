@@ -150,6 +150,9 @@ def test_study_and_key_stay() -> None:
     setting = whole(plan=plan(7, epsilon=200.0))
     finished = play(setting, 2)
     row = ledger.charge(entry_of(setting, 2, 1, finished.unmasking.u3))
+    assert "two rosters of version 1" in broken([first, finished.write(row, previous=previous)])
+    later = replace(setting, version=2)
+    finished = play(later, 2)
     assert "study document" in broken([first, finished.write(row, previous=previous)])
 
     other = Ed25519PrivateKey.from_private_bytes(bytes(32))

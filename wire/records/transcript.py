@@ -99,6 +99,7 @@ class Transcript:
     attempt: int
     model_sha256: bytes  # of the model that was trained in this round, 32 bytes
     ticket: Ticket | None  # where cohorts are drawn
+    newest: bytes  # the authority's statement that the roster is the newest; empty where the study asks for none
     parameters: Mapping[str, Any]  # of `stated_parameters`
     u1: tuple[int, ...]
     advertisements: tuple[Advertisement, ...] = field(repr=False)  # one for each member of u1
@@ -140,6 +141,7 @@ class Transcript:
             "model_sha256": self.model_sha256.hex(),
             "ticket": self.ticket
             and {"seed": self.ticket.seed.hex(), "path": [node.hex() for node in self.ticket.path]},
+            "newest": self.newest.decode(),
             "parameters": dict(self.parameters),
             "u1": list(self.u1),
             "advertisements": [_base64(one.mask_key + one.channel_key + one.signature) for one in self.advertisements],
@@ -215,6 +217,7 @@ def transcript_of(
         attempt=config.attempt,
         model_sha256=config.model_digest,
         ticket=config.ticket,
+        newest=config.newest,
         parameters=stated_parameters(config.parameters, len(u1)),
         u1=u1,
         advertisements=tuple(advertisements[who] for who in u1),
@@ -319,6 +322,7 @@ def _read(fields: dict[str, Any]) -> Transcript:
         attempt=_count(fields, "attempt", 1),
         model_sha256=_hex(fields, "model_sha256"),
         ticket=None if fields["ticket"] is None else _ticket(fields["ticket"]),
+        newest=fields["newest"].encode(),
         parameters=_named(fields, "parameters", dict),
         u1=u1,
         advertisements=_list(fields, "advertisements", _advertisement),

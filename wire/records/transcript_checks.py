@@ -28,7 +28,15 @@ from wire.join_code import FINGERPRINT_BYTES, fingerprint, show_fingerprint
 from wire.records.ledger import row_hash
 from wire.records.ledger_rows import InvalidRow, LedgerEntry, make_entry
 from wire.records.transcript import Check, InvalidTranscript, Transcript, read_transcript, stated_parameters
-from wire.study import InvalidStudy, StudyDocument, check_roster_fits, round_parameters, smallest_roster
+from wire.roster_history import verify_newest
+from wire.study import (
+    LONGEST_ROSTER_VALID_S,
+    InvalidStudy,
+    StudyDocument,
+    check_roster_fits,
+    round_parameters,
+    smallest_roster,
+)
 
 _ROUNDING: Final = 1e-9  # largest relative difference between two machines' results for a Renyi cost
 
@@ -63,7 +71,7 @@ def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscrip
     if not verify_signature(card.coordinator_public, found.signature, found.statement()):
         raise InvalidTranscript(Check.COORDINATOR, "it isn't signed by the card's coordinator, or it was changed")
     roster = _roster(found, card)
-    document = _document(found, card)
+    document = _document(found, card, roster)
     config = _config(found, roster, document)
     context = _advertisements(found, config)
     derived = stated_parameters(config.parameters, len(found.u1))
@@ -105,14 +113,22 @@ def _card(found: Transcript, authority: bytes | None) -> Card:
 def _roster(found: Transcript, card: Card) -> Roster:
     with _failing(Check.ROSTER, InvalidRoster):
         roster = verify_roster(found.roster, card.authority_public)
+        if found.newest:
+            stated = verify_newest(found.newest, card.authority_public)
+            stated.check(roster, LONGEST_ROSTER_VALID_S, stated.signed)
     if roster.study != card.study:
         raise InvalidTranscript(Check.ROSTER, f"it is that of the study {roster.study!r}, the card's is {card.study!r}")
     return roster
 
 
-def _document(found: Transcript, card: Card) -> StudyDocument:
+def _document(found: Transcript, card: Card, roster: Roster) -> StudyDocument:
     with _failing(Check.STUDY, InvalidStudy):
         document = StudyDocument.from_bytes(found.study)
+    if roster.terms != sha256(found.study).digest():
+        raise InvalidTranscript(Check.STUDY, "the authority signed its roster with the terms of another study document")
+    if bool(found.newest) != bool(document.roster_valid_s):
+        wanted = "asks for a" if document.roster_valid_s else "asks for no"
+        raise InvalidTranscript(Check.STUDY, f"it {wanted} statement that the roster is the newest")
     if document.study != card.study:
         raise InvalidTranscript(Check.STUDY, f"it is of the study {document.study!r}, the card's is {card.study!r}")
     if found.round > document.plan.rounds:
@@ -141,6 +157,7 @@ def _config(found: Transcript, roster: Roster, document: StudyDocument) -> Round
             model_digest=found.model_sha256,
             parameters=round_parameters(plan),
             ticket=found.ticket,
+            newest=found.newest,
         )
         invited = config.invited
     strangers = [who for who in found.u1 if who not in invited]

@@ -31,7 +31,6 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     authority, coordinator = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     keys = sorted((IdentityKey.generate(os.urandom) for _ in range(clients)), key=lambda key: key.public)
     entries = tuple(RosterEntry(key.public, f"host-{at:04d}") for at, key in enumerate(keys))
-    roster = Roster(STUDY, 1, entries)
     plan = plan_study(
         clients=clients,
         dim=dim,
@@ -45,6 +44,7 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     )
     study = StudyDocument(study=STUDY, task="synthetic", task_options={}, plan=plan).to_bytes()
     study_sha256, parameters = hashlib.sha256(study).digest(), round_parameters(plan)
+    roster = Roster(STUDY, 1, entries, terms=study_sha256)
     config = RoundConfig(
         roster=roster, round=1, attempt=1, study_digest=study_sha256, model_digest=bytes(32), parameters=parameters
     )

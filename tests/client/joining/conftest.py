@@ -12,7 +12,7 @@ from tests.client.joining.joining_at_a_port import Joining
 from tests.support.enrolment_port import Authority, port_in_thread
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def authority() -> Authority:
     return Authority()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
 from runtime.key_files import KeyFileError
 from tests.support.enrolment_port import Authority
-from wire.authority_statements import write_package
+from tests.support.signed_rosters import published
 from wire.enrolment import read_request
+from wire.study import StudyDocument
 
 LOOSE = "[policy]\nmax_epsilon = 60\nmin_honest_survivors = 2\n"
 
@@ -35,6 +37,13 @@ class Joining:
             "agreed": True,
         }
         return JoinOptions(**(chosen | changes))
+
+    def serve(self, document: StudyDocument) -> None:
+        """Serve other terms, signed by the authority."""
+        self.authority.terms, self.where.enrolment._document = document.digest(), document.to_bytes()
+        self.where.study.terms = document
+        roster = dataclasses.replace(self.where.files.newest, terms=self.authority.terms)
+        self.where.files.statement_file = published(roster, self.authority.signing).newest_file
 
     def join(self, **changes: Any) -> Path:
         return join_by_code(self.options(**changes), self.said.append)
@@ -57,7 +66,7 @@ class Joining:
         signed = read_request(data)
         answer = self.authority.answer(signed, **changes)
         roster = self.authority.roster(2, [signed.request.identity])
-        self.beside(self.where.publish(write_package(roster, None, [answer])))
+        self.beside(self.where.publish(self.authority.package(roster, [answer])))
         self.where.study.members, self.where.study.roster_version = {signed.request.identity}, 2
 
     def requests(self) -> list[bytes]:

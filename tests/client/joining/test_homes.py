@@ -30,7 +30,7 @@ from client.settings import HostSettings
 from runtime.failure import Failure
 from sordino.cli import main
 from tests.client.joining.joining_at_a_port import Joining
-from tests.support.enrolment_port import STUDY, Authority
+from tests.support.enrolment_port import STUDY, Authority, document
 
 
 class Containers:
@@ -43,7 +43,7 @@ class Containers:
         keys = AuthorityKeys(joining.authority.signing, joining.authority.tls)
         self.folder = write_folder(short / "authority", settings, keys)
         with locked(self.folder.state) as store:
-            begin(self.folder, store, (), 1.0)
+            begin(self.folder, store, (), 1.0, terms=document().to_bytes())
         self.open = LocalEnrolmentSocket(self.folder, self.desk, self.told.append)
 
     def start(self, **changes: Any) -> str:

@@ -38,6 +38,7 @@ from wire.authority_statements import verify_card
 from wire.join_code import JoinCode
 from wire.records.ledger import head_file
 from wire.records.ledger_rows import make_entry
+from wire.roster_history import NewestRoster
 from wire.study import StudyDocument, coding, plan_study
 
 # ---------------------------------------------------------------- it works
@@ -92,7 +93,7 @@ def softmax(**more: Any) -> StudyDocument:
 
 def test_a_study_over_own_data_is_joined_with_own_data(joining: Joining) -> None:
     """Once, its code joined with images of clothing: each round failed without a message."""
-    joining.where.enrolment._document = softmax(own_data=True).to_bytes()
+    joining.serve(softmax(own_data=True))
     file = Path("visits.csv")
     file.write_text("age,weight,puls,label\n" + "0.1,-1.3,0.4,1\n" * 39 + "0.2,1.1,0.5,0\n")
     assert "add --data FILE, your .csv or .npz file" in joining.refused()
@@ -106,7 +107,7 @@ def test_a_study_over_own_data_is_joined_with_own_data(joining: Joining) -> None
 
 def test_foreign_labels_are_reported_and_keep_no_participant_away(joining: Joining) -> None:
     """Otherwise each round's training would fail silently and send zeros."""
-    joining.where.enrolment._document = softmax(own_data=True).to_bytes()
+    joining.serve(softmax(own_data=True))
     Path("mine.csv").write_text("age,weight,puls,label\n0.1,0.2,0.3,1\n0.1,0.2,0.3,2\n")
     assert joining.join(data=Path("mine.csv")) == joining.home
     [told] = [line for line in joining.said if line.startswith("Warning")]
@@ -114,7 +115,7 @@ def test_foreign_labels_are_reported_and_keep_no_participant_away(joining: Joini
 
 
 def test_prepared_data_of_another_form_is_refused_before_anything_is_sent(unsigned: Joining) -> None:
-    unsigned.where.enrolment._document = softmax().to_bytes()
+    unsigned.serve(softmax())
     told = unsigned.refused()  # the usual data: images of clothing
     assert "can't use the examples of fashion-mnist-subset: examples have shape (28, 28)" in told
     assert "examples have shape (28, 28)" in unsigned.refused(agreed=False)  # and before the question
@@ -125,7 +126,7 @@ def test_prepared_data_of_another_form_is_refused_before_anything_is_sent(unsign
     [("age,weight,label\n1,2,0\n", "examples have shape (2,)"), ("age,weight,pulse\n1,2,3\n", "label")],
 )
 def test_a_file_without_a_column_is_refused_before_the_question(unsigned: Joining, content: str, told: str) -> None:
-    unsigned.where.enrolment._document = softmax(own_data=True).to_bytes()
+    unsigned.serve(softmax(own_data=True))
     Path("mine.csv").write_text(content)
     refused = unsigned.refused(data=Path("mine.csv"), agreed=False)
     assert "can't use the examples of mine.csv" in refused
@@ -224,7 +225,7 @@ def test_foreign_code_is_named_by_the_participant(task: str, options: dict[str, 
     ran, module = Path("ran"), Path("planted.py")
     module.write_text(f"open({str(ran)!r}, 'w').close()\n")
     own = replace(joining.where.study.terms, task=task, task_options=options)
-    joining.where.enrolment._document = own.to_bytes()
+    joining.serve(own)
     assert "joining would run that module" in joining.refused()
     if options:
         assert "joining would run that module" in joining.refused(task=task)
@@ -405,11 +406,11 @@ def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatc
     looked: list[str] = []
     look = client.enrolment.look
 
-    async def later(address: str, fingerprint: bytes) -> Any:
+    async def later(address: str, fingerprint: bytes, terms: bytes) -> Any:
         looked.append(address)
         if len(looked) < 3:
             raise client.enrolment.NobodyListens(f"{address} can't be reached: nothing listens there")
-        return await look(address, fingerprint)
+        return await look(address, fingerprint, terms)
 
     monkeypatch.setattr(client.joining.joining, "look", later)
     monkeypatch.setattr(client.joining.joining, "LISTENS_POLL_S", 0.01)
@@ -438,7 +439,8 @@ def test_a_folder_of_something_else(unsigned: Joining) -> None:
 def described(authority: Authority, study: StudyDocument, width: int) -> tuple[Look, list[str]]:
     """A study as it is seen, and the lines that are shown of it."""
     card = verify_card(authority.card(), JoinCode.from_text(authority.code().to_text()).fingerprint)
-    seen = Look(card, study, bytes(32), None)
+    newest = NewestRoster(STUDY, 1, bytes(32), bytes(32), 0, 0)
+    seen = Look(card, study, bytes(32), newest, None)
     data = DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3)
     shown = {"fingerprint": "", "home": Path("home"), "host": "laptop", "host_chosen": True}
     return seen, describe_study(seen, data=data, part_chosen=True, ledger=None, width=width, **shown)

@@ -1,0 +1,82 @@
+"""``sordino roster``: check a study's roster, its history and the statement that it is the newest."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.failure import ExitCode, InputFailure, listing
+from runtime.text import counted
+from sordino.cli.transcript import KEY_HELP, read_authority, read_file
+from sordino.cli.verbs import Json, verb_group
+
+NAME = "roster"
+app = verb_group(
+    NAME,
+    "Check the roster of a study, offline.\n\nThe authority signs each version of the roster with the terms in force "
+    "and the digest of the version before, and states for a limited time which version is the newest. Everybody may "
+    "check that; no secret is needed.",
+)
+
+
+@app.command(
+    "verify",
+    help=(
+        "Check roster.json, with history.json and newest.json beside it where they are.\n\nSays which version it is, "
+        "under which terms, whether its history has no gap, and until when it is the newest. Compare the digests with "
+        "those that others see: participants with the same digest have the same history."
+    ),
+    epilog=(
+        "Example: [bold]sordino roster verify my-study --authority my-study/coordinator/authority.pub[/bold]\n\n"
+        + listing(ExitCode.OK, ExitCode.INPUT)
+    ),
+)
+def verify(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder with roster.json, or the file.", show_default=False)
+    ],
+    authority: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default=False)],
+    as_json: Json = False,
+) -> int:
+    file = folder / "roster.json" if folder.is_dir() else folder
+    data, known = read_file(file), read_authority(authority)
+    from secagg.roster import InvalidRoster, verify_roster
+    from wire.roster_history import HISTORY_FILE, NEWEST_FILE, read_history, verify_newest
+
+    if len(known) != 32:
+        raise InputFailure("--authority: a roster holds no key to compare a fingerprint with: name authority.pub.")
+    history, newest = (file.with_name(name) for name in (HISTORY_FILE, NEWEST_FILE))
+    try:
+        roster = verify_roster(data, known)
+        heads = read_history(read_file(history)) if history.exists() else ()
+        stated = verify_newest(read_file(newest), known) if newest.exists() else None
+        if heads and heads[-1].digest() != roster.digest():
+            raise InvalidRoster(f"{HISTORY_FILE} is not the history of this roster")
+        if stated is not None and stated.roster != roster.digest():
+            raise InvalidRoster(f"{NEWEST_FILE} states that version {stated.version} is the newest, not this roster")
+    except InvalidRoster as error:
+        raise InputFailure(f"{file}: {error}.") from None
+    body = {
+        "study": roster.study,
+        "version": roster.version,
+        "participants": len(roster),
+        "roster": roster.digest().hex(),
+        "terms": roster.terms.hex(),
+        "versions_known": len(heads),
+        "newest_until": None if stated is None else stated.until,
+    }
+    lines = [
+        f"Version {roster.version} of the roster of {roster.study} holds: {counted(len(roster), 'participant')}.",
+        f"  digest  {roster.digest().hex()}",
+        f"  terms   {roster.terms.hex()}",
+        f"Its history has {counted(len(heads), 'version')}." if heads else f"There is no {HISTORY_FILE} beside it.",
+    ]
+    if stated is not None:
+        until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(stated.until))
+        lines.append(f"It is the newest until {until}." if time.time() < stated.until else f"That ended on {until}.")
+    typer.echo(json.dumps(body) if as_json else "\n".join(lines))
+    return 0

@@ -1,0 +1,122 @@
+"""A joiner takes no terms but those that the authority signed, its code names, and it has accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import client.enrolment
+from client.host_file import load
+from client.joining.joining import accept
+from runtime.failure import Failure
+from tests.client.joining.joining_at_a_port import Joining
+from tests.support.enrolment_port import document
+from tests.support.signed_rosters import published
+from wire.study import StudyDocument
+
+LIES: dict[str, Callable[[], StudyDocument]] = {
+    **{
+        name: lambda options=options: document(**options)  # type: ignore[misc]
+        for name, options in {
+            "a trusted coordinator": {"mechanism": "gaussian"},
+            "another mechanism": {"mechanism": "skellam"},
+            "noise of each alone": {"mechanism": "local-gaussian"},
+            "a coordinator that must not lie": {"adversary": "curious"},
+            "no colluders": {"adversarial": 0.0, "max_dropout": 0.0},
+            "a larger share of colluders": {"adversarial": 0.4, "min_survivors": 6},
+            "a larger epsilon": {"epsilon": 60.0},
+            "a larger delta": {"delta": 1e-2},
+            "more rounds": {"rounds": 20},
+            "more bits": {"bits": 20},
+            "a larger cohort": {"clients": 8, "min_survivors": 6},
+            "smaller sums": {"clients": 6, "min_survivors": 5},
+            "a larger quorum": {"quorum": 7},
+            "more dropouts": {"max_dropout": 0.4},
+            "drawn cohorts": {"sampling": "lottery", "population": 9, "largest_roster": 9},
+            "another rotation": {"rotation": "hadamard-blocks"},
+        }.items()
+    },
+    "another task": lambda: replace(document(), task="softmax-regression"),
+    "other options of the task": lambda: replace(document(), task_options={"dim": 16, "seed": 3}),
+    "the participant's own data": lambda: replace(document(), own_data=True),
+    "revocations that are never noticed": lambda: replace(document(), roster_valid_s=600),
+    "another study": lambda: replace(document(), study="another"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_unattended_join_takes_no_terms_that_the_authority_has_not_signed(
+    unsigned: Joining, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    """The naive client checks the card, which names no terms, and writes its policy from what the coordinator shows."""
+    terms = LIES[lie]()
+    assert terms.digest() != document().digest()
+    unsigned.where.enrolment._document = terms.to_bytes()
+    told = unsigned.refused(agreed=True)
+    assert ("the document that of 'another'" if lie == "another study" else "unsigned-terms") in told
+    if lie == "a larger epsilon":
+        monkeypatch.setattr(client.enrolment, "_check_terms", lambda *_: None)
+        naive = unsigned.options(code=replace(unsigned.authority.code(), terms=terms.digest()[:10]).to_text())
+        with pytest.raises(KeyboardInterrupt):
+            _begin_only(unsigned, monkeypatch, naive.code)
+        assert "max_epsilon = 60" in (unsigned.home / "host.toml").read_text()
+
+
+def _begin_only(joining: Joining, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Join as far as the request."""
+
+    async def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("client.joining.joining._wait", interrupt)
+    joining.join(code=code)
+
+
+def test_terms_that_were_signed_after_the_code_was_given(unsigned: Joining) -> None:
+    """Whoever has the authority's key can't move an invited participant to other terms without its consent."""
+    code = unsigned.authority.code().to_text()
+    unsigned.serve(document(epsilon=60.0))
+    assert "other-terms" in unsigned.refused(code=code)
+
+
+def test_terms_that_may_not_be_the_newest(unsigned: Joining) -> None:
+    unsigned.serve(replace(document(), roster_valid_s=600))
+    roster, key = unsigned.where.files.newest, unsigned.authority.signing
+    roster = replace(roster, terms=unsigned.authority.terms)
+    unsigned.where.files.statement_file = published(roster, key, signed=1e9, valid_s=600).newest_file
+    assert "old-terms" in unsigned.refused()
+
+
+def test_changed_terms_are_shown_and_accepted_anew(joining: Joining) -> None:
+    home = joining.join()
+    first, later = document().digest().hex(), document(epsilon=20.0, rounds=4)
+    assert load(home).study.sha256 == first
+    said: list[str] = []
+    accept(joining.options(home=home), said.append)
+    assert "has accepted these terms already" in said[-1]
+    joining.serve(later)
+    said.clear()
+    with pytest.raises(Failure, match="add --yes"):
+        accept(joining.options(home=home, agreed=False), said.append)
+    text = " ".join(" ".join(said).split())
+    assert "rounds 4, each with all participants" in text
+    assert "before: 2, each with all participants" in text
+    assert "epsilon 20" in text
+    assert load(home).study.sha256 == first
+    accept(joining.options(home=home), said.append)
+    read = load(home)
+    assert (read.study.sha256, read.policy.max_epsilon) == (later.digest().hex(), 20.0)
+    (home / "policy.toml").write_text("[policy]\nmax_epsilon = 1\nmin_honest_survivors = 2\n")
+    before, _, rest = (home / "host.toml").read_text().partition("[policy]")
+    after = rest[rest.index("[data") :]
+    (home / "host.toml").write_text(f'{before}[policy]\nfile = "policy.toml"\n\n{after}')
+    joining.serve(document(epsilon=30.0))
+    with pytest.raises(Failure, match="your policy refuses this study"):
+        accept(joining.options(home=home), said.append)
+    assert load(home).study.sha256 == later.digest().hex()
+    with pytest.raises(Failure, match="needs --home"):
+        accept(joining.options(home=Path("nowhere")), said.append)

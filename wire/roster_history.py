@@ -1,0 +1,210 @@
+"""Which roster is the newest, and what came before it: two files that the authority makes beside each roster.
+
+newest    a signed statement, valid for a limited time, that one version of the roster is the newest. A coordinator can
+          withhold a later roster, or later terms, only until it ends.
+history   what the authority signed of every version, each with the digest of the one before. It needs no signature of
+          its own: the newest roster's signature covers it. A participant that has seen one version takes a later one
+          only if the history leads from the first to the second. So an authority's key that signs two rosters of one
+          version is noticed, and so is a folder restored from an older copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.encoding import encode, number
+from secagg.roster import InvalidRoster, Roster, RosterHead, lottery_json, read_lottery
+from secagg.signatures import SIGNATURE_BYTES, verify_signature
+from wire.authority_statements import from_hex, is_study, read_fields
+
+NEWEST_FILE: Final = "newest.json"
+HISTORY_FILE: Final = "history.json"
+LARGEST_NEWEST: Final = 2048
+LARGEST_HISTORY: Final = 4 << 20
+_NEWEST: Final = "sordino-newest-roster-1"
+_HISTORY: Final = "sordino-roster-history-1"
+
+
+class StaleRoster(InvalidRoster):
+    """The authority's statement that the roster is the newest has ended, or is another roster's."""
+
+
+# ---------------------------------------------------------------- newest
+
+
+@dataclass(frozen=True)
+class NewestRoster:
+    """The authority's statement that this version, with the terms in it, is the newest from one time until another.
+
+    Raises InvalidRoster: a field of another form.
+    """
+
+    study: str
+    version: int
+    roster: bytes  # digest of its head, 32 bytes
+    terms: bytes  # SHA-256 of the study document, 32 bytes
+    signed: int  # seconds since 1970
+    until: int
+
+    def __post_init__(self) -> None:
+        if not is_study(self.study) or len(self.roster) != 32 or len(self.terms) != 32 or self.version < 1:
+            raise InvalidRoster("the statement of the newest roster names no roster")
+        if not 0 <= self.signed <= self.until < 2**40:
+            raise InvalidRoster("the statement of the newest roster has no valid times")
+
+    def statement(self) -> bytes:
+        """The bytes that the authority signs."""
+        numbers = number(self.version), number(self.signed), number(self.until)
+        return encode("sordino/v1/newest-roster", self.study.encode(), self.roster, self.terms, *numbers)
+
+    def check(self, roster: Roster, valid_s: int, now: float) -> None:
+        """Whether this roster is the newest now, in a study whose terms allow statements valid for ``valid_s``.
+
+        Raises StaleRoster: it isn't.
+        """
+        if (self.version, self.roster) != (roster.version, roster.digest()):
+            raise StaleRoster(
+                f"the authority's statement is that version {self.version} of the roster is the newest, and the "
+                f"coordinator shows version {roster.version}"
+            )
+        if self.until - self.signed > valid_s:
+            raise StaleRoster("the authority's statement of the newest roster is valid for longer than the terms allow")
+        if now >= self.until:
+            raise StaleRoster(
+                "the authority's statement that this roster is the newest has ended: the authority must sign again "
+                "(`sordino authority run` or `sign`), or this machine's clock is ahead"
+            )
+
+
+def sign_newest(newest: NewestRoster, authority: Ed25519PrivateKey) -> bytes:
+    """The statement's file: JSON with the authority's signature over the content."""
+    fields = {
+        "format": _NEWEST,
+        "study": newest.study,
+        "version": newest.version,
+        "roster": newest.roster.hex(),
+        "terms": newest.terms.hex(),
+        "signed": newest.signed,
+        "until": newest.until,
+        "signature": authority.sign(newest.statement()).hex(),
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def verify_newest(data: bytes, authority_public: bytes) -> NewestRoster:
+    """Read a statement and check its signature; `NewestRoster.check` compares it with a roster and a time.
+
+    Raises InvalidRoster: unreadable, or not signed by this authority.
+    """
+    numbers = ("version", "signed", "until")
+    fields = read_fields(
+        data, _NEWEST, ("study", "roster", "terms", "signature"), LARGEST_NEWEST, InvalidRoster, numbers=numbers
+    )
+    if any(type(fields[name]) is not int or not 0 <= fields[name] < 2**40 for name in numbers):
+        raise InvalidRoster("the statement of the newest roster has numbers that can't be")
+    newest = NewestRoster(
+        fields["study"],
+        fields["version"],
+        from_hex(fields["roster"], 32, InvalidRoster),
+        from_hex(fields["terms"], 32, InvalidRoster),
+        fields["signed"],
+        fields["until"],
+    )
+    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidRoster)
+    if not verify_signature(authority_public, signature, newest.statement()):
+        raise InvalidRoster("the statement of the newest roster is not signed by this study's authority")
+    return newest
+
+
+# ---------------------------------------------------------------- history
+
+
+def write_history(heads: Iterable[RosterHead]) -> bytes:
+    """The heads of a study's versions, ascending, as JSON."""
+    listed = list(heads)
+    versions = [
+        {
+            "version": one.version,
+            "participants": one.participants.hex(),
+            "lottery": lottery_json(one.lottery),
+            "terms": one.terms.hex(),
+            "previous": one.previous.hex(),
+        }
+        for one in listed
+    ]
+    body = {"format": _HISTORY, "study": listed[0].study if listed else "", "versions": versions}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read_history(data: bytes) -> tuple[RosterHead, ...]:
+    """Read a history and check that each version names the one before, if that is in it.
+
+    Whether it is the authority's shows only beside a signed roster (`check_descent`).
+
+    Raises InvalidRoster: unreadable, or two versions that don't follow each other.
+    """
+    if len(data) > LARGEST_HISTORY:
+        raise InvalidRoster("the roster's history is too long")
+    try:
+        body: Any = json.loads(data)
+        if body["format"] != _HISTORY or type(body["study"]) is not str:
+            raise InvalidRoster(f"unknown format of the roster's history; this version reads {_HISTORY}")
+        heads = tuple(
+            RosterHead(
+                body["study"],
+                one["version"] if type(one["version"]) is int else 0,
+                bytes.fromhex(one["participants"]),
+                read_lottery(one["lottery"]),
+                bytes.fromhex(one["terms"]),
+                bytes.fromhex(one["previous"]),
+            )
+            for one in body["versions"]
+        )
+    except InvalidRoster:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidRoster(f"not a history of the roster: {type(error).__name__}") from error
+    for before, after in pairwise(heads):
+        if after.version <= before.version or after.previous != before.digest():
+            raise InvalidRoster(f"version {after.version} of the roster doesn't follow version {before.version}")
+    return heads
+
+
+def check_descent(seen: tuple[int, bytes], roster: Roster, heads: Sequence[RosterHead] = ()) -> None:
+    """Check that a roster's history goes through a version that was seen before.
+
+    Args:
+        seen: version and digest; version 0 if none was.
+        roster: of the same version or a later one, signed.
+        heads: of the versions between the two (`read_history`); may hold others.
+
+    Raises InvalidRoster: it goes back, its history is another one, or ``heads`` doesn't reach the version seen.
+    """
+    version, last = seen
+    if version == 0:
+        return
+    if roster.version < version:
+        raise InvalidRoster(
+            f"version {roster.version} of the roster is older than version {version}, which was seen before"
+        )
+    if roster.version == version:
+        if roster.digest() != last:
+            raise InvalidRoster(
+                f"this is another version {version} of the roster than was seen before: the authority signed two, or "
+                "its folder was restored from an older copy"
+            )
+        return
+    for head in (*(one for one in heads if version < one.version < roster.version), roster.head):
+        if head.previous != last:
+            raise InvalidRoster(
+                f"the history of roster version {roster.version} doesn't lead back to version {version} that was seen "
+                "before: the authority signed two, its folder was restored from an older copy, or the coordinator "
+                "withholds a version"
+            )
+        last = head.digest()
