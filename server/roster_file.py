@@ -56,6 +56,7 @@ class RosterFile:
         self._history, self._statement = roster.with_name(HISTORY_FILE), roster.with_name(NEWEST_FILE)
         self.statement_file = b""
         self.statement: NewestRoster | None = None
+        self._stated = b"", 0.0
         self._heads: tuple[RosterHead, ...] = ()
         self._writing = threading.Lock()  # no one reads half-written files
 
@@ -100,6 +101,12 @@ class RosterFile:
         """As it was last read or published; perhaps not in use yet."""
         assert self._newest is not None  # noqa: S101  # the files are read first
         return self._newest
+
+    def stated(self, in_use: Roster) -> tuple[bytes, float]:
+        """The last statement about the roster in use, and when it ends: the files may have a later roster already."""
+        if self.statement is not None and self.statement.roster == in_use.digest():
+            self._stated = self.statement_file, float(self.statement.until)
+        return self._stated
 
     def heads(self, after: int, until: int) -> list[RosterHead]:
         """What the authority signed of the versions after one and up to another, as far as it is known here."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from learning.data_names import OWN
 from mechanisms.plan import Plan
 from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
 from secagg.parameters import RoundParameters
+from secagg.roster import Roster
 from secagg.server_unmasking import Completed
 from server.attempt.attempt import Attempt
-from server.events import RoundCompleted, StudyStarted
+from server.events import RosterAdopted, RoundCompleted, StudyStarted
 from server.membership import Membership
 from server.study_file import StudyConfiguration
 from server.trained_model import Learned
@@ -38,6 +41,17 @@ def study_started(
         dataset=data.dataset,
         planned_upload_bytes=planned_upload_bytes(plan),
         one_machine=configuration.coordinator.one_machine,
+    )
+
+
+def roster_adopted(roster: Roster, joined: Sequence[int], left: Sequence[int]) -> RosterAdopted:
+    """A later roster is in use; ``joined`` and ``left`` by number."""
+    return RosterAdopted(
+        version=roster.version,
+        participants=len(roster),
+        hosts=len({entry.host for entry in roster.entries}),
+        joined=tuple(joined),
+        left=tuple(left),
     )
 
 

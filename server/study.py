@@ -40,7 +40,6 @@ from server.events import (
     ParticipantDropped,
     ParticipantLost,
     ParticipantResumed,
-    RosterAdopted,
     RoundCompleted,
     StudyFinished,
     SurvivorsFrozen,
@@ -54,7 +53,7 @@ from server.membership import Membership, SignedRoster
 from server.peer_certificate import CALLS_BESIDE
 from server.process_limits import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
-from server.round_figures import round_completed, study_started
+from server.round_figures import roster_adopted, round_completed, study_started
 from server.sessions import RESUMABLE, Session, Sessions, check_proof
 from server.study_file import StudyConfiguration
 from server.trained_model import Learned, TrainedModel
@@ -118,7 +117,6 @@ class Study:
         self._parameters = round_parameters(self._plan)
         self.charges = Charges(document, cohorts_are_public=cohorts_are_public)
         self.roster_files = roster_files
-        self._statement, self._until = b"", 0.0  # of the roster in use
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
         self._exclusions = Exclusions(self._membership, journal, self._emit)
@@ -389,19 +387,16 @@ class Study:
         self._membership.offer(roster_file, lottery_file)
         self.sessions.changed.set()
 
-    def _stated_until(self) -> float:
-        """When the statement that the roster in use is the newest ends; notes a later one."""
-        files = self.roster_files
-        if files is None or files.statement is None or not self._document.roster_valid_s:
-            return math.inf
-        if files.statement.roster == self._membership.roster.digest():
-            self._statement, self._until = files.statement_file, float(files.statement.until)
-        return self._until
+    def _stated(self) -> tuple[bytes, float]:
+        """The statement that the roster in use is the newest, and when it ends."""
+        if self.roster_files is None or not self._document.roster_valid_s:
+            return b"", math.inf
+        return self.roster_files.stated(self._membership.roster)
 
     async def _wait_for_authority(self, round_: int, attempt: int) -> None:
         """Participants take part only while the authority's statement holds that the roster is the newest."""
         told = False
-        while (until := self._stated_until()) <= time.time() + STATEMENT_LEFT_S:
+        while (until := self._stated()[1]) <= time.time() + STATEMENT_LEFT_S:
             if not told:
                 told = True
                 self._emit(WaitingForAuthority(round=round_, attempt=attempt, ended=until))
@@ -426,15 +421,7 @@ class Study:
         for session in self.sessions.adopt(offered.roster):
             number = numbers[session.identity]
             self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
-        self._emit(
-            RosterAdopted(
-                version=offered.roster.version,
-                participants=len(offered.roster),
-                hosts=len({entry.host for entry in offered.roster.entries}),
-                joined=tuple(joined),
-                left=tuple(left),
-            )
-        )
+        self._emit(roster_adopted(offered.roster, joined, left))
         log.info("a later roster is in use", version=offered.roster.version, joined=len(joined), left=len(left))
         return True
 
@@ -576,7 +563,7 @@ class Study:
             model_digest=bytes(32),
             parameters=self._parameters,
             ticket=self._membership.ticket(round_),
-            newest=self._statement,
+            newest=self._stated()[0],
         )
         assert config.invited  # noqa: S101  # found here, in the worker
         return config

@@ -25,7 +25,7 @@ from authority.local_enrolment import LocalEnrolmentSocket
 from authority.store import AuthorityStore, Invitation, locked
 from client.joining.local_enrolment import join_code_at, state_at
 from runtime.failure import ExitCode, Failure
-from sordino.cli.authority import _rest
+from sordino.cli.authority_run import _rest
 from tests.authority.authority_in_memory import NOW, Office, Participant, make_office, participant
 from wire.join_code import JoinCode
 
@@ -488,7 +488,7 @@ def test_the_authority_looks_sooner_when_a_code_is_out(front: Front) -> None:
 
 
 def test_codes_are_never_printed(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
-    from sordino.cli.authority import _tell_desk
+    from sordino.cli.authority_run import _tell_desk
 
     code = front.code()
     for as_json in (False, True):

@@ -21,7 +21,7 @@ import pytest
 
 import server.enrolment
 import server.roster_file
-import sordino.cli.authority as verb
+import sordino.cli.authority_run as verb
 from authority.folder import AuthorityFolder, open_folder
 from authority.founding import write_roster
 from authority.link import LinkError, open_link

@@ -1,0 +1,192 @@
+"""``sordino authority run``: visits the coordinator until it is stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from runtime.failure import ExitCode, InputFailure, listing
+from runtime.text import counted
+
+if TYPE_CHECKING:
+    import threading
+
+    from authority.folder import AuthorityFolder
+    from authority.link import Link
+    from authority.local_enrolment import LocalEnrolmentSocket
+    from authority.visit import Visit
+    from client.policy_file import PolicyTable
+
+HELP = (
+    "Approve and sign automatically until it is stopped.\n\nEvery few seconds it fetches the requests that wait at "
+    "the coordinator, accepts those that prove an open join code, renews certificates, signs the next version when "
+    "anything has changed, and publishes. While the coordinator can't be reached it keeps trying. The other verbs "
+    "can be used on the same folder meanwhile, except a second `run`. SIGTERM or Ctrl-C ends it.\n\nWith --desk it "
+    "also gives join codes to participants on this machine, through a Unix socket: [bold]sordino join HOST:PORT "
+    "--desk PATH[/bold]. A process that can open the socket gets a place, while there are any, and can take all of "
+    "them: put the socket where only participants can open it, and not the coordinator. --desk-places limits the "
+    "places that it gives.\n\nWith --first-terms it signs the first terms that the coordinator serves, if that "
+    "policy accepts them. Later terms always need `sordino authority terms`."
+)
+EPILOG = "Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n" + listing(
+    ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED
+)
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SOON_S: Final = 0.3
+_BETTER: Final = "connection to the coordinator restored"
+
+
+def run(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)],
+    every: Annotated[str, typer.Option(metavar="TIME", help="Interval between two visits.")] = "5s",
+    desk: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Unix socket that gives a code to each process that can open it.", show_default=False
+        ),
+    ] = None,
+    desk_places: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most places that the socket gives.", show_default="all places"),
+    ] = None,
+    first_terms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Sign the study's first terms without a question, if this policy file accepts them.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
+) -> None:
+    import signal
+    import threading
+
+    from authority.folder import AuthorityError, open_folder
+    from authority.link import LinkError, open_link
+    from authority.local_enrolment import open_local_enrolment
+    from authority.store import exclusive
+    from authority.visit import Visit, attend
+    from client.policy_file import load_policy
+    from runtime.durable import StorageError
+    from runtime.health_file import show_life
+
+    pause = seconds_of("--every", every)
+    if desk is None and desk_places is not None:
+        raise InputFailure("--desk-places needs --desk PATH.")
+    folder = open_folder(directory)
+    policy = None if first_terms is None else load_policy(first_terms)
+    stop, reported = threading.Event(), ""
+    with (
+        exclusive(folder.path / "run.lock", 0),
+        open_link(folder) as link,
+        open_local_enrolment(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as socket,
+    ):
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        _say(as_json, f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}")
+        if socket is not None:
+            most = min(folder.settings.places, desk_places or folder.settings.places)
+            _say(as_json, f"each process that can open {desk} gets one of {most} places")
+        while not stop.is_set():
+            show_life()
+            try:
+                if policy is not None:
+                    _sign_first(folder, link, policy)
+                visit = attend(folder, link, sign=True)
+                trouble = ""
+            except (LinkError, AuthorityError, StorageError) as error:  # each of them may pass
+                visit, trouble = Visit(), str(error)
+            if trouble != reported:
+                _say(as_json, trouble or _BETTER, error=bool(trouble))
+                reported = trouble
+            _tell_visit(visit, as_json)
+            _rest(stop, pause, socket)
+
+
+def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None:
+    """Accept the terms that the coordinator serves, unless there are some already.
+
+    Raises InputFailure: the policy refuses them; those of `Link.document` and `authority.roster.read_terms`.
+    """
+    from authority.roster import accept_terms, read_terms
+    from authority.store import locked
+    from client.policy import PolicyRefusal, check_terms
+
+    with locked(folder.state) as store:
+        if store.terms() is not None:
+            return
+    document = link.document()
+    try:
+        check_terms(policy.to_policy(), read_terms(folder, document), hashlib.sha256(document).digest())
+    except PolicyRefusal as error:
+        refused = f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed."
+        raise InputFailure(refused) from None
+    with locked(folder.state) as store:
+        accept_terms(folder, store, document, time.time())
+
+
+def _rest(stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None) -> None:
+    """Wait for the next visit, with signs of life; a short time if a request with a new code is about to come."""
+    from runtime.health_file import EVERY_S, show_life
+
+    ends = time.monotonic() + pause_s
+    while (left := ends - time.monotonic()) > 0:
+        show_life()
+        if stop.wait(min(left, EVERY_S if socket is None else _SOON_S)) or (socket is not None and socket.busy()):
+            return
+
+
+def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json("desk", {"desk": news})
+    elif "refused" in news:
+        print(f"the socket gives no code: {news['refused']}", flush=True)
+    elif "handed_out" in news:
+        print(f"the socket gave the code {news['handed_out'][:8]}", flush=True)
+    else:
+        print(f"the socket took the code {news['taken_back'][:8]} back: no participant has kept it", flush=True)
+
+
+def _tell_visit(visit: Visit, as_json: bool) -> None:
+    from authority import text
+
+    news = text.news(visit)
+    if as_json and (news or visit.signed is not None):
+        _print_json("visit", {"requests": [text.row(one) for one in news], **text.signed(visit)})
+    if as_json:
+        return
+    for one in news:
+        print(text.line(one), flush=True)
+    if visit.signed is not None:
+        print(f"signed version {visit.signed[0]} with {counted(visit.signed[1], 'participant')}", flush=True)
+
+
+def _say(as_json: bool, text: str, *, error: bool = False) -> None:
+    if as_json:
+        _print_json("note", {"note": text}, error=error)
+    else:
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def _print_json(event: str, body: dict[str, Any], *, error: bool = False) -> None:
+    """A line like those of the other processes' logs: with a time, a level and an event."""
+    from runtime.text import json_line
+
+    line = json_line(event, body, level="warning" if error else "info")
+    print(line, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def seconds_of(option: str, text: str) -> float:
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        raise InputFailure(f"{option} {text} needs a unit: s, m, h or d, such as {text.strip()}h.")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
+    seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
+    if not 0 < seconds < 1e9:
+        raise InputFailure(f"{option} {text} isn't a time: write 30s, 15m, 24h or 7d.")
+    return seconds
