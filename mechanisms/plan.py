@@ -71,12 +71,15 @@ class Plan(Statement):
     budget_released: float
     graph: str = "complete"  # on which secrets are shared; the protocol's word, nothing here depends on it
     adversary: str = "malicious"  # what the coordinator may do, as the protocol names it
+    key_agreement: str = "x25519"  # of channels and masks, likewise
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names: tuple[object, ...] = (self.graph, self.adversary)
+        names: tuple[object, ...] = (self.graph, self.adversary, self.key_agreement)
         if not all(isinstance(name, str) and name.isascii() and 0 < len(name) <= 32 for name in names):
-            raise InfeasiblePlan("graph and adversary must be names", "use those that the protocol knows")
+            raise InfeasiblePlan(
+                "graph, adversary and key_agreement must be names", "use those that the protocol knows"
+            )
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
         largest = LARGEST_SAMPLED_ORDER if self.sampling_rate < 1 else LARGEST_ORDER
@@ -329,6 +332,7 @@ def make_plan(
     budget_released: float | None = None,
     graph: str = "complete",
     adversary: str = "malicious",
+    key_agreement: str = "x25519",
 ) -> Plan:
     """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
@@ -408,4 +412,5 @@ def make_plan(
         budget_released=float(budgets[RELEASED] or 0),
         graph=graph,
         adversary=adversary,
+        key_agreement=key_agreement,
     )

@@ -86,7 +86,14 @@ class Cohort:
         """Ed25519 public key of a member."""
         return self.config.roster.identity(participant)
 
-    def channel(self, shared: bytes, sender: int, receiver: int) -> ShareChannel:
-        """The sealed channel of one direction."""
+    @property
+    def hybrid(self) -> bool:
+        """Whether keys are agreed on by X25519 and ML-KEM-768 together."""
+        return self.config.parameters.hybrid
+
+    def channel(
+        self, shared: bytes, sender: int, receiver: int, ciphertext: bytes = b"", wrapped: bytes = b""
+    ) -> ShareChannel:
+        """The sealed channel of one direction; arguments as `secagg.keys.ShareChannel`."""
         ends = [(self.identity(who), self.advertisements[who].channel_key) for who in (sender, receiver)]
-        return ShareChannel(shared, ends[0], ends[1], self.context)
+        return ShareChannel(shared, ends[0], ends[1], self.context, ciphertext, wrapped)

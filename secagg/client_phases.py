@@ -26,24 +26,43 @@ from numpy.typing import NDArray
 from secagg import shamir
 from secagg.client_cohort import ClientPhase, Cohort, HeldShare
 from secagg.client_unmasking import ConsistencyCheck, UnsignedUnmasking
-from secagg.commitments import LeavesOfHolder, MerkleTree, pair_node, pair_nodes, siblings, verify_path
+from secagg.commitments import (
+    HASH_BYTES,
+    LeavesOfHolder,
+    MerkleTree,
+    pair_node,
+    pair_nodes,
+    siblings,
+    verify_path,
+    wrapped_node,
+)
 from secagg.context import RoundConfig, cohort_context, set_of
 from secagg.encoding import RandomBytes
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.graph import graph_of
 from secagg.keys import (
+    HYBRID_KEY_BYTES,
+    KEM_CIPHERTEXT_BYTES,
+    KEM_SEED_BYTES,
     KEY_BYTES,
+    WRAPPED_BYTES,
     AgreementKey,
     IdentityKey,
     advertisement_statement,
     dealing_statement,
-    mask_private_key,
+    encapsulate,
+    key_parts,
+    mask_key_of,
+    pair_seed,
     pairwise_mask_key,
     secret_bytes,
     seed_commitment,
     self_mask_key,
     self_mask_seed,
+    sends_seed,
+    unwrap_seed,
     upload_statement,
+    wrap_seed,
 )
 from secagg.lottery import InvalidTicket
 from secagg.masking import apply_masks, word_dtype
@@ -95,8 +114,9 @@ class AdvertiseKeys(ClientPhase):
         self._leave()
         round_context = self._config.round_context()
         symbols = shamir.random_symbols(shamir.SYMBOLS, self._random_bytes)
-        mask_key = AgreementKey(mask_private_key(symbols, round_context, self._identity.public))
-        channel_key = AgreementKey(self._random_bytes(KEY_BYTES))
+        hybrid = self._config.parameters.hybrid
+        mask_key = mask_key_of(symbols, round_context, self._identity.public, hybrid=hybrid)
+        channel_key = AgreementKey(self._random_bytes(KEY_BYTES), self._random_bytes(KEM_SEED_BYTES) if hybrid else b"")
         statement = advertisement_statement(round_context, self._identity.public, mask_key.public, channel_key.public)
         advertisement = Advertisement(mask_key.public, channel_key.public, self._identity.sign(statement))
         secrets = _AttemptKeys(self._identity, self._random_bytes, round_context, symbols, mask_key, channel_key)
@@ -132,9 +152,13 @@ class ShareKeys(ClientPhase):
         cohort = self._check(message)
         keys, graph, me = self._keys, cohort.graph, self._me
         agreements: dict[int, bytes] = {}
+        encapsulated = dict.fromkeys(graph.neighbours(me), (b"", b""))
         for neighbour in graph.neighbours(me):
+            public = cohort.advertisements[neighbour].channel_key
             try:
-                agreements[neighbour] = keys.channel_key.agree(cohort.advertisements[neighbour].channel_key)
+                agreements[neighbour] = keys.channel_key.agree(public)
+                if cohort.hybrid:
+                    encapsulated[neighbour] = encapsulate(public)
             except InvalidKey as error:
                 raise CoordinatorMisbehaved(SHARE_KEYS, f"channel key of {neighbour}: {error}") from error
 
@@ -145,6 +169,7 @@ class ShareKeys(ClientPhase):
         xs = graph.xs(me).tolist()
         secrets = np.stack([keys.mask_key_symbols, seed_symbols])
         shares = shamir.split(secrets, graph.threshold, xs, keys.random_bytes)  # (holders, 2, 16)
+        seeds, wrapped = self._wrapped_seeds(cohort)
         pairs = zip(
             struct.iter_unpack(f"{SALT_BYTES}s" * 2, keys.random_bytes(2 * SALT_BYTES * len(holders))),
             struct.iter_unpack(f"{SHARE_BYTES}s" * 2, secret_bytes(shares)),
@@ -162,12 +187,35 @@ class ShareKeys(ClientPhase):
             if holder == me:
                 held[me] = pair
             else:
-                ciphertexts.append(cohort.channel(agreements[holder], me, holder).seal(pair.sealed))
+                secret, ciphertext = encapsulated[holder]
+                channel = cohort.channel(agreements[holder] + secret, me, holder, ciphertext, wrapped.get(holder, b""))
+                ciphertexts.append(ciphertext + channel.seal(pair.sealed))
 
-        root = MerkleTree(pair_nodes(b"".join(leaves))).root
+        nodes = pair_nodes(b"".join(leaves))
+        if cohort.hybrid:
+            nodes = [wrapped_node(node, wrapped.get(who, b"")) for node, who in zip(nodes, holders, strict=True)]
+        root = MerkleTree(nodes).root
         signature = keys.identity.sign(dealing_statement(cohort.context, keys.identity.public, root, commitment))
-        following = MaskedInputCollection(cohort, keys.identity, keys.mask_key, seed, agreements, held)
-        return following, SealedShares(tuple(ciphertexts), tuple(leaves), commitment, signature)
+        following = MaskedInputCollection(cohort, keys, seed, agreements, held, seeds)
+        return following, SealedShares(
+            tuple(ciphertexts), tuple(leaves), commitment, signature, tuple(wrapped.values())
+        )
+
+    def _wrapped_seeds(self, cohort: Cohort) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """Of the pairs whose seed this participant makes: the seeds, and the seeds wrapped for the receivers."""
+        keys, me, identity = self._keys, self._me, self._keys.identity.public
+        seeds: dict[int, bytes] = {}
+        wrapped: dict[int, bytes] = {}
+        for who in cohort.graph.neighbours(me) if cohort.hybrid else ():
+            if sends_seed(me, who):
+                public, receiver = cohort.advertisements[who].mask_key, cohort.identity(who)
+                seeds[who] = pair_seed(keys.mask_key_symbols, cohort.context, identity, receiver)
+                try:
+                    shared = keys.mask_key.agree(public)
+                    wrapped[who] = wrap_seed(seeds[who], shared, public, identity, receiver, cohort.context)
+                except InvalidKey as error:
+                    raise CoordinatorMisbehaved(SHARE_KEYS, f"mask key of {who}: {error}") from error
+        return seeds, wrapped
 
     def _check(self, message: CohortKeys) -> Cohort:
         config, roster, parameters = self._config, self._config.roster, self._config.parameters
@@ -203,11 +251,12 @@ class ShareKeys(ClientPhase):
         seen: set[bytes] = set()
         for participant, advertisement in advertisements.items():
             for key in (advertisement.mask_key, advertisement.channel_key):
-                if len(key) != KEY_BYTES:
-                    raise CoordinatorMisbehaved(SHARE_KEYS, f"a key of {participant} is not 32 bytes long")
-                if key in seen:
+                if len(key) != (HYBRID_KEY_BYTES if parameters.hybrid else KEY_BYTES):
+                    raise CoordinatorMisbehaved(SHARE_KEYS, f"a key of {participant} has another length")
+                parts = key_parts(key)
+                if not seen.isdisjoint(parts):
                     raise CoordinatorMisbehaved(SHARE_KEYS, "the same public key is advertised twice")
-                seen.add(key)
+                seen.update(parts)
             statement = advertisement_statement(
                 self._keys.round_context,
                 roster.identity(participant),
@@ -227,15 +276,17 @@ class MaskedInputCollection(ClientPhase):
     def __init__(
         self,
         cohort: Cohort,
-        identity: IdentityKey,
-        mask_key: AgreementKey,
+        keys: _AttemptKeys,
         seed: bytes,
         agreements: dict[int, bytes],
         held: dict[int, HeldShare | None],
+        seeds: dict[int, bytes],
     ) -> None:
-        self._cohort, self._identity, self._mask_key, self._seed = cohort, identity, mask_key, seed
+        self._cohort, self._identity, self._seed = cohort, keys.identity, seed
+        self._mask_key, self._channel_key = keys.mask_key, keys.channel_key
         self._agreements, self._held = agreements, held
-        self._pairwise: dict[int, bytes] = {}
+        self._seeds = seeds  # of its pairs: with each neighbour to which it has sent it, if keys are hybrid
+        self._agreed: dict[int, bytes] = {}
 
     @property
     def cohort(self) -> Cohort:
@@ -251,7 +302,11 @@ class MaskedInputCollection(ClientPhase):
             return
         for neighbour in self._cohort.graph.neighbours(self._cohort.me):
             with contextlib.suppress(InvalidKey):
-                self._pairwise[neighbour] = self._pairwise_key(neighbour)
+                self._agree(neighbour)
+
+    def _agree(self, neighbour: int) -> None:
+        if neighbour not in self._seeds and neighbour not in self._agreed:
+            self._agreed[neighbour] = self._mask_key.agree(self._cohort.advertisements[neighbour].mask_key)
 
     def receive(self, message: NeighbourShares) -> Masking:
         """Check u2 and the dealings of the neighbours in it, and open their shares.
@@ -286,22 +341,29 @@ class MaskedInputCollection(ClientPhase):
         for dealt in message.shares:
             held[dealt.dealer] = self._open(dealt, places[dealt.dealer], mine)
         try:
+            wrapped = {dealt.dealer: dealt.wrapped for dealt in message.shares}
             masks = [
-                (self._pairwise.get(dealer) or self._pairwise_key(dealer), 1 if cohort.me < dealer else -1)
+                (self._pairwise_key(dealer, wrapped.get(dealer, b"")), 1 if cohort.me < dealer else -1)
                 for dealer in neighbours
             ]
-            self._pairwise.clear()
+            self._agreed.clear()
+            self._seeds.clear()
         except InvalidKey as error:
             raise CoordinatorMisbehaved(MASKED_INPUT, f"a mask key of u2: {error}") from error
         parameters = cohort.config.parameters
         own = self_mask_key(self._seed, self._identity.public, parameters.bits, parameters.dim, cohort.context)
         return Masking(cohort, self._identity, u2, [(own, 1), *masks], held)
 
-    def _pairwise_key(self, dealer: int) -> bytes:
+    def _pairwise_key(self, dealer: int, wrapped: bytes) -> bytes:
         cohort, parameters = self._cohort, self._cohort.config.parameters
         low, high = sorted((cohort.me, dealer))
+        self._agree(dealer)
+        shared = self._seeds.get(dealer) or self._agreed[dealer]
+        if wrapped:
+            ends = cohort.identity(dealer), self._identity.public
+            shared = unwrap_seed(wrapped, shared, self._mask_key, *ends, cohort.context)
         return pairwise_mask_key(
-            self._mask_key.agree(cohort.advertisements[dealer].mask_key),
+            shared,
             (cohort.identity(low), cohort.advertisements[low].mask_key),
             (cohort.identity(high), cohort.advertisements[high].mask_key),
             parameters.bits,
@@ -311,20 +373,41 @@ class MaskedInputCollection(ClientPhase):
 
     def _open(self, dealt: DealtShare, place: int, mine: LeavesOfHolder) -> HeldShare | None:
         """A share that opens was sealed by its dealer for this very cohort; else the dealer's signature is required."""
-        pair, cohort = self._opened(dealt, place, mine), self._cohort
+        cohort = self._cohort
+        sent = cohort.hybrid and sends_seed(dealt.dealer, cohort.me)
+        if len(dealt.wrapped) != (WRAPPED_BYTES if sent else 0):
+            raise CoordinatorMisbehaved(MASKED_INPUT, f"the dealing of {dealt.dealer} lacks the seed of the pair")
+        pair = self._opened(dealt, place, mine)
         if pair is None:
             statement = dealing_statement(
                 cohort.context, cohort.identity(dealt.dealer), dealt.root, dealt.seed_commitment
             )
             if not cohort.config.roster.verify(dealt.dealer, dealt.signature, statement):
                 raise CoordinatorMisbehaved(MASKED_INPUT, f"the dealing of {dealt.dealer} is not signed by it")
+            # A coordinator that could replace the seed unnoticed would open the pair once X25519 is broken.
+            if sent and not self._covers(dealt, dealt.pair, place):
+                raise CoordinatorMisbehaved(MASKED_INPUT, f"the seed in the dealing of {dealt.dealer} is not its own")
         return pair
 
+    def _covers(self, dealt: DealtShare, pair: bytes, place: int) -> bool:
+        """Whether the dealer's root covers the commitments to the shares, and the seed, at this place."""
+        graph = self._cohort.graph
+        holders = len(graph.u1) if graph.complete else graph.degree
+        if len(pair) != HASH_BYTES:
+            return False
+        return verify_path(dealt.root, wrapped_node(pair, dealt.wrapped), place, holders, siblings(dealt.path))
+
     def _opened(self, dealt: DealtShare, place: int, mine: LeavesOfHolder) -> HeldShare | None:
-        cohort, me, graph = self._cohort, self._cohort.me, self._cohort.graph
-        if len(dealt.ciphertext) != CIPHERTEXT_BYTES:
+        cohort, me = self._cohort, self._cohort.me
+        encapsulated, sealed = b"", dealt.ciphertext
+        if cohort.hybrid:
+            encapsulated, sealed = sealed[:KEM_CIPHERTEXT_BYTES], sealed[KEM_CIPHERTEXT_BYTES:]
+        if len(sealed) != CIPHERTEXT_BYTES:
             return None
-        plaintext = cohort.channel(self._agreements[dealt.dealer], dealt.dealer, me).open(dealt.ciphertext)
+        shared = self._agreements[dealt.dealer]
+        if cohort.hybrid:
+            shared += self._channel_key.decapsulate(encapsulated)
+        plaintext = cohort.channel(shared, dealt.dealer, me, encapsulated, dealt.wrapped).open(sealed)
         if plaintext is None:
             return None
         pair = HeldShare(plaintext)
@@ -333,8 +416,7 @@ class MaskedInputCollection(ClientPhase):
             return None
         dealer = (cohort.identity(dealt.dealer),) * 2
         leaves = mine.leaves((MASK_KEY, SELF_MASK_SEED), dealer, salts, shares)
-        holders = len(graph.u1) if graph.complete else graph.degree
-        if not verify_path(dealt.root, pair_node(*leaves), place, holders, siblings(dealt.path)):
+        if not self._covers(dealt, pair_node(*leaves), place):
             return None
         return pair
 

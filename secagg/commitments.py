@@ -10,6 +10,8 @@ never an inner node. With H(label; ...) for such a hash:
 
     share leaf = H("sordino/v1/share-commitment"; kind, cohort context, dealer, holder, x (4), salt (16), share (32))
     pair node  = H("sordino/v1/share-pair"; mask leaf (32), seed leaf (32))       one per holder, in the order of x
+    wrapped    = H("sordino/v1/wrapped-seed"; pair node (32), wrapped seed (1120))   in its place, where keys are hybrid
+                                                                     and the dealer sends this holder the pair's seed
     inner node = H("sordino/v1/merkle-node"; left (32), right (32))
     root       = H("sordino/v1/merkle-root"; number of leaves (4), top node (32))
 
@@ -46,6 +48,7 @@ def _label(text: str) -> bytes:
 _SHARE: Final = _label("sordino/v1/share-commitment")
 # Hashes that have taken their label in, to be copied: a seventh quicker than to make one each time.
 _PAIR: Final = sha256(_label("sordino/v1/share-pair"))
+_WRAPPED: Final = sha256(_label("sordino/v1/wrapped-seed"))
 _NODE: Final = sha256(_label("sordino/v1/merkle-node"))
 _ROOT: Final = sha256(_label("sordino/v1/merkle-root"))
 _OF_A_HASH: Final = HASH_BYTES.to_bytes(2, "big")
@@ -123,6 +126,15 @@ def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
     _check_hash(mask_leaf)
     _check_hash(seed_leaf)
     return _hash(_PAIR, mask_leaf + seed_leaf)
+
+
+def wrapped_node(pair: bytes, wrapped: bytes) -> bytes:
+    """A holder's node with the wrapped seed of the pair; that of its shares alone if ``wrapped`` is empty.
+
+    Raises ValueError: the pair node has another length than 32 bytes.
+    """
+    _check_hash(pair)
+    return _hash(_WRAPPED, pair + wrapped) if wrapped else pair
 
 
 class MerkleTree:

@@ -22,7 +22,7 @@ def encode(label: str, *fields: bytes) -> bytes:
     parts = [_head(label, len(fields))]
     for field in fields:
         length = len(field)
-        parts += (_LENGTHS[length] if length < 256 else number(length), field)
+        parts += (_LENGTHS[length] if length < 2048 else number(length), field)
     return b"".join(parts)
 
 
@@ -52,4 +52,4 @@ def number(value: int) -> bytes:
     return value.to_bytes(8, "little")
 
 
-_LENGTHS: Final = [number(length) for length in range(256)]
+_LENGTHS: Final = [number(length) for length in range(2048)]  # as long as a hybrid key, and a wrapped seed

@@ -1,4 +1,4 @@
-"""Keys: identities (Ed25519), agreements (X25519) and everything that is derived or signed with them.
+"""Keys: identities (Ed25519), agreements (X25519, or with ML-KEM-768) and all that is derived or signed with them.
 
 Each derived key is bound to its purpose, to both parties in their roles and to the context of the attempt. Each signed
 statement starts with its own label, so a signature for one purpose is invalid for any other.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+KEM_SEED_BYTES: Final = 64
+KEM_CIPHERTEXT_BYTES: Final = 1088
+HYBRID_KEY_BYTES: Final = KEY_BYTES + 1184
 # Every channel key encrypts exactly one message, so the nonce may be constant.
 ZERO_NONCE: Final = bytes(12)
 
@@ -50,27 +54,65 @@ class IdentityKey:
 
 
 class AgreementKey:
-    """An X25519 key of one attempt. Hides itself in repr."""
+    """A key of one attempt: X25519, or X25519 and ML-KEM-768. Hides itself in repr."""
 
-    def __init__(self, private: bytes) -> None:
+    def __init__(self, private: bytes, kem_seed: bytes = b"") -> None:
+        """Args: private: 32 bytes; kem_seed: 64 bytes (d, then z, in FIPS 203) of a hybrid key."""
         self._private = X25519PrivateKey.from_private_bytes(private)
         self.public = self._private.public_key().public_bytes_raw()
+        self._kem = None
+        if kem_seed:
+            self._kem = MLKEM768PrivateKey.from_seed_bytes(kem_seed)
+            self.public += self._kem.public_key().public_bytes_raw()
 
     def agree(self, public: bytes) -> bytes:
-        """The X25519 shared secret, 32 bytes.
+        """The X25519 shared secret with a public key of the same kind, 32 bytes.
 
         Raises InvalidKey: wrong length, or a low-order point, whose result is all zero for any of our keys.
         """
         try:
-            shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+            if len(public) != len(self.public):
+                raise ValueError
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(public[:KEY_BYTES]))
         except ValueError as error:
             raise InvalidKey("the public key is of low order or not 32 bytes long") from error
         if not any(shared):
             raise InvalidKey("the agreement is all zero")
         return shared
 
+    def decapsulate(self, ciphertext: bytes) -> bytes:
+        """The ML-KEM-768 secret in 1,088 bytes, 32 bytes; of any other such ciphertext a pseudorandom value."""
+        assert self._kem is not None  # of a hybrid key
+        return self._kem.decapsulate(ciphertext)
+
     def __repr__(self) -> str:
         return f"AgreementKey({self.public.hex()[:12]}…)"
+
+
+def encapsulate(public: bytes) -> tuple[bytes, bytes]:
+    """An ML-KEM-768 secret, 32 bytes, and its ciphertext, for the owner of a hybrid public key.
+
+    Randomness comes from the library's own generator. Raises InvalidKey: the key's second part isn't valid (FIPS 203,
+    section 7.2).
+    """
+    try:
+        return MLKEM768PublicKey.from_public_bytes(public[KEY_BYTES:]).encapsulate()
+    except ValueError as error:
+        raise InvalidKey("the ML-KEM part of the public key is invalid") from error
+
+
+def is_kem_key(public: bytes) -> bool:
+    """Whether these 1,184 bytes are an ML-KEM-768 public key (FIPS 203, section 7.2)."""
+    try:
+        MLKEM768PublicKey.from_public_bytes(public)
+    except ValueError:
+        return False
+    return True
+
+
+def key_parts(public: bytes) -> tuple[bytes, ...]:
+    """The public keys in an advertised one, none of which may be advertised twice."""
+    return (public[:KEY_BYTES], public[KEY_BYTES:]) if len(public) > KEY_BYTES else (public,)
 
 
 # Coordinates of the points of order 1, 2, 4 and 8 on the curve and its twist, those that are not reduced included
@@ -141,6 +183,18 @@ def mask_private_key(symbols: NDArray[np.uint16], round_context: bytes, identity
     return digest("sordino/v1/mask-private-key", round_context, identity, secret_bytes(symbols))
 
 
+def mask_key_of(
+    symbols: NDArray[np.uint16], round_context: bytes, identity: bytes, *, hybrid: bool = False
+) -> AgreementKey:
+    """A participant's mask key, from the secret that it shares."""
+    private = mask_private_key(symbols, round_context, identity)
+    if not hybrid:
+        return AgreementKey(private)
+    labels = "sordino/v1/mask-kem-seed-d", "sordino/v1/mask-kem-seed-z"
+    seed = b"".join(digest(label, round_context, identity, secret_bytes(symbols)) for label in labels)
+    return AgreementKey(private, seed)
+
+
 def self_mask_seed(symbols: NDArray[np.uint16], cohort_context: bytes, identity: bytes) -> bytes:
     """Seed of the self mask from the shared secret: 32 bytes."""
     return digest("sordino/v1/self-mask-seed", cohort_context, identity, secret_bytes(symbols))
@@ -152,6 +206,11 @@ def seed_commitment(seed: bytes, cohort_context: bytes, identity: bytes) -> byte
 
 
 # ---------------------------------------------------------------- masks
+
+
+def _end(identity: bytes, public: bytes) -> tuple[bytes, bytes]:
+    """One of the two parties to a key. The cohort context, which is in every key, binds both parts of a hybrid key."""
+    return identity, public[:KEY_BYTES]
 
 
 def pairwise_mask_key(
@@ -166,11 +225,12 @@ def pairwise_mask_key(
     """AES-128 key of the mask that two participants share.
 
     Args:
-        shared: their X25519 agreement.
+        shared: their X25519 agreement; where keys are hybrid the pair's seed.
         low, high: (identity, public mask key) of the participant with the smaller and the larger identity.
         vector: name of the vector; several vectors of one attempt thus never share a stream.
     """
-    info = encode("sordino/v1/pairwise-mask", vector.encode(), *low, *high, number(bits), number(dim), cohort_context)
+    ends = (*_end(*low), *_end(*high))
+    info = encode("sordino/v1/pairwise-mask", vector.encode(), *ends, number(bits), number(dim), cohort_context)
     return hkdf(shared, cohort_context, info, 16)
 
 
@@ -182,6 +242,55 @@ def self_mask_key(
     return hkdf(seed, cohort_context, info, 16)
 
 
+# ---------------------------------------------------------------- seeds of pairs, where keys are hybrid
+
+WRAPPED_BYTES: Final = KEM_CIPHERTEXT_BYTES + 32
+
+
+def sends_seed(one: int, other: int) -> bool:
+    """Whether the first of two participants, by position in the roster, makes the seed of their mask: one of them does,
+    and everybody for half of its pairs.
+    """
+    return (one < other) == ((one + other) % 2 == 0)
+
+
+def pair_seed(symbols: NDArray[np.uint16], cohort_context: bytes, sender: bytes, receiver: bytes) -> bytes:
+    """The seed of a pair's mask, 32 bytes, from the sender's shared secret and both identities."""
+    return digest("sordino/v1/pair-seed", cohort_context, sender, receiver, secret_bytes(symbols))
+
+
+def wrap_seed(
+    seed: bytes, shared: bytes, public: bytes, sender: bytes, receiver: bytes, cohort_context: bytes
+) -> bytes:
+    """A pair's seed for its receiver: a ciphertext and the encrypted seed, 1,120 bytes.
+
+    Args:
+        shared: X25519 agreement of both mask keys. public: the receiver's mask key. sender, receiver: identities.
+
+    Raises InvalidKey: as `encapsulate`.
+    """
+    secret, ciphertext = encapsulate(public)
+    return ciphertext + _xor(seed, _wrapping_key(shared + secret, ciphertext, sender, receiver, cohort_context))
+
+
+def unwrap_seed(
+    wrapped: bytes, shared: bytes, key: AgreementKey, sender: bytes, receiver: bytes, cohort_context: bytes
+) -> bytes:
+    """The seed in 1,120 bytes, for the owner of a mask key: some seed, whatever the bytes are."""
+    ciphertext, encrypted = wrapped[:KEM_CIPHERTEXT_BYTES], wrapped[KEM_CIPHERTEXT_BYTES:]
+    secret = shared + key.decapsulate(ciphertext)
+    return _xor(encrypted, _wrapping_key(secret, ciphertext, sender, receiver, cohort_context))
+
+
+def _wrapping_key(secret: bytes, ciphertext: bytes, sender: bytes, receiver: bytes, cohort_context: bytes) -> bytes:
+    info = encode("sordino/v1/pair-seed-wrapping", sender, receiver, ciphertext, cohort_context)
+    return hkdf(secret, cohort_context, info, 32)
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return (int.from_bytes(one, "little") ^ int.from_bytes(other, "little")).to_bytes(32, "little")
+
+
 # ---------------------------------------------------------------- sealed shares
 
 
@@ -189,12 +298,25 @@ class ShareChannel:
     """Seals and opens the one message in each direction between two neighbours."""
 
     def __init__(
-        self, shared: bytes, sender: tuple[bytes, bytes], receiver: tuple[bytes, bytes], cohort_context: bytes
+        self,
+        shared: bytes,
+        sender: tuple[bytes, bytes],
+        receiver: tuple[bytes, bytes],
+        cohort_context: bytes,
+        ciphertext: bytes = b"",
+        wrapped: bytes = b"",
     ) -> None:
-        """Args: the agreement of the channel keys; (identity, public channel key) of sender and receiver."""
-        info = encode("sordino/v1/share-channel", *sender, *receiver, cohort_context)
+        """
+        Args:
+            shared: the agreement of the channel keys; hybrid: then the encapsulated secret.
+            sender, receiver: (identity, public channel key).
+            ciphertext: of the encapsulation. wrapped: the pair's wrapped seed, if it travels with the share.
+        """
+        hybrid = [ciphertext] if ciphertext else []
+        info = encode("sordino/v1/share-channel", *_end(*sender), *_end(*receiver), cohort_context, *hybrid)
         self._key = hkdf(shared, cohort_context, info, 32)
-        self._associated = encode("sordino/v1/sealed-share", cohort_context, sender[0], receiver[0])
+        seed = [wrapped] if wrapped else []
+        self._associated = encode("sordino/v1/sealed-share", cohort_context, sender[0], receiver[0], *seed)
 
     def seal(self, plaintext: bytes) -> bytes:
         """AES-256-GCM ciphertext with its tag. Call it only once."""
@@ -217,8 +339,9 @@ def session_statement(study: str, identity: bytes, client_nonce: bytes, server_n
 
 
 def advertisement_statement(round_context: bytes, identity: bytes, mask_key: bytes, channel_key: bytes) -> bytes:
-    """AdvertiseKeys: both keys in their roles."""
-    return encode("sordino/v1/advertise-keys", round_context, identity, b"mask", mask_key, b"channel", channel_key)
+    """AdvertiseKeys: both keys in their roles; of hybrid keys the SHA-256, for the speed of all who verify it."""
+    mask, channel = (hashlib.sha256(one).digest() if len(one) > KEY_BYTES else one for one in (mask_key, channel_key))
+    return encode("sordino/v1/advertise-keys", round_context, identity, b"mask", mask, b"channel", channel)
 
 
 def dealing_statement(cohort_context: bytes, identity: bytes, root: bytes, commitment: bytes) -> bytes:

@@ -64,6 +64,7 @@ class SealedShares:
     leaves: tuple[bytes, ...]  # two for each holder, ascending: mask key, then self-mask seed
     seed_commitment: bytes
     signature: bytes
+    wrapped: tuple[bytes, ...] = ()  # hybrid: one for each neighbour to which it sends the pair's seed, ascending
 
 
 class DealtShare(NamedTuple):  # a round of 1,000 makes 100,000: a dataclass takes four times as long
@@ -75,6 +76,8 @@ class DealtShare(NamedTuple):  # a round of 1,000 makes 100,000: a dataclass tak
     path: bytes  # siblings from the receiver's pair of leaves up, 32 bytes each
     seed_commitment: bytes
     signature: bytes
+    wrapped: bytes = b""  # hybrid: if the dealer sends the receiver the pair's seed
+    pair: bytes = b""  # then also the node of the two commitments, 32 bytes: the dealer's tree covers both
 
 
 @dataclass(frozen=True)

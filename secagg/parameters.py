@@ -30,6 +30,10 @@ COMPLETE: Final = "complete"
 HARARY: Final = "harary"
 GRAPHS: Final = (COMPLETE, HARARY)
 
+X25519: Final = "x25519"
+HYBRID: Final = "x25519-mlkem768"
+KEY_AGREEMENTS: Final = (X25519, HYBRID)
+
 
 def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
     """A: the number of participants assumed to collude with the coordinator.
@@ -171,12 +175,15 @@ class RoundParameters:
     dim: int  # entries of a vector, after padding
     graph: str = COMPLETE  # or HARARY: k-regular if the rules find a degree
     adversary: str = MALICIOUS
+    key_agreement: str = X25519  # or HYBRID: with ML-KEM-768 (decision 0016)
 
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
             raise InvalidParameters(f"the graph is {' or '.join(GRAPHS)}, not {self.graph!r}")
         if self.adversary not in ADVERSARIES:
             raise InvalidParameters(f"the adversary is one of {', '.join(ADVERSARIES)}, not {self.adversary!r}")
+        if self.key_agreement not in KEY_AGREEMENTS:
+            raise InvalidParameters(f"key_agreement is {' or '.join(KEY_AGREEMENTS)}, not {self.key_agreement!r}")
         for name in ("cohort", "colluders", "min_survivors", "quorum", "bits", "dim"):
             if type(getattr(self, name)) is not int:
                 raise InvalidParameters(f"{name} must be a whole number")
@@ -224,6 +231,11 @@ class RoundParameters:
         """Whether the survivor sets are signed before shares are revealed (ConsistencyCheck)."""
         return self.adversary == MALICIOUS
 
+    @property
+    def hybrid(self) -> bool:
+        """Whether keys are agreed on by X25519 and ML-KEM-768 together."""
+        return self.key_agreement == HYBRID
+
     def sharing(self, u1: int) -> Sharing:
         """Degree and threshold for ``u1`` members.
 
@@ -244,7 +256,11 @@ class RoundParameters:
         return signatures_needed(u1, self.colluders) if self.signed else 0
 
     def to_bytes(self) -> bytes:
-        """Fixed order, 8 bytes each, little-endian, then graph and adversary: part of round_context."""
+        """Fixed order, 8 bytes each, little-endian, then graph, adversary and, if it isn't X25519 alone, the key
+        agreement: part of round_context.
+        """
         values = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
-        names = (GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary))
+        names = [GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary)]
+        if self.hybrid:
+            names.append(KEY_AGREEMENTS.index(self.key_agreement))
         return b"".join(value.to_bytes(8, "little") for value in (*values, *names))

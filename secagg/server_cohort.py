@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from secagg.commitments import HASH_BYTES, pair_node
 from secagg.context import RoundConfig, survivor_statement
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
 from secagg.graph import Graph
@@ -87,6 +88,15 @@ class Dealing:
     root: bytes
     seed_commitment: bytes
     signature: bytes
+    wrapped: Mapping[int, bytes] = field(default_factory=dict, repr=False)  # receiver -> the pair's wrapped seed
+
+    def seed_for(self, receiver: int, place: int) -> tuple[bytes, bytes]:
+        """The wrapped seed for a receiver, and the node of the commitments at its place; empty if there is none."""
+        wrapped = self.wrapped.get(receiver)
+        if wrapped is None:
+            return b"", b""
+        at = 2 * HASH_BYTES * place
+        return wrapped, pair_node(self.leaves[at : at + HASH_BYTES], self.leaves[at + HASH_BYTES : at + 2 * HASH_BYTES])
 
 
 class SignedSets:

@@ -22,11 +22,23 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.commitments import MerkleForest, MerkleTree, pair_nodes
+from secagg.commitments import MerkleForest, MerkleTree, pair_nodes, wrapped_node
 from secagg.context import RoundConfig, cohort_context, set_of
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
 from secagg.graph import graph_of
-from secagg.keys import KEY_BYTES, advertisement_statement, dealing_statement, is_low_order, upload_statement
+from secagg.keys import (
+    HYBRID_KEY_BYTES,
+    KEM_CIPHERTEXT_BYTES,
+    KEY_BYTES,
+    WRAPPED_BYTES,
+    advertisement_statement,
+    dealing_statement,
+    is_kem_key,
+    is_low_order,
+    key_parts,
+    sends_seed,
+    upload_statement,
+)
 from secagg.masking import word_dtype
 from secagg.messages import (
     ADVERTISE_KEYS,
@@ -77,18 +89,23 @@ class AdvertiseKeys(ServerPhase):
         known = isinstance(message, Advertisement) and sender in self.cohort
         self._take(sender, known and sender not in self._advertisements)
         keys = (message.mask_key, message.channel_key)
-        if any(len(key) != KEY_BYTES for key in keys):
-            raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is not 32 bytes long")
+        hybrid = self.config.parameters.hybrid
+        length = HYBRID_KEY_BYTES if hybrid else KEY_BYTES
+        if any(len(key) != length for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, f"a public key is not {length} bytes long")
         # Honest receivers abort on a repeated key, so the sender of one is refused here.
-        if keys[0] == keys[1] or self._keys.intersection(keys):
+        parts = [part for key in keys for part in key_parts(key)]
+        if len({*parts}) < len(parts) or self._keys.intersection(parts):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key was advertised before")
-        if any(is_low_order(key) for key in keys):
+        if any(is_low_order(key[:KEY_BYTES]) for key in keys):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is of low order")
+        if hybrid and not all(is_kem_key(key[KEY_BYTES:]) for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, "the ML-KEM part of a public key is invalid")
         statement = advertisement_statement(self._round_context, self.config.roster.identity(sender), *keys)
         if not self.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "the keys are not signed by the participant's identity")
         self._advertisements[sender] = message
-        self._keys.update(keys)
+        self._keys.update(parts)
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: it would only cost the others work."""
@@ -96,7 +113,7 @@ class AdvertiseKeys(ServerPhase):
             return
         advertisement = self._advertisements.pop(participant, None)
         if advertisement is not None:
-            self._keys -= {advertisement.mask_key, advertisement.channel_key}
+            self._keys.difference_update(key_parts(advertisement.mask_key), key_parts(advertisement.channel_key))
 
     def close(self) -> tuple[ShareKeys, Messages[CohortKeys]]:
         """Fix u1."""
@@ -125,7 +142,10 @@ class ShareKeys(ServerPhase):
         # Tables: an object for each share took three times the memory. Of ciphertexts, a row for each neighbour,
         # ascending, of each member of u1.
         u1, graph, self._positions = cohort.u1, cohort.graph, cohort.positions
-        self._ciphertexts: NDArray[np.uint8] = np.zeros((len(u1) * graph.degree, CIPHERTEXT_BYTES), dtype=np.uint8)
+        hybrid = cohort.config.parameters.hybrid
+        self._ciphertext_bytes = CIPHERTEXT_BYTES + (KEM_CIPHERTEXT_BYTES if hybrid else 0)
+        shape = len(u1) * graph.degree, self._ciphertext_bytes
+        self._ciphertexts: NDArray[np.uint8] = np.zeros(shape, dtype=np.uint8)
         self._trees = MerkleForest(len(u1), len(graph.holders(u1[0])))
 
     @property
@@ -141,22 +161,30 @@ class ShareKeys(ServerPhase):
         neighbours, holders = cohort.graph.neighbours(sender), cohort.graph.holders(sender)
         if len(message.ciphertexts) != len(neighbours):
             raise InvalidMessage(SHARE_KEYS, sender, "shares must go to exactly the neighbours")
-        if {*map(len, message.ciphertexts)} - {CIPHERTEXT_BYTES}:
-            raise InvalidMessage(SHARE_KEYS, sender, f"a sealed share is not {CIPHERTEXT_BYTES} bytes long")
+        if {*map(len, message.ciphertexts)} - {self._ciphertext_bytes}:
+            raise InvalidMessage(SHARE_KEYS, sender, f"a sealed share is not {self._ciphertext_bytes} bytes long")
+        hybrid = cohort.config.parameters.hybrid
+        receivers = [who for who in neighbours if hybrid and sends_seed(sender, who)]
+        if len(message.wrapped) != len(receivers) or {*map(len, message.wrapped)} - {WRAPPED_BYTES}:
+            raise InvalidMessage(SHARE_KEYS, sender, f"there must be {len(receivers)} seeds of {WRAPPED_BYTES} bytes")
+        wrapped = dict(zip(receivers, message.wrapped, strict=True))
         if len(message.leaves) != 2 * len(holders) or {*map(len, message.leaves)} - {32}:
             raise InvalidMessage(SHARE_KEYS, sender, "there must be two commitments of 32 bytes for each holder")
         if len(message.seed_commitment) != 32:
             raise InvalidMessage(SHARE_KEYS, sender, "the seed commitment is not 32 bytes long")
         leaves = b"".join(message.leaves)
-        tree = MerkleTree(pair_nodes(leaves))
+        nodes = pair_nodes(leaves)
+        if hybrid:
+            nodes = [wrapped_node(node, wrapped.get(who, b"")) for node, who in zip(nodes, holders, strict=True)]
+        tree = MerkleTree(nodes)
         statement = dealing_statement(cohort.context, cohort.identity(sender), tree.root, message.seed_commitment)
         if not cohort.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(SHARE_KEYS, sender, "the commitments are not signed by the participant's identity")
         row, degree = self._positions[sender], cohort.graph.degree
         ciphertexts = np.frombuffer(b"".join(message.ciphertexts), dtype=np.uint8)
-        self._ciphertexts[row * degree : (row + 1) * degree] = ciphertexts.reshape(degree, CIPHERTEXT_BYTES)
+        self._ciphertexts[row * degree : (row + 1) * degree] = ciphertexts.reshape(degree, -1)
         self._trees.store(row, tree)
-        self._dealings[sender] = Dealing(leaves, tree.root, message.seed_commitment, message.signature)
+        self._dealings[sender] = Dealing(leaves, tree.root, message.seed_commitment, message.signature, wrapped)
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: before u2 is fixed that costs nothing, afterwards a recovery."""
@@ -167,7 +195,8 @@ class ShareKeys(ServerPhase):
         self._trees.clear(row)
 
     def close(self) -> tuple[MaskedInputCollection, Messages[NeighbourShares]]:
-        """Fix u2. The ciphertexts are forwarded and not kept: they contain both kinds of share.
+        """Fix u2. The ciphertexts are forwarded and not kept: they contain both kinds of share. Wrapped seeds are kept,
+        for receivers that leave.
 
         Raises TooFewClients: u2 is below the quorum, or a member has fewer neighbours in it than the threshold.
         """
@@ -181,6 +210,7 @@ class ShareKeys(ServerPhase):
         self._close(len(members), quorum)
         dealings = dict(sorted(self._dealings.items()))
         ciphertexts, trees, positions = self._ciphertexts, self._trees, self._positions
+        width = self._ciphertext_bytes
         shape = len(self.cohort.u1), struct.calcsize(_DEALING_FIELDS)
         dealing_fields: NDArray[np.uint8] = np.zeros(shape, dtype=np.uint8)
         for dealer, dealing in dealings.items():
@@ -203,11 +233,12 @@ class ShareKeys(ServerPhase):
             shares = map(
                 DealtShare,
                 dealers,
-                struct.unpack(f"{CIPHERTEXT_BYTES}s" * len(dealers), sealed),
+                struct.unpack(f"{width}s" * len(dealers), sealed),
                 roots,
                 trees.paths(rows, among_holders),
                 commitments,
                 signatures,
+                *zip(*(dealings[dealer].seed_for(receiver, places[dealer]) for dealer in dealers), strict=True),
             )
             return NeighbourShares(tuple(shares), u2)
 

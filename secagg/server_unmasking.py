@@ -28,12 +28,13 @@ from secagg.errors import (
 )
 from secagg.inconsistent_shares import inconsistent_points
 from secagg.keys import (
-    AgreementKey,
-    mask_private_key,
+    mask_key_of,
+    pair_seed,
     pairwise_mask_key,
     seed_commitment,
     self_mask_key,
     self_mask_seed,
+    unwrap_seed,
 )
 from secagg.masking import apply_masks
 from secagg.messages import (
@@ -311,7 +312,8 @@ class Unmasking(ServerPhase):
     def _pairwise_masks(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
         """Masks that the dealer's neighbours in u3 added or subtracted for it, to be removed."""
         cohort, parameters = self.cohort, self.cohort.config.parameters
-        key = AgreementKey(mask_private_key(symbols, cohort.round_context, cohort.identity(dealer)))
+        identity, wrapped = cohort.identity(dealer), self._dealings[dealer].wrapped
+        key = mask_key_of(symbols, cohort.round_context, identity, hybrid=parameters.hybrid)
         if key.public != cohort.advertisements[dealer].mask_key:
             raise _WrongSecret(dealer, "its shares rebuild another mask key than it advertised")
         masks: list[tuple[bytes, int]] = []
@@ -320,9 +322,15 @@ class Unmasking(ServerPhase):
                 continue
             low, high = sorted((dealer, survivor))
             try:
-                shared = key.agree(cohort.advertisements[survivor].mask_key)
+                if survivor in wrapped:
+                    shared = pair_seed(symbols, cohort.context, identity, cohort.identity(survivor))
+                else:
+                    shared = key.agree(cohort.advertisements[survivor].mask_key)
             except InvalidKey as error:  # an honest survivor would have aborted on the dealer's key
                 raise _WrongSecret(survivor, str(error)) from error
+            if dealer in self._dealings[survivor].wrapped:
+                sent = self._dealings[survivor].wrapped[dealer]
+                shared = unwrap_seed(sent, shared, key, cohort.identity(survivor), identity, cohort.context)
             mask = pairwise_mask_key(
                 shared,
                 (cohort.identity(low), cohort.advertisements[low].mask_key),

@@ -147,7 +147,7 @@ class DataTable(Table):
 
 _OF_PLAN: Final = (
     *("mechanism", "bits", "epsilon", "delta", "max_dropout", "adversarial", "adversary", "graph", "min_survivors"),
-    *("quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
+    *("key_agreement", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
 )
 
 
@@ -237,6 +237,10 @@ class PrivacyTable(Table):
     graph: Literal["auto", "complete", "harary"] = _privacy(
         "auto",
         help="graph on which secrets are shared: complete, harary (the ring), auto: the ring where it halves the work",
+    )
+    key_agreement: Literal["x25519", "x25519-mlkem768"] = _privacy(
+        "x25519-mlkem768",
+        help="of channels and masks: x25519-mlkem768 keeps recorded traffic closed if X25519 is broken one day; x25519",
     )
     min_survivors: int | None = _privacy(
         None,

@@ -24,6 +24,7 @@ SOUNDS_SECRET = re.compile(
     r"key|secret|seed|mask|share|salt|token|noise|update|private|symbols|agreement|packed|pem$|^code$|passw|outbox|staged"
 )
 # What has such a type holds no secret: where a file lies, whether something is so, a time or a size in float.
+HARMLESS_NAMES = {"key_agreement"}  # the plan's choice
 HARMLESS_TYPES = {"Path", "Path | None", "bool", "float", "float | None"}
 
 PUBLIC_KEY = "a public key"
@@ -110,7 +111,7 @@ def suspicious(modules: list[ModuleType]) -> set[str]:
         f"{one.__module__}.{one.__qualname__}.{each.name}"
         for one in classes(modules)
         for each in shown_fields(one)
-        if SOUNDS_SECRET.search(each.name.lower()) and each.type not in HARMLESS_TYPES
+        if SOUNDS_SECRET.search(each.name.lower()) and not (each.name in HARMLESS_NAMES or each.type in HARMLESS_TYPES)
     }
 
 

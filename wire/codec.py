@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from secagg.keys import HYBRID_KEY_BYTES, KEM_CIPHERTEXT_BYTES, KEY_BYTES, WRAPPED_BYTES
 from secagg.lottery import SEED_BYTES, Ticket
 from secagg.messages import (
     CIPHERTEXT_BYTES,
@@ -39,6 +40,10 @@ class MalformedMessage(ValueError):
     """Fields of the message are missing or of the wrong length; the text names the field."""
 
 
+def _either(data: bytes, one: int, other: int, name: str) -> bytes:
+    return _sized(data, other if len(data) == other else one, name)
+
+
 def _sized(value: bytes, length: int, name: str) -> bytes:
     if len(value) != length:
         raise MalformedMessage(f"{name} must have {length} bytes, not {len(value)}")
@@ -63,8 +68,8 @@ def write_advertisement(message: Advertisement) -> pb.Advertisement:
 
 def read_advertisement(message: pb.Advertisement) -> Advertisement:
     return Advertisement(
-        _sized(message.mask_key, 32, "mask_key"),
-        _sized(message.channel_key, 32, "channel_key"),
+        _either(message.mask_key, KEY_BYTES, HYBRID_KEY_BYTES, "mask_key"),
+        _either(message.channel_key, KEY_BYTES, HYBRID_KEY_BYTES, "channel_key"),
         _sized(message.signature, 64, "signature"),
     )
 
@@ -101,15 +106,20 @@ def write_sealed_shares(message: SealedShares) -> pb.SealedShares:
         leaves=message.leaves,
         seed_commitment=message.seed_commitment,
         signature=message.signature,
+        wrapped=message.wrapped,
     )
 
 
 def read_sealed_shares(message: pb.SealedShares) -> SealedShares:
     return SealedShares(
-        tuple(_sized(ciphertext, CIPHERTEXT_BYTES, "ciphertext") for ciphertext in message.ciphertexts),
+        tuple(
+            _either(one, CIPHERTEXT_BYTES, KEM_CIPHERTEXT_BYTES + CIPHERTEXT_BYTES, "ciphertext")
+            for one in message.ciphertexts
+        ),
         tuple(_sized(leaf, 32, "leaf") for leaf in message.leaves),
         _sized(message.seed_commitment, 32, "seed_commitment"),
         _sized(message.signature, 64, "signature"),
+        tuple(_sized(one, WRAPPED_BYTES, "wrapped seed") for one in message.wrapped),
     )
 
 
@@ -125,6 +135,8 @@ def write_neighbour_shares(round_: int, attempt: int, message: NeighbourShares) 
                 path=dealt.path,
                 seed_commitment=dealt.seed_commitment,
                 signature=dealt.signature,
+                wrapped=dealt.wrapped,
+                pair=dealt.pair,
             )
             for dealt in message.shares
         ],
@@ -136,7 +148,16 @@ def read_neighbour_shares(message: pb.NeighbourShares) -> NeighbourShares:
     """Lengths inside a dealt share are left to the core: a bad one costs its dealer a share, not the attempt."""
     return NeighbourShares(
         tuple(
-            DealtShare(dealt.dealer, dealt.ciphertext, dealt.root, dealt.path, dealt.seed_commitment, dealt.signature)
+            DealtShare(
+                dealt.dealer,
+                dealt.ciphertext,
+                dealt.root,
+                dealt.path,
+                dealt.seed_commitment,
+                dealt.signature,
+                dealt.wrapped,
+                dealt.pair,
+            )
             for dealt in message.shares
         ),
         message.u2,

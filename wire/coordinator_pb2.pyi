@@ -216,16 +216,18 @@ class Advertisement(_message.Message):
     def __init__(self, mask_key: _Optional[bytes] = ..., channel_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class SealedShares(_message.Message):
-    __slots__ = ("ciphertexts", "leaves", "seed_commitment", "signature")
+    __slots__ = ("ciphertexts", "leaves", "seed_commitment", "signature", "wrapped")
     CIPHERTEXTS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     SEED_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    WRAPPED_FIELD_NUMBER: _ClassVar[int]
     ciphertexts: _containers.RepeatedScalarFieldContainer[bytes]
     leaves: _containers.RepeatedScalarFieldContainer[bytes]
     seed_commitment: bytes
     signature: bytes
-    def __init__(self, ciphertexts: _Optional[_Iterable[bytes]] = ..., leaves: _Optional[_Iterable[bytes]] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    wrapped: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, ciphertexts: _Optional[_Iterable[bytes]] = ..., leaves: _Optional[_Iterable[bytes]] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., wrapped: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MaskedInputOffer(_message.Message):
     __slots__ = ("sha256", "signature")
@@ -374,20 +376,24 @@ class NeighbourShares(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[DealtShare, _Mapping]]] = ..., u2: _Optional[bytes] = ...) -> None: ...
 
 class DealtShare(_message.Message):
-    __slots__ = ("dealer", "ciphertext", "root", "path", "seed_commitment", "signature")
+    __slots__ = ("dealer", "ciphertext", "root", "path", "seed_commitment", "signature", "wrapped", "pair")
     DEALER_FIELD_NUMBER: _ClassVar[int]
     CIPHERTEXT_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SEED_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    WRAPPED_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
     dealer: int
     ciphertext: bytes
     root: bytes
     path: bytes
     seed_commitment: bytes
     signature: bytes
-    def __init__(self, dealer: _Optional[int] = ..., ciphertext: _Optional[bytes] = ..., root: _Optional[bytes] = ..., path: _Optional[bytes] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    wrapped: bytes
+    pair: bytes
+    def __init__(self, dealer: _Optional[int] = ..., ciphertext: _Optional[bytes] = ..., root: _Optional[bytes] = ..., path: _Optional[bytes] = ..., seed_commitment: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., wrapped: _Optional[bytes] = ..., pair: _Optional[bytes] = ...) -> None: ...
 
 class UploadCredit(_message.Message):
     __slots__ = ("round", "attempt", "offset")

@@ -56,6 +56,11 @@ def trust_of(mechanism: str, adversary: str) -> Trust:
 
 CURIOUS_TRUST: Final = "trusted to follow the protocol: it sends everybody the same, and reads what it can"
 """What a curious coordinator is, in every text that names it."""
+KEYS: Final[Mapping[str, str]] = {
+    "x25519": "X25519: whoever records traffic can open it once X25519 is broken",
+    "x25519-mlkem768": "X25519 with ML-KEM-768: recorded traffic stays closed while one of the two holds",
+}
+"""What a plan's key agreement means, in every text that names it."""
 UNRECORDED: Final = "what the coordinator may do is in the study's terms, not in this ledger"
 """Follows the condition of a study of which only the charges are known."""
 

@@ -19,12 +19,14 @@ from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
 from mechanisms.statement import CONDITIONAL, LOTTERY, NO_SAMPLING
 from secagg.errors import InvalidParameters
+from secagg.keys import HYBRID_KEY_BYTES, KEM_CIPHERTEXT_BYTES, KEY_BYTES, WRAPPED_BYTES
 from secagg.lottery import MAX_VERSIONS, Draws
 from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
 from secagg.parameters import (
     COMPLETE,
     HARARY,
+    X25519,
     RoundParameters,
     assumed_colluders,
     choose_graph,
@@ -87,6 +89,7 @@ def plan_study(
     largest_roster: int | None = None,
     graph: str = AUTO,
     adversary: str = MALICIOUS,
+    key_agreement: str = X25519,
     **details: Unpack[PlanDetails],
 ) -> Plan:
     """The public plan of a study, from the requirements of its owner; ``details`` as of `mechanisms.plan.make_plan`.
@@ -101,6 +104,7 @@ def plan_study(
         largest_roster: with a lottery the largest roster that A must hold for; default: ``population``.
         graph: ``complete``, ``harary``, or ``auto``: the k-regular one where it halves the work.
         adversary: what the coordinator may do, ``malicious`` or ``curious``.
+        key_agreement: of channels and masks, ``x25519`` or ``x25519-mlkem768``.
 
     Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
@@ -122,6 +126,7 @@ def plan_study(
             "bits": bits,
             "graph": graph,
             "adversary": adversary,
+            "key_agreement": key_agreement,
         }
         RoundParameters(cohort=clients, dim=max(dim, 1), **shared)
     except InvalidParameters as error:
@@ -183,6 +188,7 @@ def round_parameters(plan: Plan) -> RoundParameters:
         dim=plan.padded_dim,
         graph=plan.graph,
         adversary=plan.adversary,
+        key_agreement=plan.key_agreement,
     )
     if plan.colluders < _colluders(plan, plan.population):
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
@@ -357,7 +363,7 @@ _FIGURES: Final = (
     *("mechanism", "clients", "population", "sampling", "dim", "coded_dim", "padded_dim", "rotation", "block_dim"),
     *("bits", "clip", "rounds", "delta", "granularity", "local_stddev", "central_stddev", "full_stddev"),
     *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
-    *("min_survivors", "quorum", "adversary"),
+    *("min_survivors", "quorum", "adversary", "key_agreement"),
 )
 
 
@@ -369,24 +375,37 @@ def planned_upload_bytes(plan: Plan) -> int:
     """Bytes that one participant sends in an attempt without dropouts."""
     parameters = round_parameters(plan)
     degree = parameters.sharing(plan.clients).degree
-    return upload_bytes(plan.clients, plan.padded_dim, plan.bits, degree, signed=parameters.signed)
+    return upload_bytes(
+        plan.clients, plan.padded_dim, plan.bits, degree, signed=parameters.signed, hybrid=parameters.hybrid
+    )
 
 
-def upload_bytes(u1: int, dim: int, bits: int, degree: int | None = None, *, signed: bool = True) -> int:
+def hybrid_bytes(degree: int) -> tuple[int, int]:
+    """Bytes that hybrid keys add to what one participant with so many neighbours sends and receives in an attempt."""
+    keys, seeds = 2 * (HYBRID_KEY_BYTES - KEY_BYTES), degree // 2 * WRAPPED_BYTES
+    return keys + degree * KEM_CIPHERTEXT_BYTES + seeds, degree * (keys + KEM_CIPHERTEXT_BYTES) + seeds
+
+
+def upload_bytes(
+    u1: int, dim: int, bits: int, degree: int | None = None, *, signed: bool = True, hybrid: bool = False
+) -> int:
     """Bytes that one participant sends in a whole attempt, with protobuf framing and without TLS.
 
     ``degree``: neighbours; default: all others, the complete graph. ``signed``: whether there is a ConsistencyCheck.
+    ``hybrid``: whether keys are agreed on with ML-KEM-768 too; on average, since half of the pairs' seeds are sent.
     """
     degree = u1 - 1 if degree is None else degree
     holders = u1 if degree == u1 - 1 else degree
     key, signature, share = bytes(32), bytes(64), pb.RevealedShare(share=bytes(SHARE_BYTES), salt=bytes(SALT_BYTES))
     dealt = pb.SealedShares(
-        ciphertexts=[bytes(CIPHERTEXT_BYTES)] * degree,
+        ciphertexts=[bytes(CIPHERTEXT_BYTES + (KEM_CIPHERTEXT_BYTES if hybrid else 0))] * degree,
         leaves=[key] * (2 * holders),
         seed_commitment=key,
         signature=signature,
+        wrapped=[bytes(WRAPPED_BYTES)] * (degree // 2 if hybrid else 0),
     )
-    advertised = pb.Advertisement(mask_key=key, channel_key=key, signature=signature)
+    public = bytes(HYBRID_KEY_BYTES) if hybrid else key
+    advertised = pb.Advertisement(mask_key=public, channel_key=public, signature=signature)
     reply = pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * holders)
     phases = [
         pb.PhaseMessage(round=1, attempt=1, advertise_keys=advertised),

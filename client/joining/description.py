@@ -19,7 +19,7 @@ from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
 from runtime.text import counted, printable
 from secagg.sharing import CURIOUS
-from wire.guarantee import condition, trust_of
+from wire.guarantee import KEYS, condition, trust_of
 from wire.study import StudyDocument, round_parameters
 
 _LABEL = 14
@@ -100,6 +100,7 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
         ("rounds", f"{plan.rounds}, each with {cohort}; none with fewer than {plan.quorum}"),
         ("sums", f"a sum holds {plan.min_survivors} participants or more, {plan.h_min} of them honest"),
         ("shares", _shares(plan)),
+        ("keys", KEYS[plan.key_agreement]),
         ("coordinator", _may_do(plan)),
         ("revocation", noticed),
         ("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}"),

@@ -33,12 +33,14 @@ MOST_MESSAGES: Final = 2 * len(PHASE_FIELDS)
 def most_control_bytes(parameters: RoundParameters) -> int:
     """The most that a participant sends in one attempt, its vector aside.
 
-    Of each neighbour a sealed share, two commitments and a revealed share, which take 240 bytes with their headers.
+    Of each neighbour a sealed share, two commitments and a revealed share, which take 240 bytes with their headers;
+    hybrid keys add an encapsulation and at most one wrapped seed for each, and longer keys.
     """
     # Of a large cohort not every size: the degree of the next one differs by less than the reserve.
     step = max(1, (parameters.cohort - parameters.quorum) // 512)
     sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
-    return 256 * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + 1024
+    each, once = (256, 1024) if not parameters.hybrid else (2480, 3584)
+    return each * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + once
 
 
 class Phase(Protocol):

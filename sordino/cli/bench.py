@@ -347,7 +347,7 @@ def _print_secagg(figures: dict[str, Any]) -> None:
     paragraphs = (
         f"The sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
         f"values of {figures['bits']} bits, {graph}, threshold {figures['threshold']}, min_survivors "
-        f"{figures['min_survivors']}.",
+        f"{figures['min_survivors']}, keys by {figures['key_agreement']}.",
         *(f"Note: {warning}." for warning in figures["warnings"]),
         f"CPU: {figures['cpu_s']:.3f} s in all, one client {1e3 * figures['client_cpu_s']:.1f} ms, coordinator "
         f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.",

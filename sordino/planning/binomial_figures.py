@@ -73,12 +73,13 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
     from mechanisms.baselines.binomial_plan import NAME
     from mechanisms.mechanism import DESCRIPTIONS
     from mechanisms.rotation import rotation_layout
-    from secagg.parameters import COMPLETE, complete_graph_threshold, probability_below
+    from secagg.parameters import COMPLETE, HYBRID, X25519, complete_graph_threshold, probability_below
     from secagg.sharing import MALICIOUS
     from wire.guarantee import trust_of
     from wire.study import upload_bytes
 
     adversary = chosen.get("adversary", MALICIOUS)
+    key_agreement = chosen.get("key_agreement", X25519)
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
     achieved = plan.planned_epsilon
@@ -106,10 +107,11 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         quorum=plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
         graph=COMPLETE,
         adversary=adversary,
+        key_agreement=key_agreement,
         threshold=complete_graph_threshold(plan.clients, plan.colluders),
         degree=plan.clients - 1,
         abort_probability=probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),
-        upload_bytes=upload_bytes(plan.clients, plan.padded_dim, plan.bits),
+        upload_bytes=upload_bytes(plan.clients, plan.padded_dim, plan.bits, hybrid=key_agreement == HYBRID),
         max_dropout=chosen["max_dropout"],
         adversarial=chosen["adversarial"],
         budget_coordinator=plan.epsilon,

@@ -62,6 +62,7 @@ class PlanFigures:
     quorum: int
     graph: str
     adversary: str
+    key_agreement: str
     threshold: int
     degree: int
     abort_probability: float

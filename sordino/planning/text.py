@@ -229,7 +229,23 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
         graph,
         ("threshold", f"{figures.threshold}", "shares that open a secret if all take part"),
         ("coordinator", figures.adversary, _COORDINATOR[figures.adversary]),
+        ("keys", figures.key_agreement, _keys(figures)),
     ]
+
+
+# Of a participant's CPU for each neighbour, measured on one core of an AMD EPYC (docs/performance.md).
+_HYBRID_MS: Final = 0.14
+
+
+def _keys(figures: PlanFigures) -> str:
+    """What hybrid keys cost."""
+    from wire.study import hybrid_bytes
+
+    sent, received = (f"{one / 1000:,.0f} kB" for one in hybrid_bytes(figures.degree))
+    more = f"{sent} sent, {received} received and about {_HYBRID_MS * figures.degree:.0f} ms of CPU"
+    if figures.key_agreement == "x25519":
+        return f"with ML-KEM-768 each participant would have {more} more in a round"
+    return f"{more} of each participant in a round are for ML-KEM-768"
 
 
 def _epsilon(value: float | None) -> str:

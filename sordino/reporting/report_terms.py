@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from secagg.sharing import CURIOUS
 from server.study_view import StudyView
-from wire.guarantee import EACH_FOR_ITSELF, TRUSTED_COORDINATOR, adjacency_word, description_of, guarantee, trust_of
+from wire.guarantee import (
+    EACH_FOR_ITSELF,
+    KEYS,
+    TRUSTED_COORDINATOR,
+    adjacency_word,
+    description_of,
+    guarantee,
+    trust_of,
+)
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
@@ -59,6 +67,7 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         ("Mechanism", f"{described.name}: {described.title}"),
         ("Trusts", trust_of(plan.mechanism, plan.adversary).words),
         ("Adjacency", described.adjacency),
+        ("Keys", KEYS[plan.key_agreement]),
         ("Theorem", described.theorem),
         ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
     ]

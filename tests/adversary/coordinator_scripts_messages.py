@@ -54,13 +54,15 @@ def much_longer(data: bytes) -> bytes:
     return data + bytes(1 << 20)
 
 
-def damaged(kind: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive) -> None:
+def damaged(
+    kind: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive, study: str = "nine"
+) -> None:
     """Register a script in which each honest participant gets a message of a kind with another damage.
 
     If there are more damages than participants, the others follow in later rounds.
     """
 
-    @with_coordinator(does, must, *check, name=name)
+    @with_coordinator(does, must, *check, name=name, study=study)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, start in enumerate(range(0, len(damages), len(HONEST)), 1):
             those = damages[start : start + len(HONEST)]

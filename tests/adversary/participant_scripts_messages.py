@@ -10,7 +10,8 @@ from typing import Any
 
 from secagg.commitments import MerkleTree, pair_node
 from secagg.context import set_of, survivor_statement
-from secagg.keys import advertisement_statement, dealing_statement, upload_statement
+from secagg.keys import KEY_BYTES, advertisement_statement, dealing_statement, upload_statement
+from secagg.parameters import HYBRID
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.script import Naive
@@ -70,16 +71,18 @@ def one_cheat(
     must: str = "",
     excluded: bool = True,
     more: Mapping[str, Twist] | None = None,
+    **options: Any,
 ) -> None:
     """Register a script in which participant 0 cheats once and is named in that phase.
 
     Args:
         reason: a piece of the reason that is given; by default what the first naive side lacks.
+        options: further arguments of `study_script`.
     """
     outcome = SUM_OF_ALL if KINDS.index(kind) > KINDS.index(INPUT) else SUM_OF_OTHERS
     cheat = Cheat({**sends(kind, change), **(more or {})})
     blames = [Blame(0, kind, reason or check[0].without[0], excluded=excluded)]
-    study_script(name, does, must or MUST.get(kind, NAMED), outcome, {0: cheat}, *check, blames=blames)
+    study_script(name, does, must or MUST.get(kind, NAMED), outcome, {0: cheat}, *check, blames=blames, **options)
 
 
 advertises, deals, offers, signs, answers = (partial(one_cheat, kind) for kind in KINDS)
@@ -125,9 +128,31 @@ advertises(
     "short-key",
     "advertises a key of one byte",
     lambda _, honest: altered(honest, mask_key=b"k"),
-    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not 32 bytes long"),), shows="low order"),
+    Off.lacking(
+        CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not {length} bytes long"),), shows="low order"
+    ),
     reason="32 bytes",
 )
+
+
+def no_ml_kem_key(name: str) -> Change:
+    """Replace the second part of a public key."""
+
+    def change(me: Cheater, honest: pb.Advertisement) -> pb.Advertisement:
+        keys = {"mask_key": honest.mask_key, "channel_key": honest.channel_key}
+        return resigned(me, honest, **keys | {name: keys[name][:KEY_BYTES] + b"\xff" * 1184})
+
+    return change
+
+
+for role in ("mask", "channel"):
+    advertises(
+        f"invalid-ml-kem-{role}-key",
+        f"advertises a {role} key whose second part is no ML-KEM key",
+        no_ml_kem_key(f"{role}_key"),
+        Off.lacking(CORE, "the ML-KEM part of a public key is invalid", shows="an honest participant refused"),
+        study={"key_agreement": HYBRID},
+    )
 
 
 async def key_of_a_partner(cheater: Cheater, honest: pb.Advertisement) -> pb.Advertisement:
@@ -230,6 +255,14 @@ deals(
     lambda me, honest: dealing(me, honest, seed_commitment=honest.seed_commitment[:-1]),
     Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "the seed commitment is not"),), shows="crash"),
     reason="32 bytes",
+)
+deals(
+    "seeds-for-too-few",
+    "wraps seeds for all of its receivers but one",
+    lambda _, honest: altered(honest, wrapped=list(honest.wrapped)[1:]),
+    Off.lacking(CORE, "seeds of {WRAPPED_BYTES} bytes", shows="crash"),
+    reason="there must be 2 seeds of 1120 bytes",
+    study={"key_agreement": HYBRID},
 )
 second_time(
     "deals-twice",

@@ -11,6 +11,7 @@ import grpc
 
 from learning.make_task import make_task
 from learning.parameters import flatten
+from secagg.parameters import HYBRID, X25519
 from secagg.roster import Roster, verify_roster
 from server.coordinator import open_study, server_credentials
 from server.study_file import load
@@ -18,7 +19,14 @@ from tests.support.study_in_process import with_tables
 from wire.round_model import write_model
 from wire.study import StudyDocument
 
-SYNTHETIC = {"task": "synthetic", "task_options": {"dim": 12}, "epsilon": 8.0, "delta": 1e-3, "rounds": 12}
+SYNTHETIC = {
+    "key_agreement": X25519,
+    "task": "synthetic",
+    "task_options": {"dim": 12},
+    "epsilon": 8.0,
+    "delta": 1e-3,
+    "rounds": 12,
+}
 
 
 def study_of(participants: int, quorum: int, **others: Any) -> dict[str, Any]:
@@ -34,6 +42,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     # The ring of tests/support/small_rings.py: 14, of which 4 collude; "looser" allows more dropouts than its degree.
     "ring": study_of(14, 13, adversarial=0.3),
     "looser": study_of(14, 10, adversarial=0.3),
+    "hybrid": study_of(9, 6, key_agreement=HYBRID),
     "drawn": study_of(14, 8, sampling="lottery", cohort=9, population=14, rounds=3),
 }
 

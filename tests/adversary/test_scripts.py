@@ -24,8 +24,9 @@ NAIVE = [
 # Refusals that pass on what another module has found: they have no `if`, but a script for what is found there.
 CLIENT_PASSES_ON = {
     "str(error)": ("bits-beyond-the-bitmap", "longer-bitmap", "damaged-dealings", "a-draw-of-its-own"),
-    "f'channel key of {neighbour}: {error}'": ("low-order-channel-key",),
+    "f'channel key of {neighbour}: {error}'": ("low-order-channel-key", "channel-key-that-is-no-ml-kem-key"),
     "f'a mask key of u2: {error}'": ("low-order-mask-key",),
+    "f'mask key of {who}: {error}'": ("mask-key-that-is-no-ml-kem-key",),
     "f'the round names another roster: {error}'": ("roster-that-goes-back", "roster-of-its-own"),
     "f'old-roster: {error}'": ("old-statement-of-the-newest-roster", "statement-of-another-roster"),
     '"the round names a roster that isn\'t there"': ("roster-that-is-not-there",),

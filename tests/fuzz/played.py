@@ -16,6 +16,7 @@ from secagg import messages
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.in_memory import InMemoryAttempt
+from secagg.parameters import HYBRID
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
@@ -25,7 +26,7 @@ from tests.support.small_rings import safe_rings
 from wire import codec
 from wire import coordinator_pb2 as pb
 
-GRAPHS: Final = ("complete", "ring", "unsigned")
+GRAPHS: Final = ("complete", "ring", "unsigned", "hybrid")
 plain = freeze
 """A comparable copy of anything."""
 
@@ -85,12 +86,14 @@ def reference_round(graph: str = "complete", round_: int = 1, left: str = "") ->
 
 
 def config_of(graph: str, round_: int = 1) -> RoundConfig:
-    """A = 2, and one may leave: five on the complete graph; eight on a ring; five without signatures over the sets."""
+    """A = 2, and one may leave: eight on a ring, or five on the complete graph: as ever, unsigned, with hybrid keys."""
     match graph:
         case "ring":
             return make_config(8, colluders=2, min_survivors=6, round_=round_, rings=safe_rings(8, 6))
         case "unsigned":
             return make_config(5, colluders=2, min_survivors=4, round_=round_, adversary=SEMI_MALICIOUS)
+        case "hybrid":
+            return make_config(5, colluders=2, min_survivors=4, round_=round_, key_agreement=HYBRID)
     return make_config(5, colluders=2, min_survivors=4, round_=round_)
 
 

@@ -29,7 +29,7 @@ FEW = ("--participants", 10, "--hosts", 2, "--rounds", 2, "--epsilon", 20)
 )
 def test_init_takes_the_bound(run: Run, tmp_path: Path, arguments: tuple[object, ...], clip: int) -> None:
     out = output(run, "init", tmp_path / "study", *FEW, *arguments)
-    assert f"clip = {clip} " in (tmp_path / "study" / "study.toml").read_text()
+    assert f"\nclip = {clip}\n" in (tmp_path / "study" / "study.toml").read_text()
     told = "the bound that the task keeps by itself" in " ".join(out.split())
     assert told == (bool(arguments) and "--clip" not in arguments)
     for home in (tmp_path / "study" / "hosts").iterdir():

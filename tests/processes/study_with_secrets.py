@@ -74,6 +74,11 @@ OUT = Path()
 _numbers = itertools.count()
 
 
+def make_study() -> Path:
+    hybrid = {"key_agreement": "x25519-mlkem768"}
+    return make_folder(OUT / "study", rounds=3, bits=28, epsilon=8.0, delta=1e-5, **hybrid)
+
+
 def tell(name: str, content: str | bytes) -> None:
     """For the search: a text or a file that people may see."""
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
@@ -122,12 +127,20 @@ def collect() -> None:
     # The number of a ledger is there to be shown.
     wire.records.ledger.os = SimpleNamespace(**vars(os) | {"urandom": _system_randomness})
     phases = secagg.client_phases
-    watch(phases, "mask_private_key", "mask key")
+    watch(secagg.keys, "mask_private_key", "mask key")
+    watch(phases, "pair_seed", "pair seed")
+    watch(phases, "unwrap_seed", "pair seed")
+    watch(secagg.keys.AgreementKey, "decapsulate", "encapsulated secret")
     watch(phases, "self_mask_seed", "self-mask seed")
     watch(phases, "self_mask_key", "self mask")
     watch(phases, "pairwise_mask_key", "pairwise mask")
     watch(secagg.keys.AgreementKey, "agree", "agreement")
-    watch_made(secagg.keys.AgreementKey, lambda _, private: SECRETS.note("agreement key", private))
+
+    def note_key(_: Any, private: bytes, kem_seed: bytes = b"") -> None:
+        SECRETS.note("agreement key", private)
+        SECRETS.note("ML-KEM key", kem_seed)
+
+    watch_made(secagg.keys.AgreementKey, note_key)
     watch_made(secagg.keys.ShareChannel, lambda self, *_: SECRETS.note("share channel", self._key))
 
     def note_salts(self: Any) -> None:
@@ -374,7 +387,7 @@ def main(out: str, careless: str | None = None) -> None:
     OUT = Path(out)
     (OUT / "told").mkdir(parents=True)
     log_everything()
-    folder, work = make_folder(OUT / "study", rounds=3, bits=28, epsilon=8.0, delta=1e-5), OUT / "work"
+    folder, work = make_study(), OUT / "work"
     work.mkdir()
     note_key_files(folder)
     collect()

@@ -58,7 +58,7 @@ def test_a_histogram_of_labels(tmp_path: Path) -> None:
         tmp_path / "study", together=[0], hosts=1, participants=PARTICIPANTS, rounds=ROUNDS, **chosen
     ) as study:
         assert 'task = "histogram"' in (study.folder / "study.toml").read_text()
-        assert "clip = 1 " in (study.folder / "study.toml").read_text()
+        assert "\nclip = 1\n" in (study.folder / "study.toml").read_text()
         rounds = served_with_a_stop(study)
         released = rounds[-1]["released"]
         parts = labels_by_part(study)
@@ -82,7 +82,7 @@ def test_votes_on_public_images(tmp_path: Path) -> None:
     with running_study(
         tmp_path / "study", together=[0], hosts=1, participants=PARTICIPANTS, rounds=ROUNDS, epsilon=60.0, **chosen
     ) as study:
-        assert "clip = 5 " in (study.folder / "study.toml").read_text()
+        assert "\nclip = 5\n" in (study.folder / "study.toml").read_text()
         rounds = served_with_a_stop(study)
         before = checkpoint(study, 1).optimizer_state["labels"]
         after = checkpoint(study, ROUNDS).optimizer_state["labels"]

@@ -26,6 +26,11 @@ def pair_node(mask_leaf: bytes, seed_leaf: bytes) -> bytes:
     return _hash(b"sordino/v1/share-pair", mask_leaf, seed_leaf)
 
 
+def wrapped_node(pair: bytes, wrapped: bytes) -> bytes:
+    """With the wrapped seed that its holder gets, if it gets one."""
+    return _hash(b"sordino/v1/wrapped-seed", pair, wrapped) if wrapped else pair
+
+
 def _split_at(count: int) -> int:
     """The largest power of two below the count: what the left half of a tree holds."""
     return 1 << ((count - 1).bit_length() - 1)

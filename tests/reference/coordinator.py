@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from tests.reference import commitments, setting
+from tests.reference import commitments, hybrid, setting
 from tests.reference.curves import agreement, ed25519_valid, x25519_public
 from tests.reference.graph import Graph
 from tests.reference.participant import CIPHERTEXT_BYTES, Message, bitmap
@@ -41,7 +41,14 @@ class Coordinator:
     def _advertisement(self, sender: int, message: Message) -> bool:
         keys = [message["mask_key"], message["channel_key"]]
         known = [entry[name] for entry in self.received.values() for name in ("mask_key", "channel_key")]
-        if keys[0] == keys[1] or set(keys) & set(known) or any(agreement(ANY_SCALAR, key) is None for key in keys):
+        halves, taken = ([half for key in some for half in (key[:32], key[32:]) if half] for some in (keys, known))
+        if len({*halves}) < len(halves) or {*halves} & {*taken}:
+            return False
+        if any(len(key) != (1216 if self.numbers.hybrid else 32) for key in keys):
+            return False
+        if any(agreement(ANY_SCALAR, key[:32]) is None for key in keys):
+            return False
+        if self.numbers.hybrid and any(hybrid.encapsulate(key, bytes(32)) is None for key in keys):
             return False
         statement = setting.advertisement_statement(self.round_context, self.agreed.identity(sender), *keys)
         return self._signed(sender, message["signature"], statement)
@@ -49,18 +56,35 @@ class Coordinator:
     def _dealing(self, sender: int, message: Message) -> bool:
         ciphertexts, leaves, commitment = message["ciphertexts"], message["leaves"], message["seed_commitment"]
         neighbours, holders = self.graph.neighbours(sender), self.graph.holders(sender)
-        if len(ciphertexts) != len(neighbours) or any(len(one) != CIPHERTEXT_BYTES for one in ciphertexts):
+        length = CIPHERTEXT_BYTES + (hybrid.CIPHERTEXT if self.numbers.hybrid else 0)
+        if len(ciphertexts) != len(neighbours) or any(len(one) != length for one in ciphertexts):
+            return False
+        wrapped = message.get("wrapped", [])
+        if len(wrapped) != len(self._receivers(sender)) or any(len(one) != hybrid.WRAPPED for one in wrapped):
             return False
         if len(leaves) != 2 * len(holders) or any(len(one) != 32 for one in [*leaves, commitment]):
             return False
-        root = commitments.root(self._entries(message))
+        root = commitments.root(self._entries(sender, message))
         statement = setting.dealing_statement(self.context, self.agreed.identity(sender), root, commitment)
         return self._signed(sender, message["signature"], statement)
 
+    def _receivers(self, dealer: int) -> list[int]:
+        """Neighbours to which it sends the seed of the pair."""
+        every = self.graph.neighbours(dealer) if self.numbers.hybrid else []
+        return [one for one in every if hybrid.sends_seed(dealer, one)]
+
     @staticmethod
-    def _entries(message: Message) -> list[bytes]:
+    def _pairs(message: Message) -> list[bytes]:
         leaves = message["leaves"]
         return [commitments.pair_node(leaves[at], leaves[at + 1]) for at in range(0, len(leaves), 2)]
+
+    def _wrapped(self, dealer: int, message: Message) -> dict[int, bytes]:
+        return dict(zip(self._receivers(dealer), message.get("wrapped", []), strict=True))
+
+    def _entries(self, dealer: int, message: Message) -> list[bytes]:
+        wrapped = self._wrapped(dealer, message)
+        seeds = [wrapped.get(holder, b"") for holder in self.graph.holders(dealer)]
+        return list(map(commitments.wrapped_node, self._pairs(message), seeds))
 
     def _upload(self, sender: int, message: Message) -> bool:
         identity = self.agreed.identity(sender)
@@ -150,14 +174,16 @@ class Coordinator:
 
     def _dealt(self, dealer: int, receiver: int) -> Message:
         message = self.dealings[dealer]
-        entries = self._entries(message)
+        entries, place = self._entries(dealer, message), self.graph.place(dealer, receiver)
+        wrapped = self._wrapped(dealer, message).get(receiver)
         return {
             "dealer": dealer,
             "ciphertext": message["ciphertexts"][self.graph.neighbours(dealer).index(receiver)],
             "root": commitments.root(entries),
-            "path": commitments.path(entries, self.graph.place(dealer, receiver)),
+            "path": commitments.path(entries, place),
             "seed_commitment": message["seed_commitment"],
             "signature": message["signature"],
+            **({} if wrapped is None else {"wrapped": wrapped, "pair": self._pairs(message)[place]}),
         }
 
     def _fix_u3(self, senders: list[int]) -> dict[int, Message]:
@@ -243,15 +269,28 @@ class Coordinator:
     def _pairwise_masks(self, dealer: int, secret: bytes) -> list[tuple[bytes, int]] | None:
         """What each survivor added for a dealer above it, or subtracted for one below, is taken back."""
         numbers = self.numbers
-        private = setting.mask_private_key(secret, self.round_context, self.agreed.identity(dealer))
-        if x25519_public(private) != self.keys[dealer]["mask_key"]:
+        identity = self.agreed.identity(dealer)
+        private = setting.mask_private_key(secret, self.round_context, identity)
+        public = x25519_public(private)
+        if numbers.hybrid:
+            key_pair = hybrid.mask_key(secret, private, self.round_context, identity)
+            public = key_pair.public
+        if public != self.keys[dealer]["mask_key"]:
             return None
         masks = []
         for survivor in self.graph.neighbours(dealer):
             if survivor not in self.u3:
                 continue
             low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((dealer, survivor)))
-            shared = agreement(private, self.keys[survivor]["mask_key"]) or b""
+            shared = agreement(private, self.keys[survivor]["mask_key"][:32]) or b""
+            other = self.agreed.identity(survivor)
+            if numbers.hybrid and hybrid.sends_seed(dealer, survivor):
+                shared = hybrid.pair_seed(secret, self.context, identity, other)
+            elif numbers.hybrid:
+                wrapped = self._wrapped(survivor, self.dealings[survivor])[dealer]
+                ciphertext, seed = wrapped[: hybrid.CIPHERTEXT], wrapped[hybrid.CIPHERTEXT :]
+                opened = key_pair.decapsulate(ciphertext)
+                shared = hybrid.padded(seed, shared, opened, ciphertext, (other, identity), self.context)
             key = setting.pairwise_mask_key(shared, low, high, numbers.bits, numbers.dim, self.context)
             masks.append((key, -1 if survivor < dealer else 1))
         return masks

@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
-from tests.reference import commitments, setting
+from tests.reference import commitments, hybrid, setting
 from tests.reference.aes import gcm_open, gcm_seal
 from tests.reference.curves import agreement, ed25519_public, ed25519_sign, ed25519_valid, x25519_public
 from tests.reference.graph import Graph
@@ -80,6 +80,10 @@ class Participant:
         self.mask_private = setting.mask_private_key(secret, self.round_context, self.identity)
         self.channel_private = self.stream.take(32)
         keys = (x25519_public(self.mask_private), x25519_public(self.channel_private))
+        if self.numbers.hybrid:
+            self.mask_key = hybrid.mask_key(secret, self.mask_private, self.round_context, self.identity)
+            self.channel_key = hybrid.HybridKey(self.channel_private, self.stream.take(64))
+            keys = (self.mask_key.public, self.channel_key.public)
         statement = setting.advertisement_statement(self.round_context, self.identity, *keys)
         self.advertisement = {"mask_key": keys[0], "channel_key": keys[1], "signature": self.sign(statement)}
         self.phase = self._following
@@ -92,15 +96,39 @@ class Participant:
         self._enter("ShareKeys", "MaskedInputCollection")
         self._check_cohort(cohort_keys)
         self.agreements: dict[int, bytes] = {}
+        self.encapsulated: dict[int, tuple[bytes, bytes]] = {}
+        self.seeds: dict[int, bytes] = {}
+        self.wrapped: dict[int, bytes] = {}
         for other in self.graph.neighbours(self.me):
-            shared = agreement(self.channel_private, self.keys[other]["channel_key"])
+            public = self.keys[other]["channel_key"]
+            shared = agreement(self.channel_private, public[:32])
             self._require(shared is not None, "ShareKeys")
             self.agreements[other] = shared or b""
+            if self.numbers.hybrid:
+                self.encapsulated[other] = self._encapsulate(public)
 
         self.seed_secret = random_symbols(SYMBOLS, self.stream)
         self.seed = setting.self_mask_seed(symbol_bytes(self.seed_secret), self.context, self.identity)
         shares = share([*self.mask_secret, *self.seed_secret], self.threshold, self.points, self.stream)
+        for other in self.graph.neighbours(self.me) if self.numbers.hybrid else ():
+            if hybrid.sends_seed(self.me, other):
+                self._wrap(other)
         return self.deal(shares, setting.seed_commitment(self.seed, self.context, self.identity))
+
+    def _encapsulate(self, public: bytes) -> tuple[bytes, bytes]:
+        found = hybrid.encapsulate(public, self.stream.take(32))
+        self._require(found is not None, "ShareKeys")
+        return found or (b"", b"")
+
+    def _wrap(self, other: int) -> None:
+        """The seed of the pair with a neighbour, for the neighbour."""
+        ends, public = (self.identity, self.agreed.identity(other)), self.keys[other]["mask_key"]
+        shared = agreement(self.mask_private, public[:32])
+        self._require(shared is not None, "ShareKeys")
+        secret, ciphertext = self._encapsulate(public)
+        self.seeds[other] = hybrid.pair_seed(symbol_bytes(self.mask_secret), self.context, *ends)
+        padded = hybrid.padded(self.seeds[other], shared or b"", secret, ciphertext, ends, self.context)
+        self.wrapped[other] = ciphertext + padded
 
     def deal(self, shares: Sequence[Sequence[int]], seed_commitment: bytes) -> Message:
         """Commit to the shares of all holders (16 symbols of each kind), seal them, sign. Draws the salts."""
@@ -119,9 +147,12 @@ class Participant:
                 self.held[self.me] = pair
             else:
                 plaintext = b"".join(salt + part for salt, part in pair)
-                key, associated = self.channel(self.me, holder)
-                ciphertexts.append(gcm_seal(key, plaintext, associated))
-        entries = [commitments.pair_node(leaves[at], leaves[at + 1]) for at in range(0, len(leaves), 2)]
+                secret, ciphertext = self.encapsulated.get(holder, (b"", b""))
+                key, associated = self.channel(self.me, holder, secret, ciphertext, self.wrapped.get(holder, b""))
+                ciphertexts.append(ciphertext + gcm_seal(key, plaintext, associated))
+        pairs = [commitments.pair_node(leaves[at], leaves[at + 1]) for at in range(0, len(leaves), 2)]
+        seeds = [self.wrapped.get(holder, b"") for holder in holders]
+        entries = list(map(commitments.wrapped_node, pairs, seeds))
         statement = setting.dealing_statement(self.context, self.identity, commitments.root(entries), seed_commitment)
         self.phase = self._following
         return {
@@ -129,6 +160,7 @@ class Participant:
             "leaves": leaves,
             "seed_commitment": seed_commitment,
             "signature": self.sign(statement),
+            **({"wrapped": [self.wrapped[one] for one in sorted(self.wrapped)]} if self.wrapped else {}),
         }
 
     def _check_cohort(self, message: Message) -> None:
@@ -156,7 +188,9 @@ class Participant:
         }
         self._require(set(keys) == near, "ShareKeys")
         public = [key for entry in keys.values() for key in (entry["mask_key"], entry["channel_key"])]
-        self._require(all(len(key) == 32 for key in public) and len(set(public)) == len(public), "ShareKeys")
+        length = 1216 if self.numbers.hybrid else 32
+        halves = [half for key in public for half in (key[:32], key[32:]) if half]
+        self._require(all(len(key) == length for key in public) and len({*halves}) == len(halves), "ShareKeys")
         for who, entry in keys.items():
             statement = setting.advertisement_statement(
                 self.round_context, self.agreed.identity(who), entry["mask_key"], entry["channel_key"]
@@ -172,12 +206,14 @@ class Participant:
             for kind, (salt, part) in zip(commitments.KINDS, pair, strict=True)
         ]
 
-    def channel(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
+    def channel(
+        self, sender: int, receiver: int, secret: bytes = b"", ciphertext: bytes = b"", wrapped: bytes = b""
+    ) -> tuple[bytes, bytes]:
         """Key and associated data of one direction."""
         ends = [(self.agreed.identity(who), self.keys[who]["channel_key"]) for who in (sender, receiver)]
         shared = self.agreements[receiver if sender == self.me else sender]
-        key = setting.channel_key(shared, ends[0], ends[1], self.context)
-        return key, setting.sealed_share_associated_data(self.context, ends[0][0], ends[1][0])
+        key = setting.channel_key(shared + secret, ends[0], ends[1], self.context, ciphertext)
+        return key, setting.sealed_share_associated_data(self.context, ends[0][0], ends[1][0], wrapped)
 
     # ------------------------------------------------------------ MaskedInputCollection
 
@@ -197,8 +233,8 @@ class Participant:
 
         numbers = self.numbers
         masks = [(setting.self_mask_key(self.seed, self.identity, numbers.bits, numbers.dim, self.context), 1)]
-        for other in dealers:
-            shared = agreement(self.mask_private, self.keys[other]["mask_key"])
+        for other, entry in zip(dealers, dealt, strict=True):
+            shared = self._shared(other, entry)
             self._require(shared is not None, name)
             low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((self.me, other)))
             key = setting.pairwise_mask_key(shared or b"", low, high, numbers.bits, numbers.dim, self.context)
@@ -209,10 +245,25 @@ class Participant:
         self.phase = self._following
         return {"packed": packed, "sha256": digest, "signature": signature}
 
+    def _shared(self, other: int, entry: Message) -> bytes | None:
+        """What the key of the pair's mask is derived from."""
+        if other in self.seeds:
+            return self.seeds[other]
+        shared = agreement(self.mask_private, self.keys[other]["mask_key"][:32])
+        if not self.numbers.hybrid or shared is None:
+            return shared
+        ciphertext, seed = entry["wrapped"][: hybrid.CIPHERTEXT], entry["wrapped"][hybrid.CIPHERTEXT :]
+        secret, ends = self.mask_key.decapsulate(ciphertext), (self.agreed.identity(other), self.identity)
+        return hybrid.padded(seed, shared, secret, ciphertext, ends, self.context)
+
     def _open(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
         """The two (salt, share) of a dealer; None for what it may have got wrong, and has signed all the same."""
+        sent = self.numbers.hybrid and hybrid.sends_seed(entry["dealer"], self.me)
+        self._require(len(entry.get("wrapped", b"")) == (hybrid.WRAPPED if sent else 0), "MaskedInputCollection")
         pair = self._opened(entry)
         if pair is None:
+            if sent:
+                self._require(self._covered(entry, entry["pair"]), "MaskedInputCollection")
             identity = self.agreed.identity(entry["dealer"])
             statement = setting.dealing_statement(self.context, identity, entry["root"], entry["seed_commitment"])
             self._require(ed25519_valid(identity, entry["signature"], statement), "MaskedInputCollection")
@@ -220,20 +271,26 @@ class Participant:
 
     def _opened(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
         dealer = entry["dealer"]
-        if len(entry["ciphertext"]) != CIPHERTEXT_BYTES:
+        at = hybrid.CIPHERTEXT if self.numbers.hybrid else 0
+        ciphertext, sealed = entry["ciphertext"][:at], entry["ciphertext"][at:]
+        if len(sealed) != CIPHERTEXT_BYTES:
             return None
-        key, associated = self.channel(dealer, self.me)
-        plaintext = gcm_open(key, entry["ciphertext"], associated)
+        secret = self.channel_key.decapsulate(ciphertext) if at else b""
+        key, associated = self.channel(dealer, self.me, secret, ciphertext, entry.get("wrapped", b""))
+        plaintext = gcm_open(key, sealed, associated)
         if plaintext is None:
             return None
         pair = [(plaintext[at : at + 16], plaintext[at + 16 : at + 48]) for at in (0, 48)]
         if any(symbol >= P for _, part in pair for symbol in bytes_symbols(part)):
             return None
-        node = commitments.pair_node(*self.leaves(dealer, self.me, pair))
+        return pair if self._covered(entry, commitments.pair_node(*self.leaves(dealer, self.me, pair))) else None
+
+    def _covered(self, entry: Message, pair: bytes) -> bool:
+        """Whether the root covers the commitments, and the seed if there is one, at this holder's place."""
+        dealer = entry["dealer"]
+        node = commitments.wrapped_node(pair, entry.get("wrapped", b""))
         place, count = self.graph.place(dealer, self.me), len(self.graph.holders(dealer))
-        if not commitments.path_valid(entry["root"], node, place, count, entry["path"]):
-            return None
-        return pair
+        return len(pair) == 32 and commitments.path_valid(entry["root"], node, place, count, entry["path"])
 
     def _set(self, data: bytes, phase: str) -> set[int]:
         try:

@@ -106,6 +106,28 @@ RING = "eleven on a ring"
 UNSIGNED = "five, nobody signs"
 
 
+def hybrid_rounds() -> Case:
+    five = setting_of(5, bits=12, dim=4, key_agreement="x25519-mlkem768")
+    six = setting_of(6, bits=12, dim=4, sharing=(4, 2), key_agreement="x25519-mlkem768")
+    rounds = [
+        Played(five, {"MaskedInputCollection": {1}}).vector(
+            "five with hybrid keys",
+            "1 sends no input: of its pairs it has sent the seed to some, and was sent it by others.",
+        ),
+        Played(six, {"MaskedInputCollection": {3}}).vector(
+            "six on a ring with hybrid keys",
+            "3 sends no input. Four neighbours, two shares rebuild a secret.",
+            downs_too=False,
+        ),
+        Played(five, {"MaskedInputCollection": {3}}, crooks={3: SharesAnotherMaskKey}).vector(
+            "five with hybrid keys, a mask key that was not advertised",
+            "3 deals shares of another secret than its keys are made from, and leaves: the attempt names it.",
+            downs_too=False,
+        ),
+    ]
+    return {"rounds": rounds}
+
+
 def ring_rounds() -> Case:
     ten = setting_of(10, bits=16, dim=5, quorum=8, sharing=(4, 2), adversary="curious")
     leaving = {"AdvertiseKeys": {3}, "ShareKeys": {5}, "MaskedInputCollection": {8}, "Unmasking": {1}}

@@ -59,6 +59,7 @@ def setting_of(
     attempt: int = 2,
     sharing: tuple[int, int] | None = None,
     adversary: str = "malicious",
+    key_agreement: str = "x25519",
 ) -> Setting:
     """A setting of distinct values. By default both bounds are the signatures needed, and the graph is complete.
 
@@ -67,7 +68,7 @@ def setting_of(
     fewest = (count + max(2, colluders)) // 2 + 1
     least = min_survivors or fewest
     graph = "harary" if sharing else "complete"
-    numbers = Numbers(count, colluders, least, quorum or least, bits, dim, graph, adversary)
+    numbers = Numbers(count, colluders, least, quorum or least, bits, dim, graph, adversary, key_agreement)
     roster = tuple((ed25519_public(seed), f"host-{i % 3}") for i, seed in enumerate(identity_seeds(count)))
     digests = (listed_bytes(name, 32) for name in ("study document", "model", "previous roster", "newest roster"))
     return Setting("test-vectors", 3, roster, round_, attempt, *digests, numbers, sharing)
@@ -80,7 +81,7 @@ def stream_of(agreed: Setting, who: int, name: str = "") -> Stream:
     are drawn.
     """
     name = f"{name} randomness of {who} in {agreed.round_context().hex()}"
-    drawn = listed_bytes(name, 200 + 256 * len(agreed.roster))
+    drawn = listed_bytes(name, 300 + 320 * len(agreed.roster))
     skipped = b"\xf1\xff\xff\xff"
     return Stream(skipped + b"\xf0\xff" + drawn[:100] + skipped + drawn[100:])
 

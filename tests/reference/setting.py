@@ -16,6 +16,7 @@ PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyChe
 VERSION = 1
 GRAPHS = ("complete", "harary")
 ADVERSARIES = ("curious", "semi-malicious", "malicious")
+KEY_AGREEMENTS = ("x25519", "x25519-mlkem768")
 
 
 class Refused(Exception):
@@ -42,6 +43,7 @@ class Numbers:
     dim: int
     graph: str = "complete"
     adversary: str = "malicious"
+    key_agreement: str = "x25519"
 
     def __post_init__(self) -> None:
         if not (
@@ -54,6 +56,7 @@ class Numbers:
             and self.colluders < self.min_survivors
             and self.graph in GRAPHS
             and self.adversary in ADVERSARIES
+            and self.key_agreement in KEY_AGREEMENTS
         ):
             raise Refused("InvalidParameters")
 
@@ -87,9 +90,19 @@ class Numbers:
         return tuple(phase for phase in PHASES if self.signed or phase != "ConsistencyCheck")
 
     def encoded(self) -> bytes:
-        """Six numbers of 8 bytes, in the order of the fields, then graph and adversary by their places in the lists."""
+        """Six numbers of 8 bytes, in the order of the fields, then graph, adversary and, if it isn't the first, the key
+        agreement by their places in the lists.
+        """
         numbers = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
-        return b"".join(map(u64, (*numbers, GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary))))
+        names = [GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary)]
+        if self.hybrid:
+            names.append(KEY_AGREEMENTS.index(self.key_agreement))
+        return b"".join(map(u64, (*numbers, *names)))
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether keys are X25519 and ML-KEM-768 together."""
+        return self.key_agreement != "x25519"
 
 
 def roster_digest(study: str, version: int, entries: Iterable[tuple[bytes, str]], terms: bytes, before: bytes) -> bytes:
@@ -181,7 +194,8 @@ def session_statement(study: str, identity: bytes, client_nonce: bytes, server_n
 
 def advertisement_statement(round_context: bytes, identity: bytes, mask_key: bytes, channel_key: bytes) -> bytes:
     """Both keys in their roles."""
-    roles = (b"mask", mask_key, b"channel", channel_key)
+    mask, channel = (sha256(key).digest() if len(key) > 32 else key for key in (mask_key, channel_key))
+    roles = (b"mask", mask, b"channel", channel)
     return labelled("sordino/v1/advertise-keys", round_context, identity, *roles)
 
 
@@ -233,15 +247,18 @@ def pairwise_mask_key(
     shared: bytes, low: Named, high: Named, bits: int, dim: int, context: bytes, vector: str = "input"
 ) -> bytes:
     """AES-128 key of the mask of two participants, the one with the smaller identity first."""
-    info = labelled("sordino/v1/pairwise-mask", vector.encode(), *low, *high, u64(bits), u64(dim), context)
+    ends = (low[0], low[1][:32], high[0], high[1][:32])
+    info = labelled("sordino/v1/pairwise-mask", vector.encode(), *ends, u64(bits), u64(dim), context)
     return hkdf_sha256(shared, context, info, 16)
 
 
-def channel_key(shared: bytes, sender: Named, receiver: Named, context: bytes) -> bytes:
-    """AES-256 key of one direction between two neighbours."""
-    return hkdf_sha256(shared, context, labelled("sordino/v1/share-channel", *sender, *receiver, context), 32)
+def channel_key(shared: bytes, sender: Named, receiver: Named, context: bytes, ciphertext: bytes = b"") -> bytes:
+    """AES-256 key of one direction between two neighbours; of hybrid keys with the ciphertext of its encapsulation."""
+    ends = (sender[0], sender[1][:32], receiver[0], receiver[1][:32])
+    more = [ciphertext] if ciphertext else []
+    return hkdf_sha256(shared, context, labelled("sordino/v1/share-channel", *ends, context, *more), 32)
 
 
-def sealed_share_associated_data(context: bytes, sender: bytes, receiver: bytes) -> bytes:
-    """Authenticated with a sealed pair of shares; sender and receiver by identity."""
-    return labelled("sordino/v1/sealed-share", context, sender, receiver)
+def sealed_share_associated_data(context: bytes, sender: bytes, receiver: bytes, wrapped: bytes = b"") -> bytes:
+    """Authenticated with a sealed pair of shares; sender and receiver by identity. ``wrapped``: the seed beside it."""
+    return labelled("sordino/v1/sealed-share", context, sender, receiver, *([wrapped] if wrapped else []))

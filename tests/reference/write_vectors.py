@@ -36,6 +36,7 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "rounds_by_width.json": rounds.width_vectors,
     "graph.json": rings.graph_vectors,
     "ring_rounds.json": rings.ring_rounds,
+    "hybrid_rounds.json": rings.hybrid_rounds,
     "participant_refusals.json": participant_refusals,
     "coordinator_refusals.json": coordinator_refusals,
     "ring_refusals.json": ring_refusals,

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from secagg import client_phases, keys
 from secagg.commitments import siblings
 from secagg.context import RoundConfig
-from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
+from secagg.errors import InvalidKey, ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import IdentityKey
 from secagg.masking import word_dtype
 from secagg.messages import (
@@ -36,6 +38,7 @@ from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry
 from secagg.server_unmasking import Completed
 from secagg.sharing import Sharing
+from tests.reference import hybrid
 from tests.reference.setting import Refused, Setting
 from tests.support.naive_variants import CLIENT, SERVER
 
@@ -89,6 +92,22 @@ def refusals() -> Iterator[None]:
         raise Refused(type(error).__name__, getattr(error, "phase", ""), **facts) from error
 
 
+@contextmanager
+def encapsulating(random_bytes: Callable[[int], bytes]) -> Iterator[None]:
+    """Encapsulate with coins from a participant's randomness; the library draws its own."""
+
+    def encapsulate(public: bytes) -> tuple[bytes, bytes]:
+        found = hybrid.encapsulate(public, random_bytes(32))
+        if found is None:
+            raise InvalidKey
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (keys, client_phases):
+            patch.setattr(module, "encapsulate", encapsulate)
+        yield
+
+
 # ---------------------------------------------------------------- messages
 
 
@@ -105,7 +124,7 @@ def read_cohort_keys(message: Message) -> CohortKeys:
 
 
 def read_sealed_shares(message: Message) -> SealedShares:
-    lists = {name: tuple(message[name]) for name in ("ciphertexts", "leaves")}
+    lists = {name: tuple(message[name]) for name in ("ciphertexts", "leaves", "wrapped") if name in message}
     return SealedShares(**{**message, **lists})
 
 
@@ -145,14 +164,18 @@ def written(message: Any) -> Message:
             members = []
             for who, entry in message.members:
                 full = isinstance(entry, Advertisement)
-                keys = {"advertisement": written(entry)} if full else {"advertisement_sha256": entry}
-                members.append({"participant": who, **keys})
+                shown = {"advertisement": written(entry)} if full else {"advertisement_sha256": entry}
+                members.append({"participant": who, **shown})
             return {"members": members}
         case SealedShares():
             lists = {"ciphertexts": list(message.ciphertexts), "leaves": list(message.leaves)}
-            return {**vars(message), **lists}
+            lists |= {"wrapped": list(message.wrapped)}
+            return {name: one for name, one in (vars(message) | lists).items() if name != "wrapped" or one}
         case NeighbourShares():
-            shares = [{**entry._asdict(), "path": siblings(entry.path)} for entry in message.shares]
+            fields = [{**entry._asdict(), "path": siblings(entry.path)} for entry in message.shares]
+            shares = [
+                {name: one for name, one in entry.items() if name not in ("wrapped", "pair") or one} for entry in fields
+            ]
             return {"shares": shares, "u2": message.u2}
         case UnmaskingRequest():
             return {
@@ -179,7 +202,7 @@ class FastParticipant:
 
     def __init__(self, agreed: Setting, identity_seed: bytes, random_bytes: Callable[[int], bytes]) -> None:
         identity = IdentityKey(Ed25519PrivateKey.from_private_bytes(identity_seed))
-        self.bits = agreed.numbers.bits
+        self.bits, self.random_bytes = agreed.numbers.bits, random_bytes
         with refusals():
             self.now: Any = CLIENT.AdvertiseKeys(config_of(agreed), identity, random_bytes)
 
@@ -189,7 +212,8 @@ class FastParticipant:
         return written(message)
 
     def share_keys(self, cohort_keys: Message) -> Message:
-        return self._hear(read_cohort_keys(cohort_keys))
+        with encapsulating(self.random_bytes):
+            return self._hear(read_cohort_keys(cohort_keys))
 
     def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
         with refusals():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
+from secagg.keys import AgreementKey
 from tests.support.attempts_in_memory import Attempt, Script, make_config, sum_of, twin
 from tests.support.naive_variants import CLIENT
 
@@ -39,10 +40,10 @@ def test_mask_keys_can_be_made_while_others_deal(beforehand: bool) -> None:
     def agree(who: int, phase: Any, message: Any) -> None:
         if beforehand:
             phase.agree()
-            agreed.append(len(phase._pairwise))
+            agreed.append(len(phase._agreed))
 
     def forgotten(who: int, phase: Any, message: Any) -> None:
-        assert not phase._pairwise
+        assert not phase._agreed
 
     attempt = Watched(9, agree, forgotten, ShareKeys=4, MaskedInputCollection=7)
     completed = attempt.run()
@@ -60,7 +61,7 @@ def test_mask_keys_made_beforehand_are_those_made_later(monkeypatch: pytest.Monk
         agreeing, later = twin(phase), twin(phase)
         agreeing.agree()
         with monkeypatch.context() as patch:
-            patch.setattr(type(phase), "_pairwise_key", lambda _, dealer: pytest.fail(f"{dealer} agreed with twice"))
+            patch.setattr(AgreementKey, "agree", lambda *_: pytest.fail("agreed with twice"))
             seen.append(agreeing.receive(message)._masks)
         assert seen[-1] == later.receive(message)._masks
 
@@ -71,7 +72,7 @@ def test_mask_keys_made_beforehand_are_those_made_later(monkeypatch: pytest.Monk
 def test_nothing_is_agreed_on_in_a_phase_that_is_over() -> None:
     def too_late(who: int, phase: Any, message: Any) -> None:
         phase.agree()
-        assert not phase._pairwise
+        assert not phase._agreed
 
     Watched(6, lambda *_: None, too_late).run()
 
@@ -80,19 +81,19 @@ def test_nothing_is_agreed_on_in_a_phase_that_is_over() -> None:
 def test_a_low_order_key_matters_only_in_u2(
     lost: dict[str, int], refuses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bad(phase: Any, dealer: int, honest: Any = CLIENT.MaskedInputCollection._pairwise_key) -> bytes:
+    def bad(phase: Any, dealer: int, honest: Any = CLIENT.MaskedInputCollection._agree) -> None:
         if dealer == 4:
             raise InvalidKey("low order")
-        return bytes(honest(phase, dealer))
+        honest(phase, dealer)
 
     found: list[int] = []
 
     def agree(who: int, phase: Any, message: Any) -> None:
         agreeing = twin(phase)
         with monkeypatch.context() as patch:
-            patch.setattr(CLIENT.MaskedInputCollection, "_pairwise_key", bad)
+            patch.setattr(CLIENT.MaskedInputCollection, "_agree", bad)
             agreeing.agree()
-            assert who == 4 or 4 not in agreeing._pairwise
+            assert who == 4 or 4 not in agreeing._agreed
             try:
                 agreeing.receive(message)
             except CoordinatorMisbehaved as error:

@@ -218,7 +218,7 @@ def keeps_symbols_outside_the_field(client: Side) -> bool:
 
 # Checks that cost a dealer its share, by part of their source; what a participant without them keeps, or stumbles over.
 WRONG_SHARES: dict[str, tuple[Callable[[Side], bool], str]] = {
-    "verify_path": (keeps(lambda cohort: sealed_by_3(cohort, bytes(96))), "keeps it"),
+    "self._covers(dealt, pair_node": (keeps(lambda cohort: sealed_by_3(cohort, bytes(96))), "keeps it"),
     ">= shamir.PRIME": (keeps_symbols_outside_the_field, "keeps it"),
     "plaintext is None": (keeps(lambda cohort: flip(cohort.dealt(3, 0).ciphertext, 50)), "crashes"),
     "CIPHERTEXT_BYTES": (keeps(lambda cohort: sealed_by_3(cohort, bytes(95))), "crashes"),

@@ -30,6 +30,7 @@ OTHER_PARAMETERS = {
         "dim": 5,
         "graph": "harary",
         "adversary": "semi-malicious",
+        "key_agreement": "x25519-mlkem768",
     }.items()
 }
 OTHER_ROSTERS = {

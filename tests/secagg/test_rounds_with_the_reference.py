@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.reference.coordinator import Coordinator
 from tests.reference.participant import Participant
 from tests.reference.rounds import Record, identity_seeds, input_of, run_round, setting_of, stream_of
-from tests.reference.setting import Setting
+from tests.reference.setting import KEY_AGREEMENTS, Setting
 from tests.reference.vectors_mod_2b import add_vectors
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant
 
@@ -34,6 +34,7 @@ def attempt_of(seed: int) -> Attempt:
         colluders=draw.randint(0, 2),
         round_=draw.randint(1, 2**40),
         attempt=draw.randint(1, 9),
+        key_agreement=draw.choice(KEY_AGREEMENTS),
     )
     # As many leave as can be spared, now and then one more.
     leaving = count - agreed.numbers.majority(count) + draw.choice((0, 0, 0, 1))
@@ -58,6 +59,7 @@ def attempt_on_a_ring(seed: int) -> Attempt:
         round_=draw.randint(1, 2**40),
         sharing=(degree, draw.randint(2, max(2, degree // 2 + draw.choice((0, 0, 1))))),
         adversary=adversary,
+        key_agreement=draw.choice(KEY_AGREEMENTS),
     )
     if draw.random() < 0.2:
         agreed = replace(agreed, sharing=None)  # too few for a ring by the rule

@@ -110,7 +110,7 @@ NAIVE_COORDINATORS: Naive = {
     ),
 }
 NAIVE_CLIENTS: Naive = {
-    "participants keep shares that miss their commitment": ("verify_path", "blame", ("lie", SHARE)),
+    "participants keep shares that miss their commitment": ("self._covers(dealt, pair_node", "blame", ("lie", SHARE)),
     "participants keep symbols outside the field": (">= shamir.PRIME", "blame", ("lie", SHARE)),
     "participants give up over a share that can't be opened": (
         (

@@ -61,10 +61,11 @@ def test_the_vectors_are_what_the_generator_writes(name: str) -> None:
 def test_there_are_no_other_vectors_and_they_are_small() -> None:
     files = {path.name: path.stat().st_size for path in VECTORS.iterdir()}
     assert files.keys() == write_vectors.FILES.keys()
-    assert sum(files.values()) < 1_200_000
+    assert sum(files.values()) < 1_800_000
 
 
 ALLOWED_PRIMITIVES = {
+    "kyber_py.ml_kem": {"ML_KEM_768"},
     "cryptography.exceptions": {"InvalidSignature"},
     "cryptography.hazmat.primitives.ciphers": {"Cipher", "algorithms", "modes"},
     "cryptography.hazmat.primitives.asymmetric.ed25519": {"Ed25519PrivateKey", "Ed25519PublicKey"},

@@ -23,8 +23,8 @@ ERRORS: dict[str, type[Exception]] = {
 }
 # Strings that are no bytes; every other string in a vector is.
 TEXTS = {"name", "about", "format", "label", "study", "host", "vector", "kind", "error", "phase", "round"}
-TEXTS |= {"graph", "adversary"}
-ROUNDS = ("rounds.json", "rounds_by_width.json", "ring_rounds.json")
+TEXTS |= {"graph", "adversary", "key_agreement"}
+ROUNDS = ("rounds.json", "rounds_by_width.json", "ring_rounds.json", "hybrid_rounds.json")
 NUMBERS = {"values", "masked", "mask", "input", "sum"}  # lists of decimal strings
 
 

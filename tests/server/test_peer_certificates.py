@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -103,3 +105,43 @@ def test_a_connection_without_names_opens_nothing() -> None:
     for context in ({}, {"x509_subject_alternative_name": []}, {"x509_common_name": [b"urn:sordino:host:h"]}):
         with pytest.raises(SessionRefused, match="another identity"):
             check_certificate(context, bytes(32), "h")
+
+
+def group_of(server_hello: bytes) -> int:
+    """The key exchange group in a ServerHello (RFC 8446, section 4.1.3): of its key share, extension 51."""
+    body = server_hello[5 + 4 :]  # headers of the record and of the message
+    at = 2 + 32
+    at += 1 + body[at] + 2 + 1 + 2  # session, cipher suite, compression, length of all extensions
+    while True:
+        kind, length = struct.unpack_from(">HH", body, at)
+        if kind == 51:
+            return int.from_bytes(body[at + 4 : at + 6], "big")
+        at += 4 + length
+
+
+async def test_sessions_take_the_hybrid_group(folder: Path, tmp_path: Path) -> None:
+    """docs/threat_model.md says so of the gRPC that is pinned: X25519MLKEM768 is 0x11ec in IANA's registry."""
+    first = asyncio.get_running_loop().create_future()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(*where.address.rsplit(":", 1))
+
+        async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, seen: bool) -> None:
+            while data := await source.read(1 << 16):
+                if seen and not first.done():
+                    first.set_result(data)
+                target.write(data)
+            target.close()
+
+        await asyncio.gather(pump(reader, back, seen=False), pump(there, writer, seen=True))
+
+    who = of_host(folder, "host-01")[0]
+    home = folder / "hosts/host-01/tls"
+    pair = load_certificate(home / "client.pem", home / "client.key")
+    async with coordinator(folder, tmp_path / "state.sqlite") as where:
+        server = await asyncio.start_server(relay, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        credentials = grpc.ssl_channel_credentials((folder / "tls/ca.pem").read_bytes(), pair.key, pair.chain)
+        async with server, grpc.aio.secure_channel(f"localhost:{port}", credentials, options=CHANNEL_OPTIONS) as one:
+            (await open_session(one, who, "seven")).close()
+    assert group_of(await first) == 0x11EC

@@ -21,12 +21,20 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.commitments import MerkleForest, MerkleTree, pair_node
+from secagg.commitments import MerkleForest, MerkleTree, pair_node, wrapped_node
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
 from secagg.in_memory import InMemoryAttempt
-from secagg.keys import AgreementKey, IdentityKey, mask_private_key, pairwise_mask_key, self_mask_key, self_mask_seed
+from secagg.keys import (
+    AgreementKey,
+    IdentityKey,
+    mask_key_of,
+    pairwise_mask_key,
+    self_mask_key,
+    self_mask_seed,
+    sends_seed,
+)
 from secagg.masking import apply_masks, check_stream_length, word_dtype
 from secagg.messages import (
     MASK_KEY,
@@ -47,7 +55,7 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import unpack
-from secagg.parameters import RoundParameters
+from secagg.parameters import X25519, RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from secagg.sharing import MALICIOUS
 from tests.support.comparable import freeze
@@ -107,6 +115,7 @@ def make_config(
     study_digest: bytes = b"s" * 32,
     model_digest: bytes = b"m" * 32,
     adversary: str = MALICIOUS,
+    key_agreement: str = X25519,
     rings: Rings = (),
 ) -> RoundConfig:
     """Make a config; by default min_survivors is the threshold, and quorum is min_survivors. Rings: `SmallRings`."""
@@ -125,6 +134,7 @@ def make_config(
             bits=bits,
             dim=dim,
             adversary=adversary,
+            key_agreement=key_agreement,
         ),
     )
 
@@ -226,15 +236,28 @@ class Cohort:
         sealed = self.sealed.get(dealer)
         if sealed is None:
             return DealtShare(dealer, bytes(112), bytes(32), b"", bytes(32), bytes(64))
-        tree = MerkleTree([pair_node(*sealed.leaves[at : at + 2]) for at in range(0, len(sealed.leaves), 2)])
+        nodes = [pair_node(*sealed.leaves[at : at + 2]) for at in range(0, len(sealed.leaves), 2)]
+        place, wrapped, pair = self.graph.places(receiver)[dealer], self.wrapped(dealer), b""
+        if self.config.parameters.hybrid:
+            pair = nodes[place] if receiver in wrapped else b""
+            holders = self.graph.holders(dealer)
+            nodes = [wrapped_node(node, wrapped.get(who, b"")) for node, who in zip(nodes, holders, strict=True)]
+        tree = MerkleTree(nodes)
         return DealtShare(
             dealer,
             sealed.ciphertexts[self.graph.neighbours(dealer).index(receiver)],
             tree.root,
-            b"".join(tree.path(self.graph.places(receiver)[dealer])),
+            b"".join(tree.path(place)),
             sealed.seed_commitment,
             sealed.signature,
+            wrapped.get(receiver, b""),
+            pair,
         )
+
+    def wrapped(self, dealer: int) -> dict[int, bytes]:
+        """Return the wrapped seeds that the dealer has sent, by receiver; none unless keys are hybrid."""
+        receivers = (who for who in self.graph.neighbours(dealer) if sends_seed(dealer, who))
+        return dict(zip(receivers, self.sealed[dealer].wrapped, strict=False))
 
     def neighbour_shares(self, receiver: int, u2: Iterable[int]) -> NeighbourShares:
         u2 = frozenset(u2) | {receiver}
@@ -319,7 +342,7 @@ class Cohort:
         symbols, identity = self.secret(dealer, MASK_KEY), self.config.roster.identity(dealer)
         if symbols is None:
             return None
-        return AgreementKey(mask_private_key(symbols, self.config.round_context(), identity))
+        return mask_key_of(symbols, self.config.round_context(), identity, hybrid=self.config.parameters.hybrid)
 
     def open_sum(self, members: Iterable[int]) -> Vector | None:
         """Return the plain sum of these members' inputs from their uploads; None if a mask can't be computed."""

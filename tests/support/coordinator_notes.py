@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from secagg.keys import AgreementKey, ShareChannel
+from secagg.keys import KEM_CIPHERTEXT_BYTES, AgreementKey, ShareChannel
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, SealedShares
 from tests.support.attempts_in_memory import Cohort, Sets
 
@@ -43,8 +43,12 @@ class Notes(Cohort):
             if receiver not in self.channel_keys:
                 continue
             end = (self.config.roster.identity(receiver), self.advertisements[receiver].channel_key)
-            shared = self.channel_keys[receiver].agree(ends[1])
-            plaintext = ShareChannel(shared, ends, end, self.context).open(ciphertext)
+            shared, encapsulated = self.channel_keys[receiver].agree(ends[1]), b""
+            if self.config.parameters.hybrid:
+                encapsulated, ciphertext = ciphertext[:KEM_CIPHERTEXT_BYTES], ciphertext[KEM_CIPHERTEXT_BYTES:]
+                shared += self.channel_keys[receiver].decapsulate(encapsulated)
+            covered = self.wrapped(dealer).get(receiver, b"")
+            plaintext = ShareChannel(shared, ends, end, self.context, encapsulated, covered).open(ciphertext)
             for kind in (MASK_KEY, SELF_MASK_SEED) if plaintext is not None else ():
                 symbols = np.frombuffer(plaintext[48 * kind + 16 : 48 * kind + 48], dtype="<u2").astype(np.uint16)
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(receiver)] = symbols

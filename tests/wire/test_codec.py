@@ -234,7 +234,7 @@ SAID_BY_PARTICIPANTS = {
     "Refusal": {"round": int, "attempt": int, "code": pb.RefusalCode},
     "PhaseMessage": {"round": int, "attempt": int},
     "Advertisement": {"mask_key": bytes, "channel_key": bytes, "signature": bytes},
-    "SealedShares": {"ciphertexts": bytes, "leaves": bytes, "seed_commitment": bytes, "signature": bytes},
+    "SealedShares": dict.fromkeys(("ciphertexts", "leaves", "seed_commitment", "signature", "wrapped"), bytes),
     "MaskedInputOffer": {"sha256": bytes, "signature": bytes},
     "ConsistencySignature": {"signature": bytes},
     "RevealedShare": {"share": bytes, "salt": bytes},

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.context import RoundConfig
 from secagg.encoding import encode
+from secagg.keys import HYBRID_KEY_BYTES
 from secagg.lottery import Ticket
 from secagg.messages import Advertisement
 from secagg.parameters import COMPLETE, HARARY, RoundParameters
@@ -177,7 +178,7 @@ def stated_parameters(parameters: RoundParameters, u1: int) -> dict[str, Any]:
     } | {name: getattr(parameters, name) for name in _STATED}
 
 
-_STATED: Final = ("adversary", "cohort", "colluders", "min_survivors", "quorum", "bits", "dim")
+_STATED: Final = ("adversary", "key_agreement", "cohort", "colluders", "min_survivors", "quorum", "bits", "dim")
 
 
 def transcript_of(
@@ -396,8 +397,13 @@ def _signature(value: Any) -> bytes:
 
 
 def _advertisement(value: Any) -> Advertisement:
-    data = _bytes(value, 2 * _KEY + _SIGNATURE)
-    return Advertisement(data[:_KEY], data[_KEY : 2 * _KEY], data[2 * _KEY :])
+    key = next((size for size in (_KEY, HYBRID_KEY_BYTES) if len(value) == _base64_length(2 * size + _SIGNATURE)), _KEY)
+    data = _bytes(value, 2 * key + _SIGNATURE)
+    return Advertisement(data[:key], data[key : 2 * key], data[2 * key :])
+
+
+def _base64_length(size: int) -> int:
+    return 4 * -(-size // 3)
 
 
 def _ticket(value: Mapping[str, Any]) -> Ticket:

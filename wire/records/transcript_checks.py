@@ -19,7 +19,7 @@ from typing import Final
 from mechanisms.statement import GAUSSIAN, LOTTERY
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import InvalidParameters
-from secagg.keys import advertisement_statement, is_low_order
+from secagg.keys import HYBRID_KEY_BYTES, KEY_BYTES, advertisement_statement, is_low_order, key_parts
 from secagg.lottery import InvalidTicket
 from secagg.roster import InvalidRoster, Roster, verify_roster
 from secagg.signatures import verify_signature
@@ -175,11 +175,13 @@ def _advertisements(found: Transcript, config: RoundConfig) -> bytes:
     listed: list[tuple[bytes, bytes]] = []
     for who, advertised in zip(found.u1, found.advertisements, strict=True):
         for key in (advertised.mask_key, advertised.channel_key):
-            if key in seen:
+            if len(key) != (HYBRID_KEY_BYTES if config.parameters.hybrid else KEY_BYTES):
+                raise InvalidTranscript(Check.ADVERTISEMENTS, f"participant {who} advertised a key of another length")
+            if not seen.isdisjoint(key_parts(key)):
                 raise InvalidTranscript(Check.ADVERTISEMENTS, f"participant {who} advertised a key that is not new")
-            if is_low_order(key):
+            if is_low_order(key[:KEY_BYTES]):
                 raise InvalidTranscript(Check.ADVERTISEMENTS, f"participant {who} advertised a key of low order")
-            seen.add(key)
+            seen.update(key_parts(key))
         identity = roster.identity(who)
         statement = advertisement_statement(round_context, identity, advertised.mask_key, advertised.channel_key)
         if not verify_signature(identity, advertised.signature, statement):

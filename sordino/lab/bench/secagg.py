@@ -34,7 +34,15 @@ from secagg.in_memory import InMemoryAttempt, fresh_roster
 from secagg.messages import ADVERTISE_KEYS, UNMASKING
 from secagg.packing import packed_size
 from secagg.parallel import Parallel
-from secagg.parameters import COMPLETE, HARARY, RoundParameters, assumed_colluders, choose_graph, default_min_survivors
+from secagg.parameters import (
+    COMPLETE,
+    HARARY,
+    X25519,
+    RoundParameters,
+    assumed_colluders,
+    choose_graph,
+    default_min_survivors,
+)
 from secagg.sharing import MALICIOUS, Sharing
 from sordino.lab.loadtest.faults import PHASE_NAMES, PhaseName
 from wire import codec
@@ -72,6 +80,9 @@ class Setting(Table):
         help="what the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: it "
         "sends all participants the same, and reads what it can. Only malicious has the ConsistencyCheck",
         panel=_PANEL,
+    )
+    key_agreement: Literal["x25519", "x25519-mlkem768"] = key(
+        X25519, help="of channels and masks: x25519, or x25519-mlkem768", panel=_PANEL
     )
     drop: float = key(0.0, help="share of the participants that leaves", ge=0, lt=1, panel=_PANEL)
     at: PhaseName = key(
@@ -150,6 +161,7 @@ class Setting(Table):
             dim=self.dim,
             graph=graph,
             adversary=self.adversary,
+            key_agreement=self.key_agreement,
             degree_and_threshold=None if self.degree is None else (self.degree, self.threshold or 0),
         )
 
@@ -245,6 +257,7 @@ def run_attempt(setting: Setting, threads: int = 1) -> dict[str, Any]:
         "bits": setting.bits,
         "graph": COMPLETE if graph.complete else HARARY,
         "adversary": setting.adversary,
+        "key_agreement": setting.key_agreement,
         "drop": setting.drop,
         "at": setting.at,
         "sum_ok": bool(np.array_equal(completed.total, attempt.expected)),

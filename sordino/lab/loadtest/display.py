@@ -172,7 +172,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
         "a TLS channel each",
         f"plan                min_survivors {plan['min_survivors']}, A {plan['A']}; graph {graph}, threshold "
-        f"{plan['threshold']}",
+        f"{plan['threshold']}; keys {options['key_agreement']}",
         f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}"
         + (f"; {plan['padded_dim']:,} travel, as it is padded" if plan["padded_dim"] != options["dim"] else ""),
         f"rounds              {done} completed, {aborted} aborted; {sums}",

@@ -86,6 +86,9 @@ class LoadOptions(Table):
     processes: int = key(4, help="client processes that share the participants evenly", ge=1, panel=LOAD)
     dim: int = key(10_000, help="values of a vector, before padding", ge=1, le=1 << 28, panel=LOAD)
     bits: int = key(20, help="bits of one value on the wire", ge=1, le=62, panel=LOAD)
+    key_agreement: Literal["x25519", "x25519-mlkem768"] = key(
+        "x25519", help="of channels and masks: x25519, or x25519-mlkem768", panel=LOAD
+    )
     rounds: int = key(5, help="rounds to begin, aborted ones included", ge=1, panel=LOAD)
     seed: int = key(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1, panel=LOAD)
     deadline_s: float | None = _seconds(

@@ -117,6 +117,7 @@ def _study(options: LoadOptions, port: int, stddevs: float) -> NewStudy:
         partition="iid",
         epsilon=_EPSILON,
         bits=options.bits,
+        key_agreement=options.key_agreement,
         max_dropout=missing,
         adversarial=adversarial,
         min_survivors=survivors,
