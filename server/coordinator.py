@@ -229,7 +229,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
         if stopped:
             os._exit(code)  # asked twice: everything that must last is on disk already
         stopped.append(code)
-        log.warning("stopping: this attempt is closed and the journal kept; once more leaves at once")
+        log.warning("stopping: this attempt is closed and the journal is kept; a second signal ends at once")
         run.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)

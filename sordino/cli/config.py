@@ -54,8 +54,8 @@ def check(path: Where = Path("."), as_json: Json = False) -> None:
 
 @app.command(
     "show",
-    help="Show every key with the value that counts; paths are absolute.\n\n--origin: the file, the variable of the "
-    "environment, or the default that it comes from.",
+    help="Show every key with its effective value; paths are absolute.\n\n--origin adds where it comes from: the "
+    "file, a variable of the environment, or the default.",
     epilog="Example: [bold]sordino config show my-study --origin[/bold]\n\n" + _CODES,
 )
 def show(
