@@ -82,7 +82,7 @@ bench: .venv-demo/.stamp ## each hot path beside its limit on this machine; fail
 bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and OpenDP, in the same run (some minutes)
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
 
-kill-run: .venv/.stamp ## KILLS client processes killed at random instants, what they sent and wrote checked (some minutes)
+kill-run: .venv/.stamp ## kill client processes KILLS times at random instants, and check what they sent and wrote (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)
 
 fuzz: .venv-fuzz/.stamp ## each decoder and phase for FUZZ_SECONDS under a coverage-guided fuzzer

@@ -49,7 +49,7 @@ def invite(
     requests codes and goes away would fill it. The new one is the youngest, so the time of the last decision remains
     known. The authority must see the request within ``valid_s``.
 
-    Raises AuthorityError: the name is in use, or the time is out of range.
+    Raises AuthorityError: the name is in use, the time is out of range, or all places are taken.
     """
     check_clock(store, now)
     if not SHORTEST_VALID_S <= valid_s <= LONGEST_VALID_S:
@@ -60,6 +60,9 @@ def invite(
         )
     if name and name.casefold() in taken_names(store, now):
         raise AuthorityError(f"the name {name} is or was a participant's, or promised to one: choose another")
+    places = folder.settings.places
+    if places and store.present() >= places:
+        raise AuthorityError(f"all {places} places of the study are taken: revoke a participant first")
     document = store.terms()
     if document is None:
         raise AuthorityError(

@@ -122,7 +122,7 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 
     Raises Failure: sizes that contradict each other; pydantic.ValidationError: a value can't be.
     """
-    values = {"one_machine": True, "authority_public_key": Path("coordinator/authority.pub")} | values
+    values = {"one_machine": True} | values
     deadline_s = values.pop("deadline_s", None)
     if deadline_s is not None:
         phases = ("advertise_keys_s", "share_keys_s", "training_s", "consistency_check_s", "unmasking_s")
@@ -138,9 +138,7 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
     try:
         port = split_address(listen)[1]
     except ValueError as error:
-        raise InputFailure(
-            f"the study can't be written. study.toml: coordinator.listen = {listen!r} {error}."
-        ) from None
+        raise InputFailure(f"--listen {listen} {error}.") from None
     if making.enrol:
         if not 0 < port < 65_535:
             raise InputFailure(f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to 65534.")

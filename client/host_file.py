@@ -31,7 +31,7 @@ class HostTable(Table):
     """[host]: this client process."""
 
     name: str = declared(
-        help="the host's name in the roster",
+        help="this host's name on the roster",
         min_length=1,
         max_length=64,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
@@ -49,7 +49,7 @@ class HostTable(Table):
 class StudyTable(Table):
     """[study]: the study that this host takes part in."""
 
-    name: str = declared(help="of the study", min_length=1, max_length=64, option="study_name")
+    name: str = declared(help="the study's name", min_length=1, max_length=64, option="study_name")
     task: TaskName = declared(help="what is computed", option="task_name")
     authority_public_key: str = declared(
         help="Ed25519, signs rosters; it must come from the authority, not from the coordinator",

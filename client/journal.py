@@ -16,7 +16,7 @@ from typing import Final
 
 from runtime.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
 from secagg.roster import Roster, RosterHead
-from wire.records.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, LedgerError, Row, find_ledger
+from wire.records.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, Row, find_ledger
 from wire.records.ledger_rows import LedgerEntry
 from wire.roster_history import NewestRoster, check_descent
 
@@ -216,9 +216,7 @@ def check_ledger(journal: Path, ledger: Path) -> Head | None:
     if noted is None:
         return None
     if found is None:
-        raise LedgerError(
-            ledger, f"is missing, although {journal.name} knows of {noted.rows} rows in it: restore it from a copy"
-        )
+        raise ChangedLedger(ledger, f"is missing, although {journal.name} knows of {noted.rows} rows in it")
     about, head, _ = found
     if head.rows < noted.rows:
         missing = head.rows + 1

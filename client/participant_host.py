@@ -30,6 +30,7 @@ from client.settings import Conditions, HostSettings
 from client.study_terms import SharedRoster, StudyAcceptance
 from client.training import LocalTraining, failure_summary
 from client.unreachable import (
+    ANSWERED,
     Trouble,
     WebProxy,
     is_connected,
@@ -40,7 +41,6 @@ from client.unreachable import (
 )
 from learning.datasets import Dataset
 from learning.make_task import make_task
-from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop
 from runtime.text import peer_text
@@ -74,10 +74,7 @@ def join(
     way = choose_keystream(time.perf_counter)
     if has_aes() is False:
         log.info("this processor has no AES instructions: masks take longer to compute", mode=way)
-    try:
-        journal = ClientJournal(settings.host.journal, settings.host.ledger)
-    except StorageError as error:  # a changed ledger included: its exit code is for verbs that verify ledgers
-        raise InputFailure(str(error)) from error
+    journal = ClientJournal(settings.host.journal, settings.host.ledger)
     # Two threads each: two participants can work in parallel, with limited memory.
     threads = min(2, os.cpu_count() or 1)
     executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
@@ -295,7 +292,8 @@ class ParticipantHost:
             # Logged once for all participants of the process, and again when more is known.
             if self._reachable or trouble.tells > max(self._likeliest, 1):
                 longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
-                log.info(f"coordinator away, trying again {longest}", address=address, reason=trouble.words)
+                state = "coordinator away" if trouble.tells < ANSWERED else "no coordinator of this study there"
+                log.info(f"{state}, trying again {longest}", address=address, reason=trouble.words)
                 self._likeliest = trouble.tells
             self._reachable = False
             likeliest = max(likeliest, trouble, key=lambda one: one.tells)
@@ -304,9 +302,10 @@ class ParticipantHost:
                 expired = self._certificate.not_after <= time.time()
                 when = f"; the certificate expired on {shown(self._certificate.not_after)}" if expired else ""
                 advice = ": check the address and that it runs, or raise coordinator.give_up_s"
+                away = f"could not be reached for {give_up_s:g} s"
+                state = away if likeliest.tells < ANSWERED else "answers, but can't be used"
                 raise NetworkFailure(
-                    f"{address} can't be reached since {give_up_s:g} s: {likeliest.words}{when}"
-                    f"{'' if likeliest.tells > 1 else advice}"
+                    f"{address} {state}: {likeliest.words}{when}{'' if likeliest.tells > 1 else advice}"
                 )
             await participant.rest(_backoff_s(failures))
 

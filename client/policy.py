@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from client.policy_total import epsilon_after_plan, epsilon_in_total, kind_of_guarantee
 from client.settings import HostSettings, Policy, within
+from learning.options import shown_value
 from learning.task_names import trained_task
 from mechanisms.plan import Plan
 from secagg.roster import Roster
@@ -86,8 +87,15 @@ def check_study(
     if document.task != joined.task:
         raise PolicyRefusal("task", f"the task is {document.task!r}, this host accepted {joined.task!r}")
     if dict(document.task_options) != dict(configuration.task):
-        raise PolicyRefusal("task-options", "the options of the task differ from those in host.toml")
+        raise PolicyRefusal("task-options", _differing(document.task_options, configuration.task))
     check_terms(configuration.policy, document, study_sha256, totals)
+
+
+def _differing(stated: Mapping[str, Any], accepted: Mapping[str, Any]) -> str:
+    """The first task option in which two mappings differ."""
+    name = next(one for one in sorted({*stated, *accepted}) if stated.get(one) != accepted.get(one))
+    found, expected = (shown_value(one[name]) if name in one else "not stated" for one in (stated, accepted))
+    return f"the task's option {shown_value(name)} is {found} in the study, {expected} in host.toml"
 
 
 def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, totals: Totals | None = None) -> None:

@@ -40,7 +40,7 @@ class PolicyTable(Table):
     """
 
     max_epsilon: float = key(help="most epsilon_coordinator that one participant may spend in one study", gt=0)
-    max_delta: float = key(1e-5, help="largest delta at which a study may state it", gt=0, lt=1)
+    max_delta: float = key(1e-5, help="largest delta that a study may have", gt=0, lt=1)
     max_epsilon_round: float | None = key(
         None,
         help="most that one round may cost: without amplification, with the fewest honest participants, at max_delta",

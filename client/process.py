@@ -66,7 +66,7 @@ def main(settings_fd: int) -> NoReturn:
     try:
         code = join(settings, service)
     except Failure as error:
-        code, message = int(error.code), error.message
+        code, message = int(error.code), ". ".join(filter(None, (error.message, error.suggestion)))
     except Exception as error:
         if os.environ.get("SORDINO_TRACEBACK"):
             raise

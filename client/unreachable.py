@@ -30,6 +30,9 @@ class Trouble:
     words: str
 
 
+ANSWERED: Final = 3
+"""From this `Trouble.tells` on something answered that can't be this study's coordinator."""
+
 _KNOWN: Final[tuple[tuple[int, tuple[str, ...], str], ...]] = (
     (
         4,

@@ -61,12 +61,12 @@ def format_and_path(name: str) -> tuple[str, Path] | None:
 def check_dataset_name(name: str) -> str:
     """Return ``name`` if a data set could be called this; whether there is one is seen when it is loaded.
 
-    Raises ValueError: none could.
+    Raises ValueError: none could; the message goes on after the name.
     """
     if name in (*BUILT_IN, OWN) or is_prepared_name(name) or (len(name) <= 4096 and format_and_path(name)):
         return name
     raise ValueError(
-        f"unknown data set {name!r}; use one of {', '.join(BUILT_IN)}, a name that `sordino data list` shows, "
+        f"is unknown. Use one of {', '.join(BUILT_IN)}, a name that `sordino data list` shows, "
         f"FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}, or {OWN!r} for files of the participants' own"
     )
 

@@ -122,7 +122,7 @@ def resolve_dataset(name: str) -> str:
     try:
         check_dataset_name(name)
     except ValueError as error:
-        raise DatasetError(str(error)) from None
+        raise DatasetError(f"data set {name!r} {error}") from None
     if name != "fashion-mnist":
         return name
     files = [FULL_FOLDER / file for pair in _FULL_FILES.values() for file in pair]

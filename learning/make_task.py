@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 
 from learning.options import OptionError, TaskOptions
-from learning.own_task import mistakes_told, task_class
+from learning.own_task import TaskMistake, mistakes_told, task_class
 from learning.parameters import Shapes
 from learning.task import Task
 from learning.task_names import BUILT_IN, check_task_name
@@ -31,7 +32,7 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     try:
         check_task_name(name)
     except ValueError as error:
-        raise OptionError(str(error)) from None
+        raise OptionError(f"task {name!r} {error}") from None
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
         return kind(kind.Options.from_mapping(options or {}))
@@ -45,6 +46,21 @@ def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
     kind = task_class(name)
     with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
         return kind.Options.from_mapping(options)
+
+
+def check_task_table(file: Path, name: str, options: Mapping[str, object]) -> None:
+    """Check the table [task] of a settings file.
+
+    Raises ConfigurationError: names file, or variable of the environment, and option; TaskUnavailable: as `make_task`.
+    """
+    try:
+        options_of(name, options)
+    except TaskMistake:
+        raise
+    except OptionError as error:
+        from runtime.settings_file import ConfigurationError, origin  # only where there is one: it loads pydantic
+
+        raise ConfigurationError(f"{origin(file, ('task', error.option))}: [task]: {error}") from None
 
 
 def model_shapes(name: str, options: Mapping[str, object]) -> Shapes:

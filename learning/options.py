@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from runtime.failure import InputFailure
+from runtime.text import did_you_mean
 
 
 class OptionError(InputFailure, ValueError):
     """An option of a task is unknown, of the wrong kind, or outside its range; the message names it."""
+
+    option = ""  # its name, where it is one option
 
 
 _LONGEST_SHOWN: Final = 200
@@ -24,10 +27,16 @@ def shown_value(value: object) -> str:
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
 
+def _wrong(option: str, message: str) -> OptionError:
+    error = OptionError(message)
+    error.option = option
+    return error
+
+
 def require(holds: bool, option: str, value: object, expected: str) -> None:
     """Raise ``OptionError`` naming ``option`` unless ``holds``."""
     if not holds:
-        raise OptionError(f"option {option!r} is {shown_value(value)}; it must be {expected}")
+        raise _wrong(option, f"option {option!r} is {shown_value(value)}; it must be {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +54,14 @@ class TaskOptions:
         values: dict[str, Any] = {}
         for name, value in options.items():
             if name not in known:
-                raise OptionError(f"unknown option {shown_value(name)}; known options: {', '.join(sorted(known))}")
+                names = f"{did_you_mean(name, known)} Known options: {', '.join(sorted(known))}"
+                raise _wrong(name, f"unknown option {shown_value(name)}.{names}")
             kind = type(known[name].default)
             if kind is float and type(value) is int:
                 try:
                     value = float(value)
                 except OverflowError:
-                    raise OptionError(f"option {name!r} is too large for a number") from None
+                    raise _wrong(name, f"option {name!r} is too large for a number") from None
             expected = {float: "a number", bool: "true or false", str: "a text"}.get(kind, "a whole number")
             require(type(value) is (kind if kind in (float, bool, str) else int), name, value, expected)
             values[name] = value

@@ -105,12 +105,14 @@ def open_prepared(name: str, folder: Path | None = None) -> PreparedSet:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         others = [one.folder.name for one in prepared_sets(base)]
-        near = "" if name in PREPARABLE else did_you_mean(name, (*others, *PREPARABLE, *BUILT_IN, OWN))
-        make = f".{near} See" if near else f": sordino data prepare {name}, or see"
+        if name in PREPARABLE:
+            raise DatasetError(
+                f"data set {name!r} is not prepared in {base} yet. Make it: sordino data prepare {name}"
+            ) from None
+        known = (*dict.fromkeys((*BUILT_IN, *others, *PREPARABLE)), OWN)
         raise DatasetError(
-            f"no data set {name!r} is prepared in {base}"
-            + (f" (there are: {', '.join(others)})" if others else "")
-            + f"{make} sordino data list"
+            f"data set {name!r} is unknown.{did_you_mean(name, known)} Use one of {', '.join(known)}, or "
+            "FORMAT:PATH; sordino data list describes them"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} can't be read ({error}); make it again: sordino data prepare {name}") from error

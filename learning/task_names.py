@@ -55,15 +55,14 @@ def trained_task(task: str, options: Mapping[str, object]) -> str:
 def check_task_name(name: str) -> str:
     """Return ``name`` if `learning.make_task.make_task` could know it: one of ``TASKS``, or ``module:Class``.
 
-    Raises ValueError: neither.
+    Raises ValueError: neither; the message goes on after the name.
     """
     if name in TASKS or (len(name) <= 128 and _OWN.fullmatch(name)):
         return name
     if "/" in name or name.endswith(".py"):
         raise ValueError(
-            f"unknown task {name!r}; for a class of your own write module:Class, the file's name without .py and "
+            "is unknown; for a class of your own write module:Class, the file's name without .py and "
             "without its folder, and run the command in that folder"
         )
     near = did_you_mean(name, TASKS)
-    known = f"nown tasks: {', '.join(TASKS)}, or module:Class of your own"
-    raise ValueError(f"unknown task {name!r}." + f"{near} K{known}" if near else f"unknown task {name!r}; k{known}")
+    raise ValueError(f"is unknown.{near} Use one of: {', '.join(TASKS)}, or module:Class of your own")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+# In signed terms and in ledgers: with another word, old rows no longer count towards a total.
 ZERO_OUT: Final = (
     "zero-out: one participant's contribution (update and clip bits) against zero, her noise share present"
 )

@@ -22,6 +22,18 @@ from runtime.settings_keys import settings_keys
 from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
+NAME_IN_WORDS = "letters, digits, . _ - after a first letter or digit"
+_PLAIN = {  # by the beginning of pydantic's kind of error
+    "bool": "should be true or false",
+    "int": "should be a whole number",
+    "int_from": "should be a whole number",
+    "float": "should be a number",
+    "string": "should be a text",
+    "model": "should be a table",
+    "dict": "should be a table",
+    "tuple": "should be a list",
+    "path": "should be a text",
+}
 _LIMIT = 80  # characters of a refused value that are repeated in an error
 
 
@@ -139,7 +151,7 @@ def number_if_it_is_one(value: Any) -> Any:
 
 def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
     """One line for one refused key."""
-    return f"{_origin(path, detail['loc'])}: {explain(model, detail)}"
+    return f"{origin(path, detail['loc'])}: {explain(model, detail)}"
 
 
 def explain(model: type[BaseModel], detail: Any) -> str:
@@ -161,8 +173,10 @@ def refusal(key: str, detail: Any) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
     message = message.removeprefix("Input ") if message.startswith("Input should") else message
     message = message[:1].lower() + message[1:]
-    if kind in ("bool_parsing", "bool_type"):
-        message = "should be true or false"
+    if kind == "string_pattern_mismatch":
+        message = "should be 64 hexadecimal digits" if "{64}" in message else f"should be {NAME_IN_WORDS}"
+    else:
+        message = _PLAIN.get(kind.rpartition("_")[0], message).removeprefix("string ")
     end = "" if message.endswith("?") else "."
     if isinstance(value, Mapping | BaseModel) or value is None:
         return f"{key + ': ' if key else ''}{message}{end}"
@@ -178,7 +192,7 @@ def _dotted(location: Sequence[str | int]) -> str:
     return text
 
 
-def _origin(path: Path, location: Sequence[str | int]) -> str:
+def origin(path: Path, location: Sequence[str | int]) -> str:
     """The file, or the environment variable that has set the key."""
     variable = variable_of(location)
     return str(path) if variable is None else f"environment variable {variable}"

@@ -14,7 +14,7 @@ LONGEST: Final = 300
 
 def counted(number: int, one: str, many: str | None = None) -> str:
     """``no rounds``, ``1 round``, ``3 rounds``; ``many``: the plural, by default ``one`` with an s."""
-    return f"{number or 'no'} {one if number == 1 else many or one + 's'}"
+    return f"{f'{number:,}' if number else 'no'} {one if number == 1 else many or one + 's'}"
 
 
 def terminal_width() -> int:

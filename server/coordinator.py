@@ -145,10 +145,11 @@ def check_terms_signed(configuration: StudyConfiguration, document: StudyDocumen
         return
     place = configuration.coordinator.roster.parent
     replace_durably(place / TERMS_FILE, document.to_bytes())
+    undo = "" if roster.terms == NONE else "undo changes of its (fixed) keys, or "
     told = (
-        f"the study's authority hasn't signed the terms of study.toml: run `sordino authority terms DIR {TERMS_FILE} "
-        f"--out FOLDER` with {place / TERMS_FILE}, where DIR is the authority's folder, and copy the files in FOLDER "
-        f"to {place}"
+        f"the study's authority hasn't signed the terms of study.toml: {undo}run `sordino authority terms DIR "
+        f"{TERMS_FILE} --out FOLDER` where DIR is the authority's folder, and copy the files in FOLDER to {place}, "
+        f"where {TERMS_FILE} is"
     )
     if roster.terms != NONE or not configuration.coordinator.enrolment_listen:
         raise InputFailure(told)
@@ -228,7 +229,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
         if stopped:
             os._exit(code)  # asked twice: everything that must last is on disk already
         stopped.append(code)
-        log.warning("stopping: this attempt is closed and the journal kept; once more leaves at once")
+        log.warning("stopping: this attempt is closed and the journal is kept; a second signal ends at once")
         run.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)

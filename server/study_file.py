@@ -62,7 +62,9 @@ class StudyConfiguration(Settings):
     task: dict[str, TaskOption] = key(
         default_factory=dict, help="(fixed) what each participant computes in a round", option="task_options"
     )
-    data: DataTable = key(DataTable(), help="(fixed)", option=None)
+    data: DataTable = key(
+        DataTable(), help="each host.toml states its own; signed is only whether the data set is own", option=None
+    )
     privacy: PrivacyTable = key(help="(fixed)", option=None)
     deadlines: DeadlineTable = key(
         DeadlineTable(), help="longest wait in seconds; a phase ends early when all have answered", option=None

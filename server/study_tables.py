@@ -384,7 +384,7 @@ class CoordinatorTable(Table):
     tls_key: Path = key(Path("coordinator/tls/server.key"), help="secret")
     roster: Path = key(Path("roster.json"), help="signed by the authority")
     authority_public_key: Path = key(
-        Path("authority/authority.pub"),
+        Path("coordinator/authority.pub"),
         help="Ed25519 key of the authority, 64 hexadecimal digits; its private half must not be here",
     )
     client_ca: Path = key(Path("tls/ca.pem"), help="a connection needs a certificate of this authority")
@@ -399,7 +399,7 @@ class CoordinatorTable(Table):
     card: Path = key(Path("coordinator/card.json"), help="shown to those who want to join; signed by the authority")
     transcript_key: Path = key(Path("coordinator/transcript.key"), help="secret; signs transcripts")
     max_attempts: int = key(
-        3, help="at one round, before the study stops; each attempt that unmasks is charged", ge=1, le=100
+        3, help="attempts at one round before the study stops; each attempt that unmasks is charged", ge=1, le=100
     )
     upload_credits: int = key(64, help="uploads held in memory at once; the others wait", ge=1, le=4096)
     transcripts: Literal["keep", "off"] = key(

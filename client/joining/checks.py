@@ -138,7 +138,7 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
     try:
         check_dataset_name(choice.dataset)
     except ValueError as error:
-        raise InputFailure(f"--dataset {choice.dataset}: {error}.") from None
+        raise InputFailure(f"--dataset {choice.dataset} {error}.") from None
     dataset = located(choice.dataset, Path.cwd())
     if dataset not in BUILT_IN:
         has_part(dataset, "train")

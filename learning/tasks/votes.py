@@ -75,7 +75,7 @@ class VoteOptions(TaskOptions):
         try:
             check_task_name(self.of)
         except ValueError as error:
-            raise OptionError(f"option 'of': {error}") from None
+            raise OptionError(f"option 'of': task {self.of!r} {error}") from None
         require(1 <= self.queries <= 10_000, "queries", self.queries, "from 1 to 10000")
         require(0 < self.pool < 1, "pool", self.pool, "above 0 and below 1")
         require(0 <= self.confidence < 1, "confidence", self.confidence, "at least 0 and below 1")
@@ -105,7 +105,7 @@ class VoteOptions(TaskOptions):
             made = replace(votes, classifier=options_of(votes.of, rest))
         except OptionError as error:
             if str(error).startswith("unknown option"):
-                raise OptionError(f"{error}; of votes: {', '.join(sorted(known))}") from None
+                error.message += f"; of votes: {', '.join(sorted(known))}"
             raise
         if votes.of in TASKS:
             values = dimension(model_shapes(votes.of, rest))

@@ -26,23 +26,23 @@ from runtime.text import did_you_mean, printable
 from sordino.cli.verbs import respelled
 
 VERBS: Final = {
-    "demo": "A whole study on this machine: real processes, real data, TLS, dropouts on purpose.",
+    "demo": "Run a whole study on this machine: real processes, real data, TLS, deliberate dropouts.",
     "init": "Make a study that can be served and joined at once.",
-    "plan": "From a privacy budget to noise, thresholds and bytes, before anything runs.",
-    "graph": "Degree and threshold of the k-regular graph, with reasons.",
+    "plan": "Compute noise, thresholds and bytes from a privacy budget, before anything runs.",
+    "graph": "Compute degree and threshold of the k-regular graph, with reasons.",
     "serve": "Run the coordinator of a study.",
     "join": "Take part in a study with this machine's data.",
     "report": "Write a study's report as one page.",
     "simulate": "Run a study without a network, with thousands of participants.",
-    "loadtest": "A real coordinator under many real participants, every sum checked.",
-    "authority": "Who may take part: invite, admit, revoke; its keys stay away from the coordinator.",
-    "budget": "What was spent, and whether the ledger is unaltered.",
-    "data": "List, prepare and check data sets.",
+    "loadtest": "Load a real coordinator with many real participants, and check every sum.",
+    "authority": "Decide who may take part: invite, approve, sign, revoke. Keep its keys away from the coordinator.",
+    "budget": "Show what was spent, and check that the ledger is unaltered.",
+    "data": "List and prepare data sets.",
     "experiment": "Reproduce published experiments with a study's encoder and plan.",
     "transcript": "Check a finished round offline.",
-    "roster": "Check who takes part, and that nobody sees another roster.",
+    "roster": "Check who takes part, and that all see the same roster.",
     "config": "Check study.toml and host.toml, show effective values, print their schema.",
-    "bench": "Each hot path beside its limit on this machine.",
+    "bench": "Measure each hot path beside its limit on this machine.",
 }
 """Name of each verb, which is its module here, and what it does in a line."""
 
@@ -238,11 +238,11 @@ def _refused_value(error: Any) -> str | None:
         use = f"at least {limits['ge']}" if "ge" in limits else f"at most {limits['le']}"
         return f"{option} {given} is out of range. Use {use}."
     if kind in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
-        return f"{option} {given} is no whole number."
+        return f"{option} {given} is not a whole number."
     if kind in ("float_parsing", "float_type"):
         if share := re.fullmatch(r"(\d+(?:\.\d+)?) *%", str(given)):
-            return f"{option} {given} is no number: for {share[1]} % write {float(share[1]) / 100:g}."
-        return f"{option} {given} is no number."
+            return f"{option} {given} is not a number: for {share[1]} % write {float(share[1]) / 100:g}."
+        return f"{option} {given} is not a number."
     names = re.findall(r"'([^']*)'", str(detail["msg"]).partition("is not one of")[2])
     if not names:
         return None

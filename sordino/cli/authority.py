@@ -345,7 +345,7 @@ def terms(
 
 @app.command(
     "history",
-    help="All versions of the roster that were signed, with the terms in each. Shows no secret.",
+    help="Show all signed versions of the roster and the terms in each, but no secret.",
     epilog=_example("history my-authority"),
 )
 def history_(directory: Where, as_json: Json = False) -> None:
@@ -430,7 +430,7 @@ def revoke_(
 
 @app.command(
     "show",
-    help="Members, invitations and signed versions. Shows no secret: codes can't be shown again.",
+    help="Show members, invitations and signed versions, but no secret: codes can't be shown again.",
     epilog=_example("show my-authority"),
 )
 def show(directory: Where, as_json: Json = False) -> None:

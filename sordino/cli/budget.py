@@ -51,7 +51,7 @@ def _is_place(path: Path) -> bool:
     "show",
     cls=_NameIsOptional,
     help=(
-        "What every participant has spent, and the rows behind it. Without DIR|FILE: in the current folder.\n\n"
+        "Show what every participant has spent, and the rows behind it. Without DIR|FILE: in the current folder.\n\n"
         "A coordinator's ledger has one row for each sum, "
         "with u3; a participant's has a row for each upload at the most it can cost, and one that replaces it when the "
         "cost is known. Publish the head: it proves later that no row before it was changed.\n\n"
@@ -106,7 +106,7 @@ def verify(
         contents = read(find(path))
         had_at = None if head is None else row_of_head(contents, head)
     except ChangedLedger as error:
-        print(f"sordino budget: {error}", file=sys.stderr)
+        print(f"sordino budget: {error}. {error.suggestion}", file=sys.stderr)
         if as_json:
             body = {"ok": False, "row": error.row, "error": str(error), "exit_code": int(ExitCode.LEDGER)}
             typer.echo(json.dumps(body))

@@ -14,7 +14,9 @@ from runtime.settings_keys import toml_value
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
+    from client.host_file import HostConfiguration
     from runtime.settings_file import Settings
+    from server.study_file import StudyConfiguration
 
 NAME = "config"
 app = verb_group(
@@ -38,18 +40,22 @@ Where = Annotated[
 @app.command(
     "check",
     help="Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
-    "Files that it names must exist. Whether a plan keeps the budget is for `sordino plan` and `serve`.",
+    "Files that it names must exist. Not checked: their content and whether others can read a key (`serve` and `join` "
+    "check both), and whether a plan keeps the budget (`plan` and `serve` do).",
     epilog="Example: [bold]sordino config check my-study[/bold]\n\n" + _CODES,
 )
 def check(path: Where = Path("."), as_json: Json = False) -> None:
-    file, _ = _load(path)
+    from learning.make_task import check_task_table
+
+    file, settings = _load(path)
+    check_task_table(file, settings.study.task, settings.task)
     typer.echo(json.dumps({"file": str(file), "ok": True}) if as_json else f"{file}: no mistake found.")
 
 
 @app.command(
     "show",
-    help="Show every key with the value that counts; paths are absolute.\n\n--origin: the file, the variable of the "
-    "environment, or the default that it comes from.",
+    help="Show every key with its effective value; paths are absolute.\n\n--origin adds where it comes from: the "
+    "file, a variable of the environment, or the default.",
     epilog="Example: [bold]sordino config show my-study --origin[/bold]\n\n" + _CODES,
 )
 def show(
@@ -85,7 +91,7 @@ def schema(
     typer.echo(json.dumps(model.model_json_schema(), indent=None if as_json else 1, default=str))
 
 
-def _load(path: Path) -> tuple[Path, Settings]:
+def _load(path: Path) -> tuple[Path, HostConfiguration | StudyConfiguration]:
     """The file and its settings.
 
     Raises ConfigurationError: the file, a key in it, or a file that it names can't be used.

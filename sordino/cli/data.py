@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
+from sordino.cli.options import unknown
 from sordino.cli.verbs import Json, verb_group
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "data"
 app = verb_group(
     NAME,
-    "Data sets for studies: what there is, and how it gets onto this machine.\n\nA study names a set in its table "
+    "List and prepare data sets for studies.\n\nA study names a set in its table "
     "\\[data]. One ships with sordino; others are made here once from a package that a public registry carries, or "
     "read from files of a published format. Participants may also bring their own files: see docs/data.md.",
 )
@@ -41,9 +42,9 @@ Folder = Annotated[
 @app.command(
     "list",
     help=(
-        "Every data set that a study can name: those made on this machine, those that can be made, and the published "
-        "formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people behind the "
-        "data are called stand-ins."
+        "List every data set that a study can name: those made on this machine, those that can be made, and the "
+        "published formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people "
+        "behind the data are called stand-ins."
     ),
     epilog="Example: [bold]sordino data list[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT),
 )
@@ -141,20 +142,23 @@ def prepare(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     as_json: Json = False,
 ) -> int:
-    from learning.data_names import FORMATS, data_folder, is_prepared_name
+    from learning.data_names import BUILT_IN, FORMATS, data_folder, is_prepared_name
     from learning.preparation.catalogue import CATALOGUE, make_from_format, make_set
     from learning.preparation.fetching import fetch, installed
     from learning.preparation.made import Options
 
     where = (data_folder() if folder is None else folder).absolute()
     wanted = called or name
-    if not is_prepared_name(wanted):
-        raise InputFailure(f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
+    if name in BUILT_IN:
+        owner = "the Debian package dataset-fashion-mnist" if name == BUILT_IN[1] else "sordino"
+        raise InputFailure(f"{name} comes with {owner} and needs no preparation: sordino init DIR --dataset {name}.")
     given: dict[str, Any] = {"vocabulary": vocabulary, "alpha": alpha, "seed": seed, "writers": writers}
     given = {key: value for key, value in given.items() if value is not None}
     entry = CATALOGUE.get(name)
     if entry is None and name not in FORMATS:
-        raise InputFailure(f"unknown data set {name!r}. Use one of: {', '.join([*CATALOGUE, *FORMATS])}.")
+        raise unknown("data set", name, [*CATALOGUE, *FORMATS])
+    if not is_prepared_name(wanted):
+        raise InputFailure(f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
     other = [key for key in given if entry is None or key not in entry.options]
     if other:
         raise InputFailure(f"--{other[0]} says nothing about {name}: leave it out.")

@@ -15,11 +15,11 @@ from runtime.failure import ExitCode, Failure, listing
 
 NAME = "demo"
 HELP = (
-    "See it work: a coordinator and ten client processes on this machine train on real data.\n\nTen processes "
+    "Run a whole study on this machine: a coordinator and ten client processes train on real data.\n\nTen processes "
     "with ten participants each talk to a coordinator over TLS on loopback and train a softmax regression on "
     "Fashion-MNIST, with secure aggregation and discrete Gaussian noise. In the middle of round 5 two processes "
-    "are killed on purpose; three rounds later they start again. At the end stand accuracy beside the same "
-    "training without noise, the privacy spent, and a report.html. Ctrl-C stops every process."
+    "are killed on purpose; three rounds later they start again. At the end it prints the accuracy beside that of "
+    "the same training without noise, and the privacy spent, and writes report.html. Ctrl-C stops every process."
 )
 EPILOG = "Example: [bold]sordino demo --rounds 5 --out my-demo[/bold]\n\n" + listing(
     ExitCode.OK,
@@ -35,7 +35,7 @@ EPILOG = "Example: [bold]sordino demo --rounds 5 --out my-demo[/bold]\n\n" + lis
 def run(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 15,
     processes: Annotated[int, typer.Option(min=1, help="Client processes.")] = 10,
-    participants: Annotated[int, typer.Option(min=2, help="Participants in all, spread evenly.")] = 100,
+    participants: Annotated[int, typer.Option(min=3, help="Participants in all, spread evenly.")] = 100,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder for the study, new or empty.", show_default="./demo-DATE-TIME"),

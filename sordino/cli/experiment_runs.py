@@ -167,7 +167,7 @@ def _data_sets(kinds: dict[str, tuple[str, str | None]]) -> dict[str, str]:
             try:
                 check_dataset_name(name)
             except ValueError as error:
-                raise InputFailure(f"{option}: {error}.") from None
+                raise InputFailure(f"{option} {name} {error}.") from None
             found[kind] = name
     return found
 

@@ -15,7 +15,7 @@ from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
 HELP = (
-    "Degree and threshold of the graph on which participants exchange masks and shares.\n\nIn a small cohort each "
+    "Compute degree and threshold of the graph for exchanging masks and shares.\n\nIn a small cohort each "
     "participant exchanges them with all others, in a larger one with its neighbours on a random ring (k-regular). "
     "Colluders and dropouts take neighbours away; the numbers hold against any coordinator of the named kind, except "
     "with probability 2^-sigma. A window is k/2 consecutive places of the ring: where two windows hold no honest "

@@ -77,12 +77,11 @@ def _run(
         values = _as_carried(carried, values)
     values.setdefault("name", directory.resolve().name)
     enrol, participants = values.get("enrol", 0), values.setdefault("participants", 100)
-    if "hosts" not in values or (participants == 0 and enrol):
-        values["hosts"] = min(10, participants)
+    values.setdefault("hosts", min(10, participants))
     if participants + enrol < 2:
         raise InputFailure(
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
-            "Use 2 or more."
+            "Use at least 3."
         )
     new = fitted_new(lambda: new_study(carried, **values), values)
     check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
@@ -135,7 +134,9 @@ def _run(
         typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
         if made.data.dataset == OWN:
             typer.echo(f"They join: sordino join {new.client_enrolment} --code CODE --data FILE")
-    last_words = [AWAY.format(study.directory / "authority"), *([ONE_MACHINE] if made.coordinator.one_machine else [])]
+    last_words = [AWAY.format(study.directory / "authority")]
+    if made.coordinator.one_machine:
+        last_words = [ONE_MACHINE, "For more than a trial make the study with --separate-machines. " + last_words[0]]
     typer.echo("\n".join(line for words in last_words for line in ("", *folded(words, width))))
     return int(ExitCode.OK)
 

@@ -26,8 +26,9 @@ HELP = (
     "host.toml, the participants' keys, the coordinator's certificate authority and the policy that was "
     "accepted: a round that breaks the policy is refused. While the coordinator can't be reached, this keeps "
     "trying for as long as host.toml says. The journal remembers what was spent: keep it, and never run two "
-    "processes from one folder.\n\nWith --code a place in the study is asked for first. HOST:PORT is then the "
-    "coordinator's port for enrolment. The code names the study's authority, so no other can pass for it; what the "
+    "processes from one folder. Each event is a plain line, or a line of JSON where standard error is no "
+    "terminal.\n\nWith --code a place in the study is asked for first. HOST:PORT is then the coordinator's port for "
+    "enrolment. The code names the study's authority, so no other can pass for it; what the "
     "study is, and what will and will not be sent, is shown before anything is sent. The study is held against your "
     "--policy, or the plan that you accept becomes your policy. A new identity and all else is kept in the folder "
     "--home; an interruption costs nothing, the same command continues. Later [bold]sordino join --home DIR[/bold] is "
@@ -38,7 +39,7 @@ HELP = (
 EPILOG = (
     "Example: [bold]sordino join study.example:8444[/bold], which asks for the code, from then on "
     "[bold]sordino join --home my-study[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
+    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED)
 )
 _CODE, _DATA = "Joining by code", "Data, when joining by code"
 _code, _data = partial(key, None, panel=_CODE), partial(key, None, panel=_DATA)

@@ -169,7 +169,7 @@ def in_options(error: ValidationError, model: type[BaseModel]) -> Failure:
 def refused(one: SettingsKey, detail: Any) -> Failure:
     """``--bits 99 is out of range. Use 1 to 62.``"""
     value, kind = detail.get("input"), detail["type"]
-    shown = f"{one.option} {value:g}" if isinstance(value, int | float) else f"{one.option} {value}"
+    shown = f"{one.option} {value:g}" if isinstance(value, float) else f"{one.option} {value}"
     if kind == "literal_error":
         return unknown(one.option, str(value), one.choices)
     if one.range and kind not in ("value_error",):

@@ -19,7 +19,7 @@ from sordino.planning.plan_figures import PlanFigures
 
 NAME = "plan"
 HELP = (
-    "Go from a privacy budget to noise, thresholds and bytes, and refuse what no plan can keep.\n\nThe noise is "
+    "Compute noise, thresholds and bytes from a privacy budget, and refuse what no plan can keep.\n\nThe noise is "
     "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
     "so the budget holds for any dropouts. Figures are in the units of the update, not grid steps. The epsilon "
     "is never above the one asked for.\n\n"

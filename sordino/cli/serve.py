@@ -24,8 +24,8 @@ NAME = "serve"
 HELP = (
     "Run the coordinator of a study until its last round, or until the privacy budget is reached.\n\nOn a "
     "terminal a panel shows the phase and what it waits for, participants, dropouts with their reason, accuracy "
-    "and both epsilons; elsewhere each thing that matters is one plain line. Ctrl-C stops cleanly; the same "
-    "command goes on where the journal ends. SORDINO_TABLE__KEY in the environment overrides a key of "
+    "and both epsilons; elsewhere each important event is one plain line. Ctrl-C stops cleanly; the same "
+    "command continues where the journal ends. SORDINO_TABLE__KEY in the environment overrides a key of "
     "study.toml, such as SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
 )
 _WARNINGS = ("attempt_aborted", "participant_dropped", "participant_excluded", "participant_set_aside")
@@ -45,18 +45,20 @@ def run(
     study: Annotated[
         Path, typer.Argument(metavar="DIR|study.toml", help="The study's folder or file.", show_default=False)
     ],
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing while it runs.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
     end_with: EndWith = 0,
 ) -> int:
+    from learning.make_task import check_task_table
     from runtime.processes import end_with_parent
-    from server.study_file import load
+    from server.study_file import STUDY_FILE, load
 
     if end_with:
         end_with_parent(end_with)
     if study.is_dir() and not (study / "study.toml").exists() and (study / "host.toml").exists():
         raise InputFailure(f"{study} is a host's folder: sordino join --home {study}")
     configuration = load(study)
+    check_task_table(study / STUDY_FILE if study.is_dir() else study, configuration.study.task, configuration.task)
     from runtime.logs import configure_logs
 
     configure_logs()

@@ -48,7 +48,7 @@ def counting(things: str) -> Callable[[int, int], None]:
     def tell(done: int, of: int) -> None:
         if rewritable():
             end = "\r\x1b[K" if done == of else ""
-            print(f"\r{done:,} of {of:,} {things}".replace(",", " ") + end, end="", file=sys.stderr, flush=True)
+            print(f"\r{done:,} of {of:,} {things}" + end, end="", file=sys.stderr, flush=True)
 
     return tell
 
@@ -58,7 +58,8 @@ def respelled(arguments: Sequence[str], command_of: Callable[[Sequence[str]], tu
 
     ``command_of``: of the first words, the click command that they name, or None, and how many they are.
 
-    Raises Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves.
+    Raises Failure: ``--dropout``, of a verb that has both the share that a plan allows for and the share that leaves;
+    ``--cohort`` of a plan.
     """
     known, words = command_of(arguments)
     if known is None:
@@ -70,6 +71,8 @@ def respelled(arguments: Sequence[str], command_of: Callable[[Sequence[str]], tu
             return [*found, *rest[at:]]
         option, equals, value = word.partition("=")
         other = _SAME.get(option)
+        if option == "--cohort" and option not in options and options.issuperset(("--clients", "--population")):
+            raise InputFailure("--cohort is --clients here: participants of one round, drawn from --population.")
         if option == "--dropout" and option not in options and options.issuperset(_BOTH):
             raise InputFailure(
                 "--dropout has two meanings here. Use --drop for the share that leaves, or --max-dropout for the share "

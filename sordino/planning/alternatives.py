@@ -109,7 +109,7 @@ def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> l
         if (row["mechanism"], row["bits"]) == (chosen["mechanism"], chosen["bits"]):
             marked.add(len(rows))
         cells = (
-            (f"{row['noise_multiplier']:.3f}", _times(row["noise_cost"]), f"{row['upload_bytes']:,}".replace(",", " "))
+            (f"{row['noise_multiplier']:.3f}", _times(row["noise_cost"]), f"{row['upload_bytes']:,}")
             if row["feasible"]
             else ("infeasible", "", "")
         )
@@ -128,4 +128,4 @@ def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> l
 def _times(factor: float) -> str:
     if not math.isfinite(factor):
         return "-"
-    return f"x {factor:.3f}" if factor < 10 else f"x {factor:,.0f}".replace(",", " ")
+    return f"x {factor:.3f}" if factor < 10 else f"x {factor:,.0f}"

@@ -172,7 +172,7 @@ def of_task(
     try:
         check_task_name(task)
     except ValueError as error:
-        raise InputFailure(f"--task: {error}.") from None
+        raise InputFailure(f"--task {task} {error}.") from None
     for option, given in (("--dim", dim), ("--layers", layers), ("--clips", clips)):
         if given is not None:
             raise InputFailure(f"--task {task} states how many values are sent: leave {option} out.")

@@ -184,7 +184,9 @@ def check_study(
     if privacy.sampling != "none":
         counted, option = "cohort", "--cohort"
     elif enrol:
-        option = "--participants and --enrol, together"
+        counted, option = "enrol", "--participants and --enrol, together"
+        if study.study.participants == enrol:
+            option = "--enrol"
     chosen = {
         "clients": study.study.participants,
         "sampling": privacy.sampling,
@@ -199,8 +201,8 @@ def check_study(
 
     def again(values: dict[str, Any]) -> PlanFigures:
         renamed = {counted if name == "clients" else name: value for name, value in values.items()}
-        if "participants" in renamed:
-            renamed["participants"] = max(renamed["participants"] - enrol, 0)
+        if "enrol" in renamed:
+            renamed["enrol"] -= (study.study.participants or enrol) - enrol
         return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
 
     return check_plan(chosen, again, option, more)

@@ -79,9 +79,9 @@ def quantile_stderr(plan: Plan) -> float | None:
 
 def heading(figures: PlanFigures) -> str:
     """Participants, values, rounds and epsilon, in one sentence."""
-    drawn = "" if figures.sampling == "none" else f" of {figures.population}, {_SAMPLED[figures.sampling]}"
+    drawn = "" if figures.sampling == "none" else f" of {figures.population:,}, {_SAMPLED[figures.sampling]}"
     dim, padded = figures.dim, figures.padded_dim
-    values = counted(dim, "value") + ("" if padded == dim else f" sent as {padded}")
+    values = counted(dim, "value") + ("" if padded == dim else f" sent as {padded:,}")
     most = f"at most {figures.epsilon:g}"
     if not reached(figures):
         most = f"{figures.planned_epsilon:.3f} ({figures.epsilon:g} was asked for)"
@@ -91,7 +91,7 @@ def heading(figures: PlanFigures) -> str:
         "conditional": f"epsilon_conditional {most} (published figure, for comparison only)",
     }[figures.target]
     return (
-        f"{figures.clients} participants{drawn}, {values} of {counted(figures.bits, 'bit')}, "
+        f"{figures.clients:,} participants{drawn}, {values} of {counted(figures.bits, 'bit')}, "
         f"{counted(figures.rounds, 'round')}, {reader} at delta {figures.delta:g}"
     )
 
@@ -103,10 +103,10 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
     return [
         *_epsilons(figures),
         *_noises(figures),
-        ("min_survivors", f"{figures.min_survivors} of {clients}", "fewest in a sum; below, nothing is revealed"),
-        ("quorum", f"{figures.quorum}", "fewest that may begin a round"),
-        ("A", f"{figures.A}", _colluders(figures)),
-        ("h_min", f"{figures.h_min}", f"honest in the smallest sum; {role}"),
+        ("min_survivors", f"{figures.min_survivors:,} of {clients:,}", "fewest in a sum; below, nothing is revealed"),
+        ("quorum", f"{figures.quorum:,}", "fewest that may begin a round"),
+        ("A", f"{figures.A:,}", _colluders(figures)),
+        ("h_min", f"{figures.h_min:,}", f"honest in the smallest sum; {role}"),
         *_sharing(figures),
         (
             "aborted rounds",
@@ -115,10 +115,10 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
         ),
         (
             "upload",
-            f"{figures.upload_bytes:,} bytes".replace(",", "\u00a0"),
-            f"each round: {figures.padded_dim} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
+            f"{figures.upload_bytes:,} bytes",
+            f"each round: {figures.padded_dim:,} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
         ),
-        ("rotation block", f"{figures.block_dim}", f"{figures.rotation}, of {counted(figures.coded_dim, 'value')}"),
+        ("rotation block", f"{figures.block_dim:,}", f"{figures.rotation}, of {counted(figures.coded_dim, 'value')}"),
         (
             "grid step",
             f"{figures.granularity:.4g}",
@@ -164,8 +164,8 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
             (
                 "noise multiplier",
                 f"{figures.noise_multiplier:.3f}",
-                f"noise of {counted(h_min, 'honest participant')}, divided by the clip; {of_all:.3f} if all {clients} "
-                "survive, with the colluders' noise",
+                f"noise of {counted(h_min, 'honest participant')}, divided by the clip; {of_all:.3f} if all "
+                f"{clients:,} survive, with the colluders' noise",
             ),
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
@@ -212,7 +212,7 @@ def _colluders(figures: PlanFigures) -> str:
     if everywhere <= figures.A:
         return f"assumed to collude, wherever they are drawn; {does}"
     return (
-        f"at most {figures.A} of the {everywhere} colluders are drawn, except with chance 2^-40 in all rounds "
+        f"at most {figures.A:,} of the {everywhere:,} colluders are drawn, except with chance 2^-40 in all rounds "
         f"together; {does}"
     )
 
@@ -223,11 +223,11 @@ def _sharing(figures: PlanFigures) -> list[tuple[str, str, str]]:
     if degree == others:
         graph = ("graph", "complete", "each shares with all others")
     else:
-        words = f"k-regular: each shares with {degree // 2} on either side, of {others} others"
+        words = f"k-regular: each shares with {degree // 2} on either side, of {others:,} others"
         graph = ("graph", f"ring of {degree}", words)
     return [
         graph,
-        ("threshold", f"{figures.threshold}", "shares that open a secret if all take part"),
+        ("threshold", f"{figures.threshold:,}", "shares that open a secret if all take part"),
         ("coordinator", figures.adversary, _COORDINATOR[figures.adversary]),
         ("keys", figures.key_agreement, _keys(figures)),
         ("offers", "", offers_leave(figures.offer_offset_s)),

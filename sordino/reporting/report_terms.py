@@ -27,8 +27,8 @@ _LIES = (
     "anything that would open a second sum."
 )
 _TRUSTED_NOT_TO_LIE = (
-    "It is trusted to tell all the same: the plan is for a curious coordinator, and the set of survivors isn't signed. "
-    "One that lies could open sums over fewer."
+    "It is trusted to send all participants the same sets: the plan is for a curious coordinator, and the set of "
+    "survivors isn't signed. If it lies, it can open sums over fewer participants."
 )
 
 
@@ -53,8 +53,8 @@ def outcome(view: StudyView) -> str:
             f"and for any colluders, is bounded by {spent} (replace-one)."
         )
     return (
-        f"In each round the coordinator learned one noisy sum over {count} {one}s, and no single {one}. What all "
-        f"it received can tell about one participant's data, over all rounds, is bounded by {spent}"
+        f"In each round the coordinator learned one noisy sum over {count} {one}s, and no single {one}. What it "
+        f"can learn about one participant's data from all rounds together is bounded by {spent}"
         + (f" ({holds})." if holds else ".")
     )
 
@@ -77,16 +77,14 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
     if shares:
         share, number = max(shares, key=lambda one: (one[0], -one[1]))
         text = (
-            f"at most {100 * share:.2g} % of a sum's values (round {number})"
-            if share >= 1e-6
-            else "as good as no value"
+            f"at most {100 * share:.2g} % of a sum's values (round {number})" if share >= 1e-6 else "practically none"
         )
         rows.append(("Wrapped around", f"{text}; estimated from the sums"))
     return rows
 
 
 def clip_words(rule: ClipRule, what: str = "update") -> str:
-    """How updates are clipped, in one line; a statistic's contributions too, which are no longer by themselves."""
+    """How updates are clipped, in one line; or how a statistic's contributions are."""
     several = len(rule.layers) > 1
     least, most = f"{min(rule.clips):.4g}", f"{max(rule.clips):.4g}"
     size = least if least == most else f"{least} to {most}"
@@ -101,7 +99,7 @@ def clip_words(rule: ClipRule, what: str = "update") -> str:
 _NOISE = {
     "uniform": "the same noise in all",
     "proportional": "noise in proportion to each clip",
-    "least-noise": "the noise split so that all of it is least",
+    "least-noise": "the noise split so that its sum is smallest",
 }
 
 
@@ -172,19 +170,19 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
             "How it is charged",
             "A round is charged when its survivors are fixed, at what its sum really costs; an attempt that then "
             "fails stays charged. The figure shown is for the participant with the highest cost, at a Renyi "
-            "order fixed before the study began; the first round carries the price of delta, so it looks dear. "
+            "order fixed before the study began; the first round includes the cost of delta, so it looks expensive. "
             "The study stops before a round that would exceed the budget.",
         ),
         (
             f"What delta {view.started.delta:g} means",
-            "The chance with which the bound epsilon may fail altogether. It should be far below one over the "
+            "The probability with which the bound epsilon may fail. It should be far below one over the "
             "number of participants.",
         ),
         (
             "What remains visible",
-            "Who takes part, when messages arrive, and who left. Whether a training worked is hidden: one that fails "
-            "sends zeros. Losses, norms and numbers of examples never leave a participant in the clear. A cheating "
-            "participant can shift the sum by any amount: inputs are not proved.",
+            "Who takes part, when messages arrive, and who left. Whether local training worked is hidden: where it "
+            "fails, zeros are sent. Losses, norms and numbers of examples never leave a participant in the clear. A "
+            "cheating participant can shift the sum by any amount: inputs are not proved.",
         ),
     ]
 

@@ -209,6 +209,10 @@ def test_folders_and_keys_that_cannot_be_used(run: Run, home: Path, tmp_path: Pa
     assert "can't be used as a database" in refusal(run, "authority", "show", home)
 
 
+def test_a_full_study_takes_no_further_invitations(run: Run, small_study: Path) -> None:
+    assert "all 10 places of the study are taken" in refusal(run, "authority", "invite", small_study / "authority")
+
+
 def test_two_that_run_on_one_folder(run: Run, home: Path) -> None:
     with exclusive(home / "run.lock", 0):
         one_clear_error(run, "another process is using", "authority", "run", home)

@@ -78,11 +78,12 @@ def test_a_group_alone_shows_its_help_and_no_empty_message(run: Run, group: tupl
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("init", "x", "--dataset", "minst"), "Did you mean mnist? See sordino data list."),
-        (("init", "x", "--task", "mpl"), "unknown task 'mpl'. Did you mean mlp? Known tasks: softmax-regression, mlp"),
+        (("init", "x", "--dataset", "minst"), "Did you mean mnist? Use one of fashion-mnist"),
+        (("init", "x", "--task", "mpl"), "--task 'mpl' is unknown. Did you mean mlp? Use one of: softmax-regression"),
         (("plan", "--mechanism", "skelam"), "--mechanism skelam is unknown."),
         (("plan", "--mechanism", "skelam"), "Did you mean skellam?"),
         (("init", "x", "--mechanism", "dgauss"), "Did you mean ddgauss?"),
+        (("plan", "--cohort", "20"), "--cohort is --clients here"),
     ],
 )
 def test_a_name_that_is_nearly_right(run: Run, arguments: tuple[str, ...], told: str) -> None:
@@ -122,7 +123,7 @@ def test_exit_codes_are_stable() -> None:
         (("play",), 2, "No such command 'play'"),
         (("invite",), 2, "Did you mean `sordino authority invite`?"),
         (("join",), 2, "this folder is no host's folder"),
-        (("plan", "--clients", "many"), 2, "--clients many is no whole number."),
+        (("plan", "--clients", "many"), 2, "--clients many is not a whole number."),
         (("graph", "--clients", "1"), 2, "--clients 1 is out of range. Use at least 2."),
         (("graph", "--adversary", "evil"), 2, "evil is unknown. Use one of: curious, semi-malicious, malicious."),
         (("graph", "--adversarial", "malicious"), 2, "what the coordinator may do is --adversary."),

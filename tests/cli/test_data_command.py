@@ -125,7 +125,9 @@ def test_a_list_fits_the_terminal(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("nothing",), "unknown data set 'nothing'. Use one of: mnist,"),
+        (("nothing",), "data set nothing is unknown. Use one of: mnist,"),
+        (("fashion-mnist-subset",), "comes with sordino and needs no preparation: sordino init DIR --dataset"),
+        (("Mnist",), "data set Mnist is unknown. Use one of: mnist,"),
         (("mnist", "--alpha", "2"), "--alpha says nothing about mnist"),
         (("mnist", "--as", "own"), "--as own: use lower-case letters"),
         (("mnist", "--as", "../x"), "--as ../x: use lower-case letters"),
@@ -281,7 +283,7 @@ def test_a_task_fits_itself_to_a_prepared_set(run: Run, package: Path, tmp_path:
 
 def test_a_set_that_is_not_here(run: Run, tmp_path: Path) -> None:
     err = refusal(run, "init", tmp_path / "study", *FOUR, "--dataset", "shakespeare")
-    assert "no data set 'shakespeare' is prepared" in err
+    assert "data set 'shakespeare' is not prepared" in err
     assert "sordino data prepare shakespeare" in err
 
 

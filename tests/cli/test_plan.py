@@ -91,7 +91,7 @@ def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
     assert planned(run, "--max-dropout", 0, "--adversarial", 0)["target"] == "coordinator"
     said = words(run, "plan", *PUBLISHED, "--rounds", 300, "--no-alternatives")
     assert "epsilon_conditional at most 8 (published figure, for comparison only)" in said
-    assert "of 10000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
+    assert "of 10,000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
     assert "For comparison only" in said
     assert "Note: poisson sampling is planned, not served: it can't be checked who was drawn." in said
 
@@ -168,7 +168,7 @@ def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
 def test_colluders_of_a_draw(run: Run) -> None:
     said = words(run, "plan", "--sampling", "lottery", "--population", 1000, "--no-alternatives")
     assert "28 at most 28 of the 50 colluders are drawn, except with chance 2^-40 in all rounds together" in said
-    assert "100 participants of 1000, drawn by lottery" in said
+    assert "100 participants of 1,000, drawn by lottery" in said
 
 
 def test_an_epsilon_that_no_plan_can_state_is_not_promised(run: Run) -> None:

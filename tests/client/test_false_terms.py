@@ -160,7 +160,10 @@ DOCUMENTS = {
     "nothing": (lambda _: b"", "Expecting value"),
     "another study": (lambda document: document.update(study="eight"), "this host joined 'seven'"),
     "another task": (lambda document: document.update(task="mlp"), "this host accepted 'softmax-regression'"),
-    "other options": (lambda document: document["task_options"].update(local_epochs=99), "options of the task"),
+    "other options": (
+        lambda document: document["task_options"].update(local_epochs=99),
+        "local_epochs' is 99 in the study, 3 in",
+    ),
 }
 
 
@@ -229,7 +232,7 @@ def changed_terms(plan: Plan, authority: Ed25519PrivateKey) -> Callable[[Coordin
         ({"policy": {"min_colluders": 3}}, "assumes 2 of 7 participants to collude, min_colluders asks for 3"),
         ({"policy": {"one_machine": False}}, "one host runs 7 participants, but only 2 are assumed to collude"),
         ({"study": {"name": "eight"}}, "this coordinator runs another study"),
-        ({"task": {"batch_size": 21}}, "options of the task differ"),
+        ({"task": {"batch_size": 21}}, "batch_size' is 20 in the study, 21 in host.toml"),
     ],
 )
 def test_policy(played: Play, changes: dict[str, dict[str, Any]], told: str) -> None:
@@ -328,7 +331,7 @@ async def test_another_certificate_authority(study_folder: Path, tmp_path: Path)
     other = make_folder(tmp_path / "other")
     wrong = {"ca": other / "hosts" / "host-01" / "ca.pem", "give_up_s": 0.3}
     error, logs = await against(study_folder, tmp_path, coordinator=wrong)
-    assert "can't be reached since 0.3 s" in str(error)
+    assert "answers, but can't be used" in str(error)
     assert "ca.pem" in str(error)
     assert "\n" not in str(error)
     assert "its certificate isn't signed by this study's authority" in str(error)
@@ -367,7 +370,7 @@ async def test_a_coordinator_does_not_choose_what_is_said_of_it(
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
     error, logs = await against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
-    assert f"""since 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
+    assert f"""for 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
     reasons = {entry["reason"] for entry in logs if entry["event"] == "coordinator away, trying again for 0.3 s"}
     assert reasons == {f'it ended the session ("{words}")'}
 

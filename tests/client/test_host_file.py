@@ -68,7 +68,7 @@ def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("part = 9", 'part = 9\ndata = "b.csv"', "and no data"),
         ("parts = 10", "", "data.parts is missing"),
         ("parts = 10", 'dataset = "own"', "participants[0]: with data.dataset = 'own' each participant has a file"),
-        ("parts = 10", 'parts = 10\ndataset = "MNIST?"', "data.dataset = 'MNIST?': unknown data set"),
+        ("parts = 10", 'parts = 10\ndataset = "MNIST?"', "data.dataset = 'MNIST?' is unknown"),
         ("parts = 10", 'parts = 10\npartition = "odd"', "data.partition = 'odd'"),
         ("part = 9", "prat = 9", "participants[1].prat is not a known key. Did you mean part?"),
         ("max_epsilon = 4", "max_epsilon = 0", "policy.max_epsilon = 0 should be greater than 0."),

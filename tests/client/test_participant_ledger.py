@@ -171,12 +171,12 @@ def old_journal(journal: Path) -> None:
 
 
 DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {
-    missing: (LedgerError, "spent.sqlite: is missing, although journal.sqlite knows of"),
+    missing: (ChangedLedger, "spent.sqlite: is missing, although journal.sqlite knows of"),
     older_copy: (ChangedLedger, "row 1 is missing: journal.sqlite knows of row"),
     changed: (ChangedLedger, "row 3 was changed"),
     head_missing: (ChangedLedger, "spent.sqlite.head: is missing"),
     newer: (LedgerError, "spent.sqlite: has format 3, this release reads 2"),
-    garbage: (LedgerError, "spent.sqlite: can't be read as a ledger"),
+    garbage: (ChangedLedger, "spent.sqlite: can't be read as a ledger"),
     older_journal: (StorageError, "journal.sqlite is an older copy: it ends with round 1 of"),
     old_journal: (StorageError, "journal.sqlite has format 0, this release reads 4: an older one wrote it"),
 }

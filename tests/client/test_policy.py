@@ -158,7 +158,7 @@ SENTENCES = {  # reason -> part of its sentence
     "study-name": "the study is 'clinic', this host joined 'clinic-2'",
     "study-digest": f"the study document is {STUDY_SHA256}, which study_digests doesn't hold",
     "task": "the task is 'softmax-regression', tasks allows 'mlp' or 'cnn'",
-    "task-options": "options of the task differ",
+    "task-options": "option 'batch_size' is 21 in the study, 20 in host.toml",
     "task-digest": "which task_digests doesn't hold",
     "trusted-coordinator": "see the sum without it",
     "curious-coordinator": "no participant would sign whose updates are in a sum",

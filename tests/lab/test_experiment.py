@@ -191,7 +191,7 @@ def test_the_summary_of_distributed_noise_leaves_out_other_mechanisms(run: Run) 
 def test_progress_is_rewritten_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tell = counting("rounds")
     for terminal, kind, told in (
-        (True, "xterm", "\r3 of 8 192 rounds\r8 192 of 8 192 rounds\r\x1b[K"),
+        (True, "xterm", "\r3 of 8,192 rounds\r8,192 of 8,192 rounds\r\x1b[K"),
         (True, "dumb", ""),
         (False, "xterm", ""),
     ):

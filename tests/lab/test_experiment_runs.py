@@ -536,7 +536,7 @@ def test_the_command_knows_an_experiments_parts(module: Any) -> None:
         (("--parts", "all"), "--parts all is unknown"),
         (("--text", "shakespeare"), "--text shakespeare: blur-lus has no use for it"),
         (("--device", "tpu"), "--device tpu is unknown"),
-        (("--data", "No Such"), "--data: unknown data set"),
+        (("--data", "No Such"), "--data No Such is unknown"),
     ],
 )
 def test_bad_input_is_one_clear_line(run: Run, tmp_path: Path, arguments: tuple[object, ...], told: str) -> None:

@@ -197,7 +197,7 @@ def test_an_early_end_is_reported_with_the_result_so_far_and_nothing_is_left_run
     assert json.loads((out / "result.json").read_text()) == result
     assert (out / "round-time-by-phase.svg").exists()
     assert result["rounds_completed"] == result["sums_ok"] > 0
-    assert " of 100000 rounds" in result["incomplete"]
+    assert " of 100,000 rounds" in result["incomplete"]
     assert result["server_cpu_s"] > 0
     assert (result["study_ended"], result["exit_code"]) == (why, code)
 

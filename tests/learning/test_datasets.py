@@ -82,8 +82,12 @@ def test_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DatasetError, match="fashion-mnist, fashion-mnist-full, fashion-mnist-subset"):
         load_dataset("MNIST?")
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path))
-    with pytest.raises(DatasetError, match=f"'mnist' is prepared in {tmp_path}: sordino data prepare mnist"):
+    with pytest.raises(DatasetError, match=f"not prepared in {tmp_path} yet. Make it: sordino data prepare mnist"):
         load_dataset("mnist")
+    with pytest.raises(
+        DatasetError, match=r"'nope' is unknown\. Use one of fashion-mnist, .*, mnist, .*, own, or FORMAT:PATH"
+    ):
+        load_dataset("nope")
     with pytest.raises(DatasetError, match="each participant names its own file"):
         load_dataset("own")
 

@@ -25,7 +25,7 @@ def test_a_study_by_its_command_line(name: str, tmp_path: Path) -> None:
 
 
 def test_what_fails_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Unserved, match="unknown task 'gpt'"):
+    with pytest.raises(Unserved, match="'gpt' is unknown"):
         serve(tmp_path / "study", ("--task", "gpt"), longest_s=10)
 
 

@@ -150,7 +150,7 @@ def test_a_plan_for_a_task_takes_its_values_and_clip(run: Run) -> None:
     for wrong, told in (
         (("--task", "mean", "--dim", 3), "--task mean states how many values are sent: leave --dim out"),
         (("--task-option", "high=3"), "--task-option needs a task: name it with --task"),
-        (("--task", "median"), "unknown task 'median'"),
+        (("--task", "median"), "--task median is unknown."),
         (("--task", "mean", "--clip", 0.5), "a clip of 0.5 would distort the sum"),
     ):
         assert told in refusal(run, "plan", *wrong)

@@ -169,12 +169,16 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     ),
     "state is no database": (writes("coordinator/state.sqlite", b"not a database" * 100), 2, "state.sqlite"),
     "state of another kind": (writes("coordinator/state.sqlite", lambda f: other_database(f)), 2, "another kind"),
-    "ledger is gone": (writes("coordinator/ledger.sqlite.head", LOST), 2, "ledger.sqlite: is missing, although"),
+    "ledger is gone": (writes("coordinator/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
     "threshold impossible": (edits("study.toml", "min_survivors = 5", "min_survivors = 4"), 3, "raise min_survivors"),
     "quorum above the roster": (edits("study.toml", "quorum = 5", "quorum = 8"), 3, "quorum"),
     "budget impossible": (edits("study.toml", "epsilon = 50 ", "epsilon = 0.0001"), 3, "epsilon"),
     "too few bits": (edits("study.toml", "bits = 16", "bits = 2"), 3, "bits"),
-    "unknown option of the task": (edits("study.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
+    "unknown option of the task": (
+        edits("study.toml", "local_epochs", "local_eposch"),
+        2,
+        "study.toml: [task]: unknown",
+    ),
     "all on one host": (one_host, 3, "one host runs 7"),
     "another machine's address": (edits("study.toml", "127.0.0.1:", "192.0.2.1:"), 4, "can't listen on 192.0.2.1:"),
 }
@@ -187,9 +191,9 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
     "ca garbage": (writes("hosts/host-01/ca.pem", b"garbage"), 2, "ca.pem"),
     "journal is no database": (writes("hosts/host-01/journal.sqlite", b"no database" * 100), 2, "journal.sqlite"),
     "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
-    "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 2, "ledger.sqlite: is missing, although"),
+    "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
     "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
-    "nobody listens": (lambda _: None, 4, "can't be reached since 0.2 s"),
+    "nobody listens": (lambda _: None, 4, "could not be reached for 0.2 s"),
 }
 
 
@@ -254,7 +258,7 @@ def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands
     assert command("serve", study, "--quiet").returncode == 5  # nobody came
     before = rows_of(state)
     edits("study.toml", "epsilon = 50 ", "epsilon = 49.0")(study)
-    check(command("serve", study, "--quiet"), 2, "hasn't signed the terms of study.toml")
+    check(command("serve", study, "--quiet"), 2, "undo changes of its (fixed) keys")
     sign_terms(study)
     check(command("serve", study, "--quiet"), 2, "begun with another plan or task")
     assert rows_of(state) == before

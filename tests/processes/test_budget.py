@@ -190,7 +190,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], int, int | None, str]] = {
         "row 2 was changed",
     ),
     "the end is removed": (sql(LAST, SHORTER), CHANGED, None, "is missing: ledger.sqlite.head says"),
-    "the ledger is gone": (without("ledger.sqlite"), BAD_INPUT, None, "ledger.sqlite: is missing"),
+    "the ledger is gone": (without("ledger.sqlite"), CHANGED, None, "ledger.sqlite: is missing"),
     "the state is gone": (without("state.sqlite"), CHANGED, None, "of which state.sqlite knows nothing"),
 }
 

@@ -222,8 +222,8 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
     says(
         text,
         "of 8, at delta 1e-05; zero-out, if at most 2 of 10 collude and the coordinator doesn't lie",
-        "It is trusted to tell all the same: the plan is for a curious coordinator",
-        "One that lies could open sums over fewer.",
+        "It is trusted to send all participants the same sets: the plan is for a curious coordinator",
+        "If it lies, it can open sums over fewer participants.",
         "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
         "trusted to follow the protocol: it sends everybody the same, and reads what it can; the survivor sets are not "
         "signed",
@@ -264,7 +264,7 @@ def test_clips_by_layer_and_wrapping() -> None:
         "0.40 layer 1",
         "0.5 wanted",
     )
-    assert "as good as no value" in page_of("skellam", replace(ROUND, wrapped_share=0.0))
+    assert "practically none" in page_of("skellam", replace(ROUND, wrapped_share=0.0))
     assert "Within the clip" not in page_of("skellam", replace(ROUND, clips=(1.0,)))
     many = ClipRule(layers=(1,) * 8, clips=(0.3,) * 8, update="linear", quantile=0.5, rate=0.3, bit_weight=0.3)
     said = replace(ROUND, clips=tuple(0.1 * layer for layer in range(1, 9)), below_clip=(0.5,) * 8)

@@ -13,7 +13,7 @@ from server.study_file import ConfigurationError, StudyConfiguration, load
 from tests.server.study_docs import PAGE, page
 
 FILES = (
-    *("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "authority/authority.pub"),
+    *("coordinator/tls/server.pem", "coordinator/tls/server.key", "roster.json", "coordinator/authority.pub"),
     "tls/ca.pem",
 )
 LEAST = """
@@ -97,7 +97,7 @@ def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.Monke
     ("old", "new", "told"),
     [
         ("epsilon = 4", "epsilon = -1", "privacy.epsilon = -1 should be greater than 0."),
-        ("epsilon = 4", 'epsilon = "much"', "privacy.epsilon = 'much' should be a valid number"),
+        ("epsilon = 4", 'epsilon = "much"', "privacy.epsilon = 'much' should be a number"),
         ("epsilon = 4", "epsilon = nan", "privacy.epsilon = nan should be a finite number."),
         ("epsilon = 4", "epsilon = inf", "privacy.epsilon"),
         ("epsilon = 4", "", "privacy.epsilon is missing. Add it."),
@@ -105,8 +105,8 @@ def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.Monke
         ("epsilon = 4", "epsilon = 4\nmax_dropuot = 0.2", "is not a known key. Did you mean max_dropout?"),
         ("epsilon = 4", "epsilon = 4\nmin_survivors = 8\nquorum = 7", "Set quorum to 8 or more."),
         ("rounds = 10", "rounds = 0", "study.rounds = 0 should be greater than or equal to 1."),
-        ("rounds = 10", "rounds = 1.5", "study.rounds = 1.5 should be a valid integer"),
-        ('"softmax-regression"', '"gpt"', "study.task = 'gpt': unknown task 'gpt'; known tasks: softmax-regression"),
+        ("rounds = 10", "rounds = 1.5", "study.rounds = 1.5 should be a whole number"),
+        ('"softmax-regression"', '"gpt"', "study.task = 'gpt' is unknown. Use one of: softmax-regression"),
         ("epsilon = 4", "epsilon = 4\nclip_by_layer = 'maybe'", "clip_by_layer = 'maybe' should be true or false."),
         ('"clinic"', '"a b"', "study.name = 'a b'"),
         ("[privacy]", "[privcay]", "privcay is not a known key. Did you mean privacy?"),
@@ -156,7 +156,7 @@ def test_missing_files_are_named_by_key(study: Path) -> None:
 
 
 def test_a_damaged_authority_key_is_refused(study: Path) -> None:
-    (study / "authority/authority.pub").write_text("not a key")
+    (study / "coordinator/authority.pub").write_text("not a key")
     with pytest.raises(ConfigurationError, match="64 hexadecimal digits"):
         load(study).read_authority_public_key()
 

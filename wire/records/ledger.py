@@ -56,7 +56,7 @@ class ChangedLedger(LedgerError):
 
     def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
         super().__init__(path, reason)
-        self.code = ExitCode.LEDGER
+        self.code, self.suggestion = ExitCode.LEDGER, ExitCode.LEDGER.remedy
         self.row = row
 
 
@@ -216,7 +216,7 @@ def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> tuple[Ab
     if not path.exists():
         if beside is not None and not began:
             had = counted(beside.heads[-1].rows, "row")
-            raise LedgerError(path, f"is missing, although {head_file(path).name} says that it had {had}")
+            raise ChangedLedger(path, f"is missing, although {head_file(path).name} says that it had {had}")
         return None
     try:
         connection = open_to_read(path)
@@ -226,13 +226,14 @@ def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> tuple[Ab
             about_rows = connection.execute("SELECT body FROM about").fetchall() if filled else []
             if not about_rows:
                 if not began or (filled and connection.execute("SELECT count(*) FROM rows").fetchone()[0]):
-                    raise ChangedLedger(path, "its beginning is missing: restore the newest copy")
+                    raise ChangedLedger(path, "its beginning is missing")
                 return None
             about, head, totals = _read_rows(connection, path, about_rows[0][0], visit)
     except DAMAGED as error:
         if path.is_dir():
             raise LedgerError(path, "is a folder: name a ledger's file") from error
-        raise LedgerError(path, f"can't be read as a ledger: {error}") from error
+        kind = LedgerError if began else ChangedLedger  # with a file beside it that counts rows it was a ledger
+        raise kind(path, f"can't be read as a ledger: {error}") from error
     except LedgerError:
         raise
     except StorageError as error:

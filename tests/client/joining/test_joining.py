@@ -335,7 +335,7 @@ def test_a_policy_that_refuses_the_study(unsigned: Joining) -> None:
 def test_options_that_can_t_be(unsigned: Joining) -> None:
     assert "use 1 to 7" in unsigned.refused(part=8)
     assert "host.name" in unsigned.refused(name="my laptop")
-    assert "unknown data set 'MNIST?'" in unsigned.refused(dataset="MNIST?")
+    assert "--dataset MNIST? is unknown" in unsigned.refused(dataset="MNIST?")
     assert "name it with --data FILE" in unsigned.refused(dataset="own")
 
 
