@@ -51,12 +51,18 @@ def accept_terms(folder: AuthorityFolder, store: AuthorityStore, document: bytes
     """Make a study document the terms of the next version of the roster; idempotent. Raises as `read_terms`."""
     check_clock(store, now)
     read_terms(folder, document)
-    accepted = (
-        "INSERT INTO terms (sha256, document, accepted) VALUES (?, ?, ?) "
-        "ON CONFLICT (sha256) DO UPDATE SET accepted = excluded.accepted"
-    )
     if store.terms() != document:
-        store.write((accepted, (hashlib.sha256(document).digest(), document, now)))
+        store.write(_in_force(store, document, now))
+
+
+def _in_force(store: AuthorityStore, document: bytes, now: float) -> Statement:
+    """Those accepted last are in force, so they are accepted later than all others, whatever the clocks have said."""
+    later = max(now, store.last_written() + 0.001)
+    return (
+        "INSERT INTO terms (sha256, document, accepted) VALUES (?, ?, ?) "
+        "ON CONFLICT (sha256) DO UPDATE SET accepted = excluded.accepted",
+        (hashlib.sha256(document).digest(), document, later),
+    )
 
 
 def read_terms(folder: AuthorityFolder, document: bytes) -> StudyDocument:
@@ -110,12 +116,22 @@ def sign_next(
     return store.newest()
 
 
-def adopt(folder: AuthorityFolder, store: AuthorityStore, roster_file: bytes, history_file: bytes, now: float) -> int:
+def adopt(
+    folder: AuthorityFolder,
+    store: AuthorityStore,
+    roster_file: bytes,
+    history_file: bytes,
+    now: float,
+    document: bytes | None = None,
+) -> Roster:
     """Go on from a later roster that this authority signed, after its folder was restored from an older copy.
 
-    Members become those of the roster: admitted, or revoked. Returns its version.
+    Members become those of the roster: admitted, or revoked; open invitations, which may have been used since, are
+    withdrawn; its terms are those in force. ``document``: of its terms, if this folder doesn't hold them. Returns the
+    roster.
 
-    Raises AuthorityError: it isn't later, not signed by this authority, or its history isn't that of this folder.
+    Raises AuthorityError: it isn't later, not signed by this authority, its history isn't that of this folder, or its
+    terms are missing.
     """
     check_clock(store, now)
     last = newest_roster(folder, store)
@@ -127,17 +143,27 @@ def adopt(folder: AuthorityFolder, store: AuthorityStore, roster_file: bytes, hi
         check_descent(seen, roster, heads)
     except InvalidRoster as error:
         raise AuthorityError(f"nothing can go on from that roster: {error}") from error
+    held = store.terms(roster.terms)
+    if roster.terms != NONE and held is None:
+        if document is None or hashlib.sha256(document).digest() != roster.terms:
+            raise AuthorityError(
+                f"that roster has the terms {roster.terms.hex()}, which this folder doesn't hold: carry the "
+                "coordinator's terms.json beside it"
+            )
+        read_terms(folder, held := document)
     here = {member.identity: member for member in store.members()}
     left = [one for one in here if one not in roster.positions and here[one].revoked is None]
     added = "INSERT INTO versions (version, signed, participants, roster, head, published) VALUES (?, ?, ?, ?, ?, 1)"
     between = [head for head in heads if seen[0] < head.version < roster.version]
     store.write(
+        ("UPDATE invitations SET withdrawn = ? WHERE identity IS NULL AND withdrawn IS NULL", (now,)),
+        *([] if held is None else [_in_force(store, held, now)]),
         *(admitted(one.identity, one.host, True, now) for one in roster.entries if one.identity not in here),
         *(("UPDATE members SET revoked = ? WHERE identity = ?", (now, one)) for one in left),
         *((added, (head.version, now, 0, b"", write_history([head]))) for head in between),
         (added, (roster.version, now, len(roster), roster_file, write_history([roster.head]))),
     )
-    return roster.version
+    return roster
 
 
 def _terms_digest(store: AuthorityStore) -> bytes:
@@ -188,11 +214,16 @@ def history(store: AuthorityStore) -> list[RosterHead]:
 
 
 def state_newest(folder: AuthorityFolder, store: AuthorityStore, newest: Version, now: float) -> bytes:
-    """Sign that this version is the newest, for as long as its terms say (`StudyDocument.roster_valid_s`)."""
+    """Sign that this version is the newest, for as long as its terms say (`StudyDocument.roster_valid_s`).
+
+    Raises AuthorityError: this machine's clock is behind.
+    """
+    check_clock(store, now)
     [head] = read_history(newest.head)
     document = store.terms(head.terms)
     valid_s = 0 if document is None else StudyDocument.from_bytes(document).roster_valid_s
     signed = math.floor(now)
+    store.write(("UPDATE versions SET stated = ? WHERE version = ?", (now, head.version)))
     stated = NewestRoster(head.study, head.version, head.digest(), head.terms, signed, signed + valid_s)
     return sign_newest(stated, folder.keys.signing)
 

@@ -39,7 +39,7 @@ CREATE TABLE requests (
 ) WITHOUT ROWID;
 CREATE TABLE versions (
     version INTEGER PRIMARY KEY, signed REAL NOT NULL, participants INTEGER NOT NULL, roster BLOB NOT NULL,
-    head BLOB NOT NULL, lottery BLOB, published INTEGER NOT NULL DEFAULT 0
+    head BLOB NOT NULL, lottery BLOB, published INTEGER NOT NULL DEFAULT 0, stated REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE terms (sha256 BLOB PRIMARY KEY, document BLOB NOT NULL, accepted REAL NOT NULL) WITHOUT ROWID
 """
@@ -232,8 +232,8 @@ class AuthorityStore:
         """The time of the last decision, by the clock of its machine; 0 if there is none."""
         row = self._store.read(
             "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
-            "requests), (SELECT coalesce(max(signed), 0) FROM versions), (SELECT coalesce(max(revoked), 0) FROM "
-            "members), (SELECT coalesce(max(accepted), 0) FROM terms))"
+            "requests), (SELECT coalesce(max(max(signed, stated)), 0) FROM versions), (SELECT coalesce(max(revoked), "
+            "0) FROM members), (SELECT coalesce(max(accepted), 0) FROM terms))"
         )[0]
         return float(row[0])
 

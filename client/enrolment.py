@@ -136,6 +136,10 @@ def _check_terms(address: str, card: Card, document: StudyDocument, sha256: byte
             f"{address}: unsigned-terms: the study's authority has not signed these terms ({sha256.hex()}) as the "
             "newest: don't join"
         )
+    try:
+        newest.check_clock(time.time())
+    except InvalidRoster as error:
+        raise EnrolmentRefused(f"{address}: old-terms: {error}") from error
     if document.roster_valid_s and time.time() >= newest.until:
         raise EnrolmentRefused(
             f"{address}: old-terms: the authority's statement that these terms are the newest ended on "

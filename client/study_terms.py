@@ -167,8 +167,7 @@ class StudyAcceptance:
         newest = self._newest
         if newest is None or newest[0] != statement:
             newest = self._newest = statement, verify_newest(statement, public)
-        now = max(time.time(), self._journal.stated(terms.document.study))
-        newest[1].check(terms.roster, valid_s, now)
+        newest[1].check(terms.roster, valid_s, time.time(), self._journal.stated(terms.document.study))
         await self._journal.note_statement(newest[1])
         return statement
 

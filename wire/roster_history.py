@@ -27,6 +27,8 @@ NEWEST_FILE: Final = "newest.json"
 HISTORY_FILE: Final = "history.json"
 LARGEST_NEWEST: Final = 2048
 LARGEST_HISTORY: Final = 4 << 20
+MOST_AHEAD_S: Final = 3600.0
+"""How far the authority's clock may be ahead of a participant's."""
 _NEWEST: Final = "sordino-newest-roster-1"
 _HISTORY: Final = "sordino-roster-history-1"
 
@@ -63,11 +65,17 @@ class NewestRoster:
         numbers = number(self.version), number(self.signed), number(self.until)
         return encode("sordino/v1/newest-roster", self.study.encode(), self.roster, self.terms, *numbers)
 
-    def check(self, roster: Roster, valid_s: int, now: float) -> None:
+    def check(self, roster: Roster, valid_s: int, clock: float, stated: float = 0) -> None:
         """Whether this roster is the newest now, in a study whose terms allow statements valid for ``valid_s``.
+
+        Args:
+            clock: this machine's.
+            stated: when the latest statement that was accepted was signed; it is later than that.
 
         Raises StaleRoster: it isn't.
         """
+        self.check_clock(clock)
+        now = max(clock, stated)
         if (self.version, self.roster) != (roster.version, roster.digest()):
             raise StaleRoster(
                 f"the authority's statement is that version {self.version} of the roster is the newest, and the "
@@ -79,6 +87,14 @@ class NewestRoster:
             raise StaleRoster(
                 "the authority's statement that this roster is the newest has ended: the authority must sign again "
                 "(`sordino authority run` or `sign`), or this machine's clock is ahead"
+            )
+
+    def check_clock(self, clock: float) -> None:
+        """Raises StaleRoster: it was signed later than now, and would hold for longer than the terms allow."""
+        if self.signed > clock + MOST_AHEAD_S:
+            raise StaleRoster(
+                f"the authority's statement of the newest roster is dated {(self.signed - clock) / 3600:.1f} h from now: "
+                "the authority's clock was ahead when it signed, or this machine's is behind"
             )
 
 

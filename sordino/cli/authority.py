@@ -238,7 +238,7 @@ def sign_(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Go on from the roster.json and history.json in it, after DIR was restored from an older copy.",
+            help="After DIR was restored from an older copy: go on from roster.json, history.json and terms.json in it.",
             show_default=False,
         ),
     ] = None,
@@ -249,12 +249,20 @@ def sign_(
     from authority.roster import adopt
     from authority.store import locked
     from wire.roster_history import HISTORY_FILE
+    from wire.study import TERMS_FILE
 
+    lines: list[str] = []
     folder = open_folder(directory)
     if after is not None:
+        document = _read(after / TERMS_FILE) if (after / TERMS_FILE).exists() else None
         with locked(folder.state) as store:
-            adopt(folder, store, _read(after / ROSTER_FILE), _read(after / HISTORY_FILE), time.time())
-    _sign(folder, out, offline, as_json)
+            found = adopt(folder, store, _read(after / ROSTER_FILE), _read(after / HISTORY_FILE), time.time(), document)
+        lines = [
+            f"Goes on from version {found.version}, digest {found.digest().hex()}. Compare it with a participant's "
+            "(`sordino roster verify`): who handed it over may have kept a later one. Open codes are withdrawn; revoke "
+            "again whom you revoked since then."
+        ]
+    _sign(folder, out, offline, as_json, lines)
 
 
 def _read(path: Path) -> bytes:

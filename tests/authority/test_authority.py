@@ -491,7 +491,7 @@ def test_a_folder_from_an_older_copy_goes_on_from_the_newest_roster(tmp_path: Pa
 
     right = Office(replace(office.folder, path=again), rng=random.Random(3))
     with locked(right.folder.state) as store:
-        assert adopt(right.folder, store, published.roster_file, published.history_file, NOW) == 4
+        assert adopt(right.folder, store, published.roster_file, published.history_file, NOW).version == 4
         with pytest.raises(AuthorityError, match="isn't a later one"):
             adopt(right.folder, store, published.roster_file, published.history_file, NOW)
     assert (right.hosts(), right.roster()) == ({"bob"}, seen)
