@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from runtime.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
 from secagg.roster import Roster, RosterHead
@@ -28,9 +28,9 @@ CREATE TABLE IF NOT EXISTS studies (
     stated INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS attempts (
-    study TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
+    terms TEXT NOT NULL, identity BLOB NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, joined REAL NOT NULL,
     signed BLOB, answered BLOB,
-    PRIMARY KEY (study, identity, round, attempt)
+    PRIMARY KEY (terms, identity, round, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ledger (id INTEGER PRIMARY KEY CHECK (id = 1), rows INTEGER NOT NULL, hash BLOB NOT NULL);
 """
@@ -66,10 +66,10 @@ class ClientJournal:
             raise
         [self.ledger] = opened
         try:
-            for study, identity, round_, attempt in self._store.read(
-                "SELECT study, identity, max(round), max(attempt) FROM attempts GROUP BY study, identity, round"
+            for terms, identity, round_, attempt in self._store.read(
+                "SELECT terms, identity, max(round), max(attempt) FROM attempts GROUP BY terms, identity, round"
             ):
-                key = (study, bytes(identity))
+                key = (terms, bytes(identity))
                 self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
             self._check_not_older(path)
             self._note(self.ledger.head)
@@ -79,11 +79,11 @@ class ClientJournal:
 
     def _check_not_older(self, path: Path) -> None:
         """Attempts are joined before they are charged. Raises StorageError: this journal lacks one that was charged."""
-        for charged in self.ledger.totals.studies.values():
-            study = charged.first.study
+        for terms, charged in self.ledger.totals.studies.items():
             for identity, latest in charged.latest.items():
-                joined = self._last.get((study, bytes.fromhex(identity)))
+                joined = self._last.get((terms, bytes.fromhex(identity)))
                 if joined is not None and joined < latest:
+                    study = charged.first.study
                     raise StorageError(
                         f"{path} is an older copy: it ends with round {joined[0]} of {study!r}, and its ledger has "
                         f"round {latest[0]}. It would take an older roster again: restore both from the newest copy"
@@ -138,16 +138,20 @@ class ClientJournal:
         if newest.signed > self.stated(newest.study):
             await self._store.write(("UPDATE studies SET stated = ? WHERE study = ?", (newest.signed, newest.study)))
 
-    async def join(self, study: str, identity: bytes, round_: int, attempt: int) -> None:
-        """Note an attempt before keys are advertised; raises AlreadyJoined unless its numbers are higher than all."""
-        key = (study, identity)
+    async def join(self, terms: str, identity: bytes, round_: int, attempt: int) -> None:
+        """Note an attempt before keys are advertised; raises AlreadyJoined unless its numbers are higher than all.
+
+        ``terms``: the study document's SHA-256, in hexadecimal digits: under other terms rounds are counted anew, and
+        nothing of the two has a key or a signature in common, since round_context binds the document.
+        """
+        key = (terms, identity)
         if (round_, attempt) <= self._last.get(key, (0, 0)):
             raise AlreadyJoined
         self._last[key] = (round_, attempt)
         await self._store.write(
             (
-                "INSERT INTO attempts (study, identity, round, attempt, joined) VALUES (?, ?, ?, ?, ?)",
-                (study, identity, round_, attempt, time.time()),
+                "INSERT INTO attempts (terms, identity, round, attempt, joined) VALUES (?, ?, ?, ?, ?)",
+                (terms, identity, round_, attempt, time.time()),
             )
         )
 
@@ -171,25 +175,25 @@ class ClientJournal:
             )
         )
 
-    async def sign(self, study: str, identity: bytes, round_: int, attempt: int, statement: bytes) -> None:
+    async def sign(self, terms: str, identity: bytes, round_: int, attempt: int, statement: bytes) -> None:
         """Note the statement before a signature over survivor sets is sent."""
-        await self._update("signed", statement, study, identity, round_, attempt)
+        await self._update("signed", statement, terms, identity, round_, attempt)
 
     async def answer(
-        self, study: str, identity: bytes, round_: int, attempt: int, request: bytes, exact: LedgerEntry
+        self, terms: str, identity: bytes, round_: int, attempt: int, request: bytes, exact: LedgerEntry
     ) -> None:
         """Note an unmasking request before it is answered: its digest, and the cost at the u3 that a quorum signed.
 
         That cost replaces the one at h_min, which is at least as high. If only one of the two reaches the disk, the
         participant has been charged what the sum cost, or more.
         """
-        await asyncio.gather(self._update("answered", request, study, identity, round_, attempt), self.charge(exact))
+        await asyncio.gather(self._update("answered", request, terms, identity, round_, attempt), self.charge(exact))
 
-    async def _update(self, column: str, value: bytes, study: str, identity: bytes, round_: int, attempt: int) -> None:
+    async def _update(self, column: str, value: bytes, terms: str, identity: bytes, round_: int, attempt: int) -> None:
         await self._store.write(
             (
-                f"UPDATE attempts SET {column} = ? WHERE study = ? AND identity = ? AND round = ? AND attempt = ?",
-                (value, study, identity, round_, attempt),
+                f"UPDATE attempts SET {column} = ? WHERE terms = ? AND identity = ? AND round = ? AND attempt = ?",
+                (value, terms, identity, round_, attempt),
             )
         )
 
@@ -227,14 +231,27 @@ def check_ledger(journal: Path, ledger: Path) -> Head | None:
     return noted
 
 
+def newest_seen(journal: Path, study: str) -> tuple[int, int]:
+    """Of a journal, if there is one: the newest roster version, and when the latest statement was signed; else zeros.
+
+    Raises runtime.durable.StorageError: it can't be read.
+    """
+    rows = _read(journal, "SELECT roster_version, stated FROM studies WHERE study = ?", (study,))
+    return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
+
+
 def _noted(journal: Path) -> Head | None:
+    rows = _read(journal, "SELECT rows, hash FROM ledger")
+    return Head(*rows[0]) if rows else None
+
+
+def _read(journal: Path, query: str, given: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
     if not journal.exists():
-        return None
+        return []
     try:
         with contextlib.closing(open_to_read(journal)) as connection:
             if not check_kind(connection, journal, APPLICATION_ID, FORMAT):
-                return None
-            rows = connection.execute("SELECT rows, hash FROM ledger").fetchall()
+                return []
+            return connection.execute(query, given).fetchall()
     except DAMAGED as error:
         raise StorageError(f"{journal} can't be used as a database: {error}") from error
-    return Head(*rows[0]) if rows else None

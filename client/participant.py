@@ -345,7 +345,7 @@ class Participant:
         number = (message.round, message.attempt)
         self._check_policy(terms, number, message.model_sha256)
         advertise = await self._compute(AdvertiseKeys, config, self.identity, os.urandom)
-        await self._journal.join(terms.document.study, self.identity.public, *number)
+        await self._journal.join(terms.study_sha256.hex(), self.identity.public, *number)
         phase, advertisement = await self._compute(advertise.advertise)
         model = asyncio.create_task(self._model(terms, message.model_sha256))
         update = asyncio.create_task(self._train(terms, model))
@@ -466,7 +466,7 @@ class Participant:
         )
 
     def _key(self, attempt: _Attempt) -> tuple[str, bytes, int, int]:
-        return attempt.terms.document.study, self.identity.public, *attempt.number
+        return attempt.terms.study_sha256.hex(), self.identity.public, *attempt.number
 
     async def _say(self, attempt: _Attempt, kind: str, content: Any) -> None:
         round_, number = attempt.number

@@ -6,6 +6,7 @@ the coordinator would see that it stays away (decision 0004).
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -16,10 +17,12 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
+from client.credentials import shown
 from client.enrolment import Look, look
-from client.host_file import HostConfiguration
+from client.host_file import HostConfiguration, HostTable
 from client.joining.description import changed_terms, listed, terms_of
-from client.joining.folder import BY_PLACE, DataChoice, JoinedHome, only_process
+from client.joining.folder import BY_PLACE, HOST_FILE, DataChoice, JoinedHome, only_process
+from client.journal import newest_seen
 from client.policy import PolicyRefusal, check_study, check_terms
 from client.policy_file import POLICY_FILE, PolicyTable, load_policy
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, located
@@ -293,18 +296,39 @@ async def accept_terms(
         say(line)
     options = JoinOptions("", "", None, task=task or held["study"]["task"])
     check_task(options, document.task, document.task_options)
+    host = HostTable(**held["host"])
+    version, stated = newest_seen(home.path / host.journal, home.study)
+    if seen.newest.version < version or seen.newest.signed < stated:
+        raise InputFailure(
+            f"{home.path}: the coordinator shows version {seen.newest.version} of the roster, signed "
+            f"{shown(seen.newest.signed)}: this host has seen a later one. Nothing was changed."
+        )
     policy = held.get("policy", {})
     if set(policy) == {"file"}:
         file = home.path / policy["file"]
-        check_accepts(file, read_policy(file)[0], document, seen.study_sha256, nothing="Nothing was changed.")
-    else:
-        policy = accepted_plan(seen)
+        checked = read_policy(file)[0]
+    else:  # what the terms set is taken from them; the limits that its owner has set stay
+        file, limits = home.path / HOST_FILE, {name: policy[name] for name in policy if name not in _OF_TERMS}
+        policy, before_ = limits | accepted_plan(seen), policy
+        checked = PolicyTable(**policy)
+        for name in sorted({*policy, *before_}):
+            if policy.get(name) != before_.get(name):
+                say(f"policy.{name}: {_value(before_, name)} becomes {_value(policy, name)}")
+    totals = spent_in(home.path / host.ledger)
+    check_accepts(file, checked, document, seen.study_sha256, nothing="Nothing was changed.", totals=totals)
     agree()
     study = {**held["study"], "task": document.task, "sha256": seen.study_sha256.hex()}
     tables = {"study": study, "task": dict(document.task_options), "policy": policy}
     with only_process(home):
         home.accept(document.to_bytes(), tables)
     say(f"{home.path} takes part under the new terms from now on.")
+
+
+_OF_TERMS: Final = ("mechanism", "curious_coordinator")
+
+
+def _value(policy: Mapping[str, Any], name: str) -> str:
+    return json.dumps(policy[name]) if name in policy else "not set"
 
 
 async def check_again(options: JoinOptions, home: JoinedHome, say: Callable[[str], None]) -> None:

@@ -238,7 +238,7 @@ def sign_(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="After DIR was restored from an older copy: go on from roster.json, history.json and terms.json in it.",
+            help="After DIR was restored from an old copy: go on from roster.json, history.json and terms.json in it.",
             show_default=False,
         ),
     ] = None,

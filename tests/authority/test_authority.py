@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sqlite3
@@ -15,12 +16,13 @@ import authority.roster as signing
 from authority.folder import AuthorityError, write_folder
 from authority.invitations import revoke, withdraw
 from authority.requests import REQUESTS_A_DAY, read_requests
-from authority.roster import adopt, begin, history, sign_next
+from authority.roster import accept_terms, adopt, begin, history, package_of, sign_next
 from authority.store import AuthorityStore, admitted, exclusive, locked
 from runtime.durable import StorageError
 from secagg.context import winners
 from secagg.roster import InvalidRoster, RosterEntry, verify_roster
 from tests.authority.authority_in_memory import DAY, HOUR, NOW, Coordinator, Office, make_office, participant
+from tests.support.enrolment_port import document
 from tests.support.issued_certificates import named_in
 from wire.certificates import host_uri, identity_uri
 from wire.join_code import JoinCode
@@ -500,6 +502,44 @@ def test_a_folder_from_an_older_copy_goes_on_from_the_newest_roster(tmp_path: Pa
     with locked(right.folder.state) as store:
         check_descent((seen.version, seen.digest()), newest, history(store))
     assert right.hosts() == {"bob", "carol"}
+
+
+def test_a_folder_from_an_older_copy_takes_no_older_terms_and_no_code_twice(tmp_path: Path) -> None:
+    office = make_office(tmp_path / "authority")
+    later = replace(document(rounds=3), study="clinics", roster_valid_s=600)
+    first, second = replace(document(), study="clinics").to_bytes(), later.to_bytes()
+    code = office.invite()
+    copy = Office(
+        replace(office.folder, path=shutil.copytree(office.folder.path, tmp_path / "copy")), rng=random.Random(2)
+    )
+    with locked(office.folder.state) as store:  # by a clock that went back a little
+        accept_terms(office.folder, store, second, NOW - 300)
+        assert store.terms() == second
+    office.attend(participant(1, "alice").join(code))
+    published = office.coordinator.packages[-1]
+    files = published.roster_file, published.history_file, NOW
+    with locked(copy.folder.state) as store:
+        for other in (None, first):
+            with pytest.raises(AuthorityError, match="carry the coordinator"):
+                adopt(copy.folder, store, *files, other)
+        adopt(copy.folder, store, *files, second)
+        assert store.terms() == second
+        statement = package_of(copy.folder, store, NOW)
+    assert statement is not None
+    fields = json.loads(statement[0].newest_file)
+    assert fields["until"] - fields["signed"] == 600
+    copy.coordinator.version = copy.roster().version
+    copy.attend(participant(2, "mallory").join(code))
+    assert copy.hosts() == {"alice"}
+
+
+def test_a_statement_from_the_future_shows_that_the_clock_was_wrong(office: Office) -> None:
+    office.now += 365 * DAY
+    office.coordinator.version = 0
+    office.attend()
+    office.now -= 365 * DAY
+    with pytest.raises(AuthorityError, match="clock is behind"):
+        office.attend()
 
 
 # ---------------------------------------------------------------- the folder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client.journal import ClientJournal, check_ledger
+from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.accounting import Account
 from runtime.durable import StorageError
 from tests.support.host_in_process import host, ledger_of, play, rows_of, settings_of
@@ -150,6 +150,21 @@ def older_journal(journal: Path) -> None:
     connection.execute("DELETE FROM ledger")
     connection.commit()
     connection.close()
+
+
+async def test_other_terms_count_their_rounds_anew(tmp_path: Path) -> None:
+    """Their coordinator begins at round 1. Going back to the first terms goes on where those ended."""
+    first, second, me = "aa" * 32, "bb" * 32, bytes(32)
+    opened = ClientJournal(tmp_path / "journal.sqlite", tmp_path / "ledger.sqlite")
+    await opened.join(first, me, 2, 1)
+    await opened.join(second, me, 1, 1)
+    opened.close()
+    opened = ClientJournal(tmp_path / "journal.sqlite", tmp_path / "ledger.sqlite")
+    for terms, number in ((first, (2, 1)), (first, (1, 9)), (second, (1, 1))):
+        with pytest.raises(AlreadyJoined):
+            await opened.join(terms, me, *number)
+    await opened.join(second, me, 1, 2)
+    opened.close()
 
 
 def set_format(path: Path, number: int) -> None:

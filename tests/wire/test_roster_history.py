@@ -101,6 +101,11 @@ def test_a_statement_holds_for_one_roster_and_a_time() -> None:
     newest.check(first, 600, 1599.0)
     with pytest.raises(StaleRoster, match="has ended"):
         newest.check(first, 600, 1600.0)
+    with pytest.raises(StaleRoster, match="has ended"):
+        newest.check(first, 600, 1000.0, 1600.0)  # a clock that went back
+    newest.check(first, 600, 1000.0 - 3600)
+    with pytest.raises(StaleRoster, match="h from now"):  # it would hold for an hour longer
+        newest.check(first, 600, 999.0 - 3600)
     with pytest.raises(StaleRoster, match="longer than the terms allow"):
         newest.check(first, 599, 1000.0)
     with pytest.raises(StaleRoster, match="version 1 of the roster is the newest, and the coordinator shows version 2"):

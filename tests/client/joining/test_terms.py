@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,9 +108,19 @@ def test_changed_terms_are_shown_and_accepted_anew(joining: Joining) -> None:
     assert "before: 2, each with all participants" in text
     assert "epsilon 20" in text
     assert load(home).study.sha256 == first
+    owners = "max_epsilon_total = 70.0\nmax_rounds_per_day = 1\nmax_clip = "
+    written = (home / "host.toml").read_text()
+    (home / "host.toml").write_text(re.sub(r"(\[policy\].*\n)", rf"\g<1>{owners}0.001\n", written))
+    with pytest.raises(Failure, match="your policy refuses this study"):  # its owner's limit, not that of the terms
+        accept(joining.options(home=home), said.append)
+    (home / "host.toml").write_text(re.sub(r"(\[policy\].*\n)", rf"\g<1>{owners}9\n", written))
+    said.clear()
     accept(joining.options(home=home), said.append)
+    assert any(re.fullmatch(r"policy.max_epsilon: .* becomes 20.0", line) for line in said), said
     read = load(home)
     assert (read.study.sha256, read.policy.max_epsilon) == (later.digest().hex(), 20.0)
+    kept = read.policy.max_epsilon_total, read.policy.max_rounds_per_day, read.policy.max_clip
+    assert kept == (70.0, 1, 9.0)
     (home / "policy.toml").write_text("[policy]\nmax_epsilon = 1\nmin_honest_survivors = 2\n")
     before, _, rest = (home / "host.toml").read_text().partition("[policy]")
     after = rest[rest.index("[data") :]
