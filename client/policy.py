@@ -28,7 +28,7 @@ from wire.study import StudyDocument
 REASONS: Final = (
     # A study is refused: nothing but the opening of a session was sent.
     *("another-study", "study-name", "study-digest", "task", "task-options", "task-digest"),
-    *("trusted-coordinator", "curious-coordinator", "mechanism"),
+    *("trusted-coordinator", "curious-coordinator", "mechanism", "key-agreement", "roster-validity"),
     *("epsilon-in-study", "delta", "epsilon-in-round", "epsilon-in-total", "another-guarantee"),
     *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
     *("clip", "bits", "dimension"),
@@ -108,6 +108,18 @@ def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, to
     words = "the task and its options have the digest"
     _check_pinned("task-digest", policy, "task_digests", found["task_sha256"], words)
     _check_mechanism(policy, plan)
+    if policy.key_agreements is not None and plan.key_agreement not in policy.key_agreements:
+        raise PolicyRefusal(
+            "key-agreement",
+            f"keys are agreed on by {plan.key_agreement}, key_agreements allows {_listed(policy.key_agreements)}",
+        )
+    valid, most_valid = document.roster_valid_s / 3600, policy.max_roster_valid_h
+    if most_valid is not None and not 0 < valid <= most_valid:
+        found_valid = f"for {valid:g} hours" if valid else "for ever"
+        raise PolicyRefusal(
+            "roster-validity",
+            f"the coordinator could withhold a revocation {found_valid}, max_roster_valid_h allows {most_valid:g}",
+        )
     _check_prices(policy, plan)
     _check_company(policy, plan)
     check_clips(policy, plan.clipping.clips)  # where they adapt, of the first round

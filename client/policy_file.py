@@ -21,6 +21,7 @@ POLICY_FILE = "policy.toml"
 _HINT = "A policy file holds one table, [policy]; docs/policy.md shows one."
 
 TaskName = Annotated[str, AfterValidator(check_task_name)]
+KeyAgreementName = Literal["x25519", "x25519-mlkem768"]
 MechanismName = Literal["ddgauss", "skellam", "gaussian", "local-gaussian"]
 
 
@@ -70,6 +71,12 @@ class PolicyTable(Table):
     min_dropout: float | None = key(
         None, help="share of participants leaving a round that the study must at least assume", ge=0, lt=1
     )
+    key_agreements: tuple[KeyAgreementName, ...] | None = key(None, help="key agreements accepted")
+    max_roster_valid_h: float | None = key(
+        None,
+        help="longest time in hours for which a revocation may be withheld; where it may be for ever is refused",
+        gt=0,
+    )
     max_clip: float | None = key(
         None, help="largest L2 norm that an update is clipped to; where clips adapt, in every round", gt=0
     )
@@ -100,7 +107,10 @@ class PolicyTable(Table):
         """The same values without pydantic, for the process that runs."""
         return Policy.from_values(json.loads(self.model_dump_json()))
 
-    @field_validator("mechanisms", "tasks", "task_digests", "study_digests", "model_digests", "hours", mode="before")
+    @field_validator(
+        *("mechanisms", "key_agreements", "tasks", "task_digests", "study_digests", "model_digests", "hours"),
+        mode="before",
+    )
     @classmethod
     def _not_empty(cls, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and not value:

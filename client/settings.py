@@ -81,6 +81,8 @@ class Policy:
     min_survivors: int | None = None
     min_adversarial: float | None = None
     min_dropout: float | None = None
+    key_agreements: tuple[str, ...] | None = None
+    max_roster_valid_h: float | None = None
     max_clip: float | None = None
     min_bits: int | None = None
     max_bits: int | None = None

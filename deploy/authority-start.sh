@@ -30,5 +30,5 @@ if [ -d "$home/coordinator" ] && [ ! -e "$handed" ]; then
 fi
 rm -rf "$handed.coming" "$home/coordinator"
 # The first terms that are signed: none that costs more than this, and none that the policy's defaults refuse.
-printf '[policy]\nmax_epsilon = %s\nmin_honest_survivors = 2\n%s\n' "$EPSILON" "${POLICY:-}" > "$home/first-terms.toml"
+printf '[policy]\nmax_epsilon = %s\nmin_honest_survivors = 2\nmax_roster_valid_h = 168\nkey_agreements = ["x25519-mlkem768"]\n%s\n' "$EPSILON" "${POLICY:-}" > "$home/first-terms.toml"
 supervised sordino authority run "$home" --every 1s --first-terms "$home/first-terms.toml" --desk "$desk" ${DESK_PLACES:+--desk-places "$DESK_PLACES"} --json

@@ -37,7 +37,8 @@ def plan(mechanism: str = "ddgauss", rounds: int = 4, epsilon: float = 8.0, clie
 
 
 def document(name: str = "clinic", of: Plan | None = None) -> StudyDocument:
-    return StudyDocument(study=name, task="softmax-regression", task_options=OPTIONS, plan=of or plan())
+    options: dict[str, Any] = {"task": "softmax-regression", "task_options": OPTIONS}
+    return StudyDocument(study=name, **options, plan=of or plan(), roster_valid_s=168 * 3600)
 
 
 def sha256(of: StudyDocument) -> bytes:

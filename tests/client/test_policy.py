@@ -97,6 +97,8 @@ STUDIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"task_digests": (task_digest("softmax-regression", OPTIONS).hex(),)},
     ),
     "mechanism": ({"mechanisms": ("skellam", "local-gaussian")}, {"mechanisms": ("skellam", "ddgauss")}),
+    "key-agreement": ({"key_agreements": ("x25519-mlkem768",)}, {"key_agreements": ("x25519",)}),
+    "roster-validity": ({"max_roster_valid_h": 167.9}, {"max_roster_valid_h": 168.0}),
     "epsilon-in-study": ({"max_epsilon": 7.99}, {"max_epsilon": 8.0}),
     "delta": ({"max_delta": 9e-6}, {"max_delta": 1e-5}),
     "epsilon-in-round": ({"max_epsilon_round": ONE_ROUND * 0.999}, {"max_epsilon_round": ONE_ROUND * 1.001}),
@@ -163,6 +165,8 @@ SENTENCES = {  # reason -> part of its sentence
     "trusted-coordinator": "see the sum without it",
     "curious-coordinator": "no participant would sign whose updates are in a sum",
     "mechanism": "the mechanism is 'ddgauss', this host accepted 'skellam' or 'local-gaussian'",
+    "key-agreement": "keys are agreed on by x25519, key_agreements allows 'x25519-mlkem768'",
+    "roster-validity": "could withhold a revocation for 168 hours, max_roster_valid_h allows 167.9",
     "epsilon-in-study": "the study's epsilon 8 is above max_epsilon 7.99",
     "delta": "the study's delta 1e-05 is above max_delta 9e-06",
     "epsilon-in-round": "one round may cost epsilon 3.592 at delta 1e-05",
@@ -481,6 +485,13 @@ def test_hours_are_the_devices_local_time(monkeypatch: pytest.MonkeyPatch) -> No
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_study_in_which_revocations_can_be_withheld_for_ever() -> None:
+    of = replace(document(), roster_valid_s=0)
+    check_terms(policy(), of, sha256(of))
+    with pytest.raises(PolicyRefusal, match="roster-validity: the coordinator could withhold a revocation for ever"):
+        check_terms(policy(max_roster_valid_h=1e6), of, sha256(of))
 
 
 def test_clips_of_a_round() -> None:
