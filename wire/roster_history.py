@@ -92,10 +92,9 @@ class NewestRoster:
     def check_clock(self, clock: float) -> None:
         """Raises StaleRoster: it was signed later than now, and would hold for longer than the terms allow."""
         if self.signed > clock + MOST_AHEAD_S:
-            hours = (self.signed - clock) / 3600
             raise StaleRoster(
-                f"the authority's statement of the newest roster is dated {hours:.1f} h from now: the authority's "
-                "clock was ahead when it signed, or this machine's is behind"
+                f"the authority's statement of the newest roster is dated {self.signed - clock:.0f} s from now: the "
+                "authority's clock was ahead when it signed, or this machine's is behind"
             )
 
 

@@ -176,7 +176,7 @@ async def resumed_without_a_break(attempt: Attempt) -> Seen:
 # ---------------------------------------------------------------- rounds and attempts
 
 # Round and attempt are looked up in the journal's file, and compared with what this process knows of it.
-OVERWRITES = "INSERT INTO attempts (study, identity, round,", "INSERT OR REPLACE INTO attempts (study, identity, round,"
+OVERWRITES = "INSERT INTO attempts (terms, identity, round,", "INSERT OR REPLACE INTO attempts (terms, identity, round,"
 FORGETS = Naive(
     "client.journal",
     changed=(("if (round_, attempt) <= self._last.get(key, (0, 0)):", "if False:"), OVERWRITES),

@@ -267,6 +267,12 @@ stated(
     valid_s=366 * 86_400,
 )
 stated(
+    "statement-from-the-future",
+    "Keeps a statement that the authority signed when its clock was a day ahead: it holds for a day longer.",
+    Naive.lacking("wire.roster_history", "MOST_AHEAD_S", shows="goes on"),
+    signed=time.time() + 86_400,
+)
+stated(
     "no-statement-of-the-newest-roster",
     "Begins a round without the authority's statement that the roster is the newest.",
     Naive.instead(

@@ -104,7 +104,7 @@ def test_a_statement_holds_for_one_roster_and_a_time() -> None:
     with pytest.raises(StaleRoster, match="has ended"):
         newest.check(first, 600, 1000.0, 1600.0)  # a clock that went back
     newest.check(first, 600, 1000.0 - 3600)
-    with pytest.raises(StaleRoster, match="h from now"):  # it would hold for an hour longer
+    with pytest.raises(StaleRoster, match="s from now"):  # it would hold for an hour longer
         newest.check(first, 600, 999.0 - 3600)
     with pytest.raises(StaleRoster, match="longer than the terms allow"):
         newest.check(first, 599, 1000.0)
