@@ -24,7 +24,7 @@ SOUNDS_SECRET = re.compile(
     r"key|secret|seed|mask|share|salt|token|noise|update|private|symbols|agreement|packed|pem$|^code$|passw|outbox|staged"
 )
 # What has such a type holds no secret: where a file lies, whether something is so, a time or a size in float.
-HARMLESS_NAMES = {"key_agreement"}  # the plan's choice
+HARMLESS_NAMES = {"key_agreement", "key_agreements"}  # the plan's choice
 HARMLESS_TYPES = {"Path", "Path | None", "bool", "float", "float | None"}
 
 PUBLIC_KEY = "a public key"

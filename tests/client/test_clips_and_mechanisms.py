@@ -154,4 +154,5 @@ def test_nothing_about_a_sum_without_noise_is_published(tmp_path: Path, played: 
     assert told["gaussian"]["sum_sha256"] is None
     assert len(told["skellam"]["sum_sha256"]) == 64
     # 4.55 % at two standard deviations; the estimate's standard error is 0.5 %. Without noise it would be none.
-    assert all(0.02 < event["wrapped_share"] < 0.08 for event in told.values())
+    shares = {name: event["wrapped_share"] for name, event in told.items()}
+    assert all(0.02 < share < 0.08 for share in shares.values()), shares
