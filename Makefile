@@ -96,7 +96,7 @@ adversary: .venv/.stamp ## coordinators and participants that cheat, and what na
 
 timing: .venv/.stamp ## when offers arrive, and how well that tells what training came to (half an hour, a quiet machine)
 	@.venv/bin/python -m tests.timing.offer_times $(TIMING_ARGS)
-	@.venv/bin/python -m tests.timing.offer_times --offset 0.4 $(TIMING_ARGS)
+	@.venv/bin/python -m tests.timing.offer_times --offset 1.0 $(TIMING_ARGS)
 
 methods: .venv/.stamp ## every method, clip rule and statistic over the real protocol; METHODS_ARGS=--large: the papers' models too
 	@.venv/bin/python -m tests.methods $(METHODS_ARGS)

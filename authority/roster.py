@@ -213,19 +213,26 @@ def history(store: AuthorityStore) -> list[RosterHead]:
     return [head for data in store.heads() for head in read_history(data)]
 
 
+def validity_s(store: AuthorityStore, version: Version) -> int:
+    """How long a statement that this version is the newest holds (`StudyDocument.roster_valid_s` of its terms)."""
+    [head] = read_history(version.head)
+    document = store.terms(head.terms)
+    return 0 if document is None else StudyDocument.from_bytes(document).roster_valid_s
+
+
 def state_newest(folder: AuthorityFolder, store: AuthorityStore, newest: Version, now: float) -> bytes:
-    """Sign that this version is the newest, for as long as its terms say (`StudyDocument.roster_valid_s`).
+    """Sign that this version is the newest, for its `validity_s`.
 
     Raises AuthorityError: this machine's clock is behind.
     """
     check_clock(store, now)
     [head] = read_history(newest.head)
-    document = store.terms(head.terms)
-    valid_s = 0 if document is None else StudyDocument.from_bytes(document).roster_valid_s
     signed = math.floor(now)
     store.write(("UPDATE versions SET stated = ? WHERE version = ?", (now, head.version)))
-    stated = NewestRoster(head.study, head.version, head.digest(), head.terms, signed, signed + valid_s)
-    return sign_newest(stated, folder.keys.signing)
+    until = signed + validity_s(store, newest)
+    return sign_newest(
+        NewestRoster(head.study, head.version, head.digest(), head.terms, signed, until), folder.keys.signing
+    )
 
 
 def package_of(

@@ -6,7 +6,6 @@ a running authority. The next visit completes a visit that was interrupted at an
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.link import Link, LinkError
 from authority.requests import Judgement, judge, look, newest_roster, read_requests
-from authority.roster import mark_published, package_of, sign_next
+from authority.roster import mark_published, package_of, sign_next, validity_s
 from authority.store import WAIT_S, AuthorityStore, locked
 from secagg.encoding import RandomBytes
 from wire.authority_statements import write_package
@@ -70,9 +69,9 @@ def attend(
         lost = [one.answer for one in judgements if one.answer is not None]
         newest, waiting = store.newest(), len(store.waiting())
         wanted = bool(lost or store.unpublished()) or (newest is not None and newest.version > pending.roster_version)
-        package = package_of(folder, store, clock(), lost)
-        if package is not None and not wanted and not half_over(package[0].newest_file, pending.newest_until, clock()):
-            package = None
+        if newest is not None and not wanted:  # nothing is signed that isn't published
+            wanted = max(pending.newest_until - clock(), 0) < validity_s(store, newest) / 2
+        package = package_of(folder, store, clock(), lost) if wanted else None
         if newest is not None and not newest.published and newest.version == pending.roster_version:
             mark_published(store, newest.version, ())  # by hand
     published = None
@@ -86,12 +85,6 @@ def attend(
         with locked(folder.state, wait_s) as store:
             mark_published(store, number, request_ids)
     return Visit(judgements, signed, published, waiting)
-
-
-def half_over(newest_file: bytes, until: float, now: float) -> bool:
-    """Whether less than half of the validity of such a statement is left; never where the terms ask for none."""
-    fields = json.loads(newest_file)
-    return until - now < (int(fields["until"]) - int(fields["signed"])) / 2
 
 
 def check_not_behind(store: AuthorityStore, coordinator_version: int) -> None:

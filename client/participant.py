@@ -41,6 +41,7 @@ from secagg.roster import InvalidRoster
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
+from wire.guarantee import ENCODING_SHARE
 from wire.records.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry
 from wire.round_model import RoundModel, model_bytes, read_model
 from wire.study import round_parameters
@@ -66,6 +67,7 @@ class _Attempt:
     terms: StudyTerms
     model_sha256: bytes
     phase: object
+    leaves: float  # the event loop's time, before which the offer isn't sent
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[Update | None] = field(repr=False)
     agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, computed while others deal
@@ -348,10 +350,12 @@ class Participant:
         await self._journal.join(terms.study_sha256.hex(), self.identity.public, *number)
         phase, advertisement = await self._compute(advertise.advertise)
         model = asyncio.create_task(self._model(terms, message.model_sha256))
-        update = asyncio.create_task(self._train(terms, model))
+        began, offset_s = asyncio.get_running_loop().time(), plan.offer_offset_s
+        decided = began + (1 - ENCODING_SHARE) * offset_s if offset_s else None
+        update = asyncio.create_task(self._train(terms, model, decided))
         for task in (model, update):
             task.add_done_callback(_retrieve)
-        self._attempt = _Attempt(number, terms, message.model_sha256, phase, model, update)
+        self._attempt = _Attempt(number, terms, message.model_sha256, phase, began + offset_s, model, update)
         self._lines.begun(number, self.identity.public)
         await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
 
@@ -365,16 +369,16 @@ class Participant:
         except ValueError as error:
             raise DocumentMismatch(str(error)) from error
 
-    async def _train(self, terms: StudyTerms, model: asyncio.Task[RoundModel]) -> Update | None:
-        plan, loop = terms.document.plan, asyncio.get_running_loop()
-        leaves = loop.time() + plan.offer_offset_s
-        begun = await model
-        training = asyncio.create_task(self.training.train(begun.vector, plan.update_norm(begun.clips)))
-        if not plan.offer_offset_s:
+    async def _train(self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None) -> Update | None:
+        """The update; where a time is given, what is ready then, and never before."""
+        begun, loop = await model, asyncio.get_running_loop()
+        norm = terms.document.plan.update_norm(begun.clips)
+        training = asyncio.create_task(self.training.train(begun.vector, norm))
+        if decided is None:
             return await training
-        await asyncio.wait({training}, timeout=leaves - loop.time())
+        await asyncio.wait({training}, timeout=max(decided - loop.time(), 0.0))
         ready = training.result() if training.done() else None
-        await asyncio.sleep(leaves - loop.time())
+        await asyncio.sleep(decided - loop.time())
         return ready
 
     async def _mask(self, attempt: _Attempt, message: pb.NeighbourShares) -> None:
@@ -398,6 +402,7 @@ class Participant:
         vector = await self.behaviour.mask(encoding, encode)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
+        await asyncio.sleep(attempt.leaves - asyncio.get_running_loop().time())
         await self._say(attempt, "masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
         self.training.tell()
 

@@ -34,6 +34,8 @@ Words = NDArray[np.unsignedinteger[Any]]
 _DIVERGED: Final = "it diverged"
 _REMEMBERED: Final = 32
 """Trainings whose durations are imitated."""
+_EARLY: Final = 0.1
+"""Share of those that a failure may outlast and still be prolonged: one at a training's end has taken as long."""
 _SPREAD: Final = 0.3
 """Standard deviation of what is added to one of them, over their own: an exact repetition would be recognised."""
 
@@ -72,6 +74,8 @@ class LocalTraining:
             update = self.update(parameters, l2_clip)
             if update is None and self.last_failure != _DIVERGED:
                 self._imitate(began, l2_clip)
+            else:
+                self._took.append(time.perf_counter() - began)
             return update
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, train)
@@ -81,10 +85,14 @@ class LocalTraining:
         parameters, which the coordinator doesn't choose.
         """
         if not self._took:
+            began = time.perf_counter()
             self._update(self._task.initial_parameters(), l2_clip)
+            self._took.append(time.perf_counter() - began)
             return
         random, passed = secrets.SystemRandom(), time.perf_counter() - began
-        longer = [one for one in self._took if one > passed] or [passed]
+        if passed >= sorted(self._took)[int(_EARLY * len(self._took))]:
+            return
+        longer = [one for one in self._took if one > passed]
         until = began + random.choice(longer) + random.gauss(0, _SPREAD * statistics.pstdev(self._took))
         matrix = np.ones((128, 128), np.float32)
         while time.perf_counter() < until:  # not asleep: others would see this machine answer faster
@@ -104,12 +112,11 @@ class LocalTraining:
     def _update(self, parameters: Parameters, l2_clip: float) -> tuple[Update | None, str]:
         try:
             # Only for the order of examples in batches; noise and keys never come from it.
-            order, began = PublicRandom(os.urandom(32)), time.perf_counter()
+            order = PublicRandom(os.urandom(32))
             if not len(self._data):
                 raise NoExamples
             made = self._task.local_update(parameters, self._data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
-            self._took.append(time.perf_counter() - began)
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
         # Every error: signals don't reach a trainer's thread, so the task itself raised it, perhaps because of an
         # example. SystemExit, KeyboardInterrupt or a cancellation would end this whole process.

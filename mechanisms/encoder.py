@@ -18,7 +18,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -152,8 +151,9 @@ class Encoder:
         Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the norm bound;
         nothing may be sent; RandomnessFailed: the source gave a wrong length.
         """
+        stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            rotated = self._rotation.forward(self._clipped(_stand_in(self.plan.dim) if update is None else update))
+            rotated = self._rotation.forward(self._clipped(stand_in if update is None else update))
             rotated *= 1 / self._granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             return self._noised(conditional_round(rotated, limit, random_bytes, keep=keep), random_bytes)
@@ -293,12 +293,6 @@ def centred_sum(total: Words, survivors: int, planned: range, dim: int, bits: in
     centred <<= unused  # the residue's top bit becomes the sign, and the shift back extends it
     centred >>= unused
     return centred
-
-
-@lru_cache(maxsize=1)
-def _stand_in(dim: int) -> NDArray[np.float32]:
-    """What is encoded, and then left out, where there is no update; never written to."""
-    return np.ones(dim, np.float32)
 
 
 def _noise_of_a_share(plan: Plan) -> LatticeNoise | None:

@@ -65,11 +65,16 @@ UNRECORDED: Final = "what the coordinator may do is in the study's terms, not in
 """Follows the condition of a study of which only the charges are known."""
 
 
+ENCODING_SHARE: Final = 0.2
+"""Of an offset: between the end of training and the offer, for encoding and masking."""
+
+
 def offers_leave(offset_s: float) -> str:
     """When participants send what they have, in every text that says so."""
     if not offset_s:
         return "leave when they are ready: how long training takes is visible"
-    return f"leave {offset_s:g} s after a round's start, with zeros where training isn't done"
+    trained = f"{(1 - ENCODING_SHARE) * offset_s:g} s"
+    return f"leave {offset_s:g} s after a round's start, with zeros where training takes longer than {trained}"
 
 
 def description_of(mechanism: str) -> Description | None:

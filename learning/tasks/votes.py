@@ -364,7 +364,8 @@ class VoteLearner:
             raise ValueError(f"all {len(self._queries)} public examples have been asked about: plan fewer rounds")
         votes = mean.reshape(count, self._task.classes)
         winning = votes.max(axis=1)
-        labels = np.where(winning >= self._options.confidence, votes.argmax(axis=1), _NOT_USED)
+        least = self._options.confidence or -math.inf  # noise may leave all classes of a query below 0
+        labels = np.where(winning >= least, votes.argmax(axis=1), _NOT_USED)
         self._labels = np.concatenate([self._labels, labels.astype(np.int64)])
         self._winning_share = float(np.clip(winning.mean(), 0, 1))
         self._model = self._retrained()

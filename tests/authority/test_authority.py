@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -354,6 +355,19 @@ def test_a_version_that_changes_nothing_is_not_signed(office: Office) -> None:
     assert office.roster().version == 1
     assert office.coordinator.packages[-1].answers == ()
     assert office.coordinator.version == 1
+
+
+def test_no_statement_is_signed_before_one_is_due(office: Office) -> None:
+    """A visit each second would write to the folder each second, and an older copy of it be behind."""
+    with locked(office.folder.state) as store:
+        accept_terms(office.folder, store, replace(document(), study="clinics", roster_valid_s=600).to_bytes(), NOW)
+    office.attend()
+    for passed, packages in ((299, 1), (2, 2), (600, 3), (1, 3)):
+        office.now += passed
+        before = hashlib.sha256(office.folder.state.read_bytes()).digest()
+        office.attend()
+        assert len(office.coordinator.packages) == packages
+        assert (hashlib.sha256(office.folder.state.read_bytes()).digest() == before) == (passed in (299, 1))
 
 
 def test_what_was_lost_on_the_way_is_published_again(office: Office) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 import structlog
 
 import mechanisms.encoder
+from client.behaviour import Behaviour, Number
 from client.training import LocalTraining
 from learning.make_task import make_task
 from learning.tasks.synthetic import Synthetic
@@ -22,6 +24,8 @@ from mechanisms.plan import make_plan
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import _Scratch
 from tests.mechanisms.conftest import DEMO
+from tests.support.host_in_process import PATIENCE_S, play
+from tests.support.study_in_process import PARTICIPANTS, make_folder
 from tests.timing.offer_times import accuracy, measure
 from tests.timing.timed_host import OUT_OF_REACH
 
@@ -72,15 +76,21 @@ def test_every_outcome_is_encoded_by_the_same_steps(monkeypatch: pytest.MonkeyPa
     assert len(work(monkeypatch, naive_nothing)) < len(steps)
 
 
-def trained(count: int, outcomes: list[BaseException | None], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds of so many trainings, which sleep for 0.1 s or fail at once."""
+class Late(Exception):
+    """At the end of a training."""
+
+
+def trained(count: int, outcomes: list[BaseException | float | None], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of so many trainings, which sleep for 0.1 s or that many seconds, or fail."""
     left = iter(outcomes)
 
     def local_update(self: Synthetic, *arguments: Any) -> Any:
-        error = next(left)
-        if error is not None:
-            raise error
-        time.sleep(0.1)
+        outcome = next(left)
+        if isinstance(outcome, BaseException) and not isinstance(outcome, Late):
+            raise outcome
+        time.sleep(outcome if isinstance(outcome, float) else 0.1)
+        if isinstance(outcome, Late):
+            raise outcome
         return self.initial_parameters()
 
     monkeypatch.setattr(Synthetic, "local_update", local_update)
@@ -101,6 +111,38 @@ def test_a_failure_takes_as_long_as_a_training(monkeypatch: pytest.MonkeyPatch) 
     assert all(one > 0.08 for one in took), took
     monkeypatch.setattr(LocalTraining, "_imitate", lambda *_: None)
     assert trained(2, [None, ValueError()], monkeypatch)[1] < 0.08
+
+
+def test_a_failure_at_the_end_of_a_training_is_not_prolonged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has taken as long as most updates; were it imitated, it would be among the longest."""
+    took = trained(9, [None] * 7 + [0.5, Late()], monkeypatch)
+    assert 0.1 < took[8] < 0.4, took
+
+
+def test_an_update_is_decided_and_masked_before_the_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While training goes on: encoding beside it must not delay the offer."""
+    offset_s, over = 3.0, threading.Event()
+    began, masked, offered = [], [], []
+    mask, say = Behaviour.mask, Behaviour.say
+
+    async def masks(self: Behaviour, *given: Any) -> Any:
+        words = await mask(self, *given)
+        masked.append(time.perf_counter())
+        return words
+
+    async def says(self: Behaviour, number: Number, kind: str, content: Any, send: Any) -> None:
+        {"advertise_keys": began, "masked_input": offered}.get(kind, []).append(time.perf_counter())
+        if len(offered) == PARTICIPANTS:
+            over.set()
+        await say(self, number, kind, content, send)
+
+    monkeypatch.setattr(Behaviour, "mask", masks)
+    monkeypatch.setattr(Behaviour, "say", says)
+    monkeypatch.setattr(LocalTraining, "update", lambda *_: over.wait(PATIENCE_S) and None)
+    folder = make_folder(tmp_path / "study", offer_offset_s=offset_s, rounds=1)
+    assert play(folder, tmp_path, monkeypatch).of("round_completed")[0]["u3"] == PARTICIPANTS
+    assert 0.8 * offset_s - 0.5 < masked[0] - began[0] < offset_s
+    assert offset_s - 0.5 < offered[0] - began[0]
 
 
 def test_all_offers_leave_at_the_offset(tmp_path: Path) -> None:

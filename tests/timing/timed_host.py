@@ -1,9 +1,10 @@
 """A real client process whose trainings end in one of `OUTCOMES`, drawn for each round and written to a file.
 
-    python -m tests.timing.timed_host HOME FILE DELAY_S real|naive
+    python -m tests.timing.timed_host HOME FILE DELAY_S OFFSET_S real|naive
 
-Training is numpy's work of about 20 ms; it begins DELAY_S after the round's start, so that the processes of a study on
-one machine don't wait for each other. A naive process skips the work that a zero contribution doesn't need, and has no
+Training is numpy's work of about 20 ms, always the same: a length that varied would hide the outcomes. It begins
+DELAY_S after the round's start, so that the processes of a study on one machine don't wait for each other. With an
+offset one may go on beyond it. A naive process skips the work that a zero contribution doesn't need, and has no
 trainings imitated.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +27,26 @@ from mechanisms.encoder import Encoder
 from mechanisms.rounding import _Scratch
 from runtime.logs import configure_logs
 
-OUTCOMES = ("update", "failure", "not finite", "redraw", "no examples")
+OUTCOMES = ("update", "failure", "late failure", "not finite", "redraw", "no examples")
+UNFINISHED = "unfinished"
+BEYOND = 1.1
+"""Of the offset: how long an unfinished training lasts; before the next round's begins."""
 OUT_OF_REACH = 1 << 62
 CHOICE = random.SystemRandom()
 
 
 def main() -> int:
-    home, file, delay, kind = sys.argv[1:]
-    drawn = ""
+    home, file, delay, offset, kind = sys.argv[1:]
+    drawn, begun = "", 0.0
+    outcomes = (*OUTCOMES, UNFINISHED) if float(offset) else OUTCOMES
     direction = np.empty(0, np.float32)
     honest_train, honest_update, honest_round = LocalTraining.train, Synthetic.local_update, _Scratch.round_all
     draws = 0
 
     async def train(self: LocalTraining, *arguments: Any) -> Any:
-        nonlocal drawn, draws
-        drawn = CHOICE.choice(OUTCOMES) if self._took else OUTCOMES[0]  # the first one is there to be imitated
+        nonlocal drawn, draws, begun
+        drawn = CHOICE.choice(outcomes) if self._took else OUTCOMES[0]  # the first one is there to be imitated
+        begun = time.perf_counter()
         draws = 0
         with Path(file).open("a", encoding="utf-8") as noted:
             noted.write(drawn + "\n")
@@ -59,6 +66,10 @@ def main() -> int:
         matrix = np.ones((256, 256), np.float32)
         for _ in range(20):
             matrix = matrix @ matrix / 256
+        while drawn == UNFINISHED and time.perf_counter() < begun + BEYOND * float(offset):
+            matrix = matrix @ matrix / 256
+        if drawn == "late failure":
+            raise ValueError
         if not direction.size:
             direction = np.random.default_rng().normal(size=self.options.dim).astype(np.float32)
         [name] = honest_update(self, *arguments)
