@@ -59,7 +59,7 @@ class AuthorityTable(Table):
     )
     draws: int = key(
         0,
-        help="rounds of the study, if each roster version draws their cohorts; 0: no lottery",
+        help="seeds that each roster version draws cohorts with: one for each round or epoch; 0: cohorts aren't drawn",
         ge=0,
         le=MAX_DRAWS,
         panel=_PANEL,

@@ -55,9 +55,7 @@ class Sizes(Settings):
 
     participants: int = key(100, help="participants made with the study", ge=0, panel=STUDY)
     enrol: int = key(0, help="places kept for participants who join with a code", ge=0, panel=STUDY)
-    cohort: int | None = key(
-        None, help="lottery: participants of one round, drawn from all", shown="all", ge=2, panel=PRIVACY
-    )
+    cohort: int | None = key(None, help="drawn cohorts: participants of one round", shown="all", ge=2, panel=PRIVACY)
 
 
 class Making(Sizes):
@@ -149,16 +147,17 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -> Study:
     """A study from values by flat name (``population`` may be among them), with the keys that follow from its sizes.
 
-    Raises Failure: a lottery that can't be; pydantic.ValidationError: a value can't be.
+    Raises Failure: cohorts that can't be drawn; pydantic.ValidationError: a value can't be.
     """
     places, cohort = sizes.participants + sizes.enrol, sizes.cohort
     population = values.get("population")
-    if values.get("sampling", "none") == "none":
+    sampling = values.get("sampling", "none")
+    if sampling == "none":
         if cohort is not None or population is not None:
-            raise InputFailure("--cohort and --population are of a lottery: add --sampling lottery.")
+            raise InputFailure("--cohort and --population are of drawn cohorts: add --sampling lottery or epochs.")
         return build(model, {"in_a_round": max(places, 1), **values})
     if cohort is None:
-        raise InputFailure("--sampling lottery draws a cohort for each round: say how many with --cohort.")
+        raise InputFailure(f"--sampling {sampling} draws a cohort for each round: say how many with --cohort.")
     if population is None and sizes.participants == 0:
         raise InputFailure(
             "With --participants 0 say --population: the smallest roster with which rounds run, from "
@@ -169,8 +168,8 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
     smallest = sizes.participants if population is None else population
     if not cohort <= smallest <= places:
         raise InputFailure(
-            f"a lottery draws --cohort {cohort} from --population {smallest} or more, and the study has places "
-            f"for {places} (--participants and --enrol): each must be at most the next."
+            f"--sampling {sampling} draws --cohort {cohort} from --population {smallest} or more, and the study has "
+            f"places for {places} (--participants and --enrol): each must be at most the next."
         )
     return build(model, {**values, "in_a_round": cohort, "population": smallest, "largest_roster": places})
 
@@ -340,7 +339,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
         certificate = authority.tls.issue_client(tls_key.public_key(), host_uri(host), now, SERVER_DAYS)
         _write_public(work / "hosts" / host / "tls" / "client.pem", certificate)
         _write_secret(work / "hosts" / host / "tls" / "client.key", private_pem(tls_key))
-    _write_authority(work, new, study, authority, entries, clock)
+    _write_authority(work, new, study, plan.draws if plan.drawn else 0, authority, entries, clock)
     files.write(work / "coordinator")
     (work / "coordinator").chmod(0o755)
     _write_public(work / "tls" / "ca.pem", files.tls_ca)
@@ -363,7 +362,13 @@ def _policy(study: StudyConfiguration, plan: Plan) -> dict[str, Any]:
 
 
 def _write_authority(
-    work: Path, new: NewStudy, study: StudyConfiguration, keys: AuthorityKeys, entries: list[RosterEntry], clock: float
+    work: Path,
+    new: NewStudy,
+    study: StudyConfiguration,
+    draws: int,
+    keys: AuthorityKeys,
+    entries: list[RosterEntry],
+    clock: float,
 ) -> None:
     """The authority's folder, and the first roster that it signs."""
     from pydantic import ValidationError
@@ -378,7 +383,7 @@ def _write_authority(
         settings = AuthorityTable(
             study=study.study.name,
             coordinator=new.client_enrolment,
-            draws=study.study.rounds if study.privacy.sampling == "lottery" else 0,
+            draws=draws,
             places=study.places,
             own_data=study.data.dataset == OWN,
             task=trained if trained not in TASKS else "",

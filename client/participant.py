@@ -27,7 +27,6 @@ from client.settings import Policy
 from client.study_terms import StudyAcceptance, StudyTerms
 from client.training import LocalTraining, Update, Words
 from mechanisms.encoder import InvalidUpdate
-from mechanisms.statement import LOTTERY
 from runtime.durable import StorageError
 from runtime.text import peer_text
 from secagg.client_cohort import Cohort
@@ -324,8 +323,8 @@ class Participant:
         if message.round > plan.rounds:  # once it is joined, no earlier round could be
             raise CoordinatorMisbehaved("AdvertiseKeys", f"round {message.round} of a plan with {plan.rounds}")
         ticket = None
-        if plan.sampling == LOTTERY:
-            if len(terms.roster) < plan.population:  # the plan's sampling rate is that of a larger roster
+        if plan.drawn:
+            if len(terms.roster) < plan.population:  # the plan's rate or epoch is that of a larger roster
                 raise CoordinatorMisbehaved("AdvertiseKeys", f"{plan.population} must be on the roster before a round")
             if not message.HasField("ticket"):
                 raise CoordinatorMisbehaved("AdvertiseKeys", "the plan draws cohorts, and the round has no ticket")

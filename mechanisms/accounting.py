@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from mechanisms.plan import Plan
 from mechanisms.privacy_curves import epsilon_with_sampler_error
-from mechanisms.statement import NO_SAMPLING
 
 
 class UnknownEvent(ValueError):
@@ -111,14 +110,15 @@ class Account:
         coordinator doesn't see. Both are bounds, at orders fixed by the plan; after few rounds the amplified one may be
         the weaker.
         """
-        if self.plan.sampling == NO_SAMPLING or not self._events:
+        if not self.plan.amplified or not self._events:
             return self.epsilon_coordinator()
         return min(self.epsilon_coordinator(), self._epsilon_released(len(self._events), self._draws))
 
     def would_exceed(self, survivors_at_most: int | None = None) -> bool:
         """The Renyi filter: might one more attempt exceed a budget? Ask before every attempt.
 
-        The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far.
+        The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far; where
+        cohorts are drawn, for one without charges, since those in `spent` aren't invited.
 
         ``survivors_at_most``: the largest |u3| that the attempt can have; by default the plan's clients.
 
@@ -129,12 +129,21 @@ class Account:
         if not self.plan.min_survivors <= survivors_at_most <= self.plan.clients:
             raise ValueError(f"survivors must lie in {self.plan.min_survivors} to {self.plan.clients}")
         plan = self.plan
-        rdp = max(self._rdp.values(), default=0.0) + self._worst_round
+        charged = 0.0 if plan.drawn else max(self._rdp.values(), default=0.0)
         draws = self._draws + survivors_at_most * plan.padded_dim
-        coordinator = self._epsilon(rdp, draws)
-        sampled = plan.sampling != NO_SAMPLING
-        released = self._epsilon_released(len(self._events) + 1, draws) if sampled else coordinator
+        coordinator = self._epsilon(charged + self._worst_round, draws)
+        released = self._epsilon_released(len(self._events) + 1, draws) if plan.amplified else coordinator
         return not (coordinator <= plan.budget_coordinator and released <= plan.budget_released)
+
+    def spent(self) -> frozenset[int]:
+        """Participants whose budget another sum could exceed."""
+        plan = self.plan
+        draws = self._draws + plan.clients * plan.padded_dim
+        room = {
+            rdp: self._epsilon(rdp + self._worst_round, draws) <= plan.budget_coordinator
+            for rdp in set(self._rdp.values())
+        }
+        return frozenset(who for who, rdp in self._rdp.items() if not room[rdp])
 
     def _epsilon(self, rdp: float, draws: int) -> float:
         return epsilon_with_sampler_error(self.plan.order, rdp, self.plan.delta, draws)

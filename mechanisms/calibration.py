@@ -20,17 +20,7 @@ from mechanisms.privacy_curves import SMALLEST_STDDEV, Floats
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.round_cost import Noise, best_order, coarse_orders, planned_epsilon
 from mechanisms.rounding import LARGEST_PLANNED_NORM
-from mechanisms.statement import (
-    CONDITIONAL,
-    COORDINATOR,
-    DDGAUSS,
-    GAUSSIAN,
-    LARGEST_BITS,
-    LOCAL,
-    NO_SAMPLING,
-    RELEASED,
-    Statement,
-)
+from mechanisms.statement import CONDITIONAL, COORDINATOR, DDGAUSS, GAUSSIAN, LARGEST_BITS, LOCAL, RELEASED, Statement
 
 VARIANCE_DENOMINATOR: Final = 1 << 28
 # Calibration stops this much (relative) before the target and the wrap bound, so that another machine's
@@ -161,8 +151,7 @@ def _solve(stated: Statement) -> Calibration:
     orders = {reader: order}
     for other in (COORDINATOR, RELEASED, CONDITIONAL):
         if other not in orders:
-            same = stated.sampling == NO_SAMPLING
-            orders[other] = order if same else best_order(stated, found, other)
+            orders[other] = best_order(stated, found, other) if stated.amplified else order
     return Calibration(
         noise=found, order=orders[COORDINATOR], order_released=orders[RELEASED], order_conditional=orders[CONDITIONAL]
     )

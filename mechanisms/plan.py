@@ -89,10 +89,11 @@ class Plan(Statement):
             raise InfeasiblePlan(f"offer_offset_s must lie in 0..{LONGEST_OFFSET_S:g} seconds", "use 0 for none")
         if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
             raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
-        largest = LARGEST_SAMPLED_ORDER if self.sampling_rate < 1 else LARGEST_ORDER
+        amplified = self.amplified and self.sampling_rate < 1
+        largest = LARGEST_SAMPLED_ORDER if amplified else LARGEST_ORDER
         if max(self.order, self.order_released) > LARGEST_ORDER or self.order_conditional > largest:
             raise InfeasiblePlan("a filter's order is beyond any that is looked for", "use make_plan")
-        if self.sampling_rate < 1 and self.order_conditional != math.floor(self.order_conditional):
+        if amplified and self.order_conditional != math.floor(self.order_conditional):
             raise InfeasiblePlan("the conditional figure holds at whole orders", "use make_plan")
         verify_plan(self)
 
@@ -393,7 +394,7 @@ def make_plan(
         k_stddevs=float(k_stddevs),
     )
     found = calibrate(stated)
-    if sampling == NO_SAMPLING:  # both epsilons are the same, and so are the budgets
+    if not stated.amplified:  # both epsilons are the same, and so are the budgets
         budget_coordinator = budget_coordinator or stated.epsilon
         budget_released = budget_released or stated.epsilon
     budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}

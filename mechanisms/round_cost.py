@@ -4,6 +4,8 @@ Costs are Renyi divergences at given orders. Adjacency is that of the mechanism 
 three that add noise to a sum it is one participant's update against zero, its noise share present.
 
 - coordinator: every round that holds the participant, unamplified.
+  With epochs a participant is in one round of each epoch, and as many rounds count as there are epochs, for every
+  reader.
 - released: readers of the released models only, who don't know who took part: amplified by the prior rate q with
   `amplification.sampled_rdp`, which holds whatever decides who takes part and who leaves. With "fixed" sampling the
   owner also states that leaving is independent of identity, and `amplification.fixed_size_rdp` may be the smaller one.
@@ -30,17 +32,7 @@ from mechanisms.privacy_curves import (
     rounded_l2_bound,
     skellam_rdp,
 )
-from mechanisms.statement import (
-    CONDITIONAL,
-    COORDINATOR,
-    DDGAUSS,
-    FIXED_SIZE,
-    LOCAL,
-    NO_SAMPLING,
-    RELEASED,
-    SKELLAM,
-    Statement,
-)
+from mechanisms.statement import CONDITIONAL, COORDINATOR, DDGAUSS, FIXED_SIZE, LOCAL, RELEASED, SKELLAM, Statement
 
 Curve = Callable[[Floats], Floats]
 
@@ -143,7 +135,7 @@ def planned_draws(stated: Statement) -> int:
 def planned_epsilon(stated: Statement, noise: Noise, reader: str, orders: Floats | float) -> float:
     """Epsilon of all planned rounds at h_min: the smallest over ``orders``, the sampler's error included."""
     given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    rdp = stated.rounds * reader_curve(stated, noise, reader, stated.h_min)(given)
+    rdp = stated.participations * reader_curve(stated, noise, reader, stated.h_min)(given)
     return epsilon_with_sampler_error(given, rdp, stated.delta, planned_draws(stated))
 
 
@@ -153,7 +145,7 @@ def best_order(stated: Statement, noise: Noise, reader: str) -> float:
 
     def best(orders: Floats) -> int:
         converted = (
-            stated.rounds * curve(orders)
+            stated.participations * curve(orders)
             + np.log1p(-1 / orders)
             - (math.log(stated.delta) + np.log(orders)) / (orders - 1)
         )
@@ -174,7 +166,7 @@ def best_order(stated: Statement, noise: Noise, reader: str) -> float:
 
 def _amplified(stated: Statement, reader: str) -> bool:
     """Whether a sampling theorem takes part. At rate 1 the conditional one would only bind to integer orders."""
-    if reader == COORDINATOR or stated.sampling == NO_SAMPLING:
+    if reader == COORDINATOR or not stated.amplified:
         return False
     return reader != CONDITIONAL or stated.clients < stated.population
 

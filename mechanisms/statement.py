@@ -15,8 +15,10 @@ DDGAUSS, SKELLAM, GAUSSIAN, LOCAL = "ddgauss", "skellam", "gaussian", "local-gau
 VECTOR_MECHANISMS: Final = (DDGAUSS, SKELLAM, GAUSSIAN, LOCAL)
 COORDINATOR, RELEASED, CONDITIONAL = "coordinator", "released", "conditional"
 TARGETS: Final = (COORDINATOR, RELEASED, CONDITIONAL)
-NO_SAMPLING, LOTTERY, POISSON, FIXED_SIZE = "none", "lottery", "poisson", "fixed"
-SAMPLINGS: Final = (NO_SAMPLING, LOTTERY, POISSON, FIXED_SIZE)
+NO_SAMPLING, LOTTERY, EPOCHS, POISSON, FIXED_SIZE = "none", "lottery", "epochs", "poisson", "fixed"
+SAMPLINGS: Final = (NO_SAMPLING, LOTTERY, EPOCHS, POISSON, FIXED_SIZE)
+DRAWN: Final = (LOTTERY, EPOCHS)
+"""Cohorts are drawn by the authority's seeds, which every participant checks."""
 LARGEST_BITS: Final = 62
 # Above it the redraws of conditional rounding may take long (mechanisms/rounding.py).
 LARGEST_BETA: Final = 0.9
@@ -32,6 +34,16 @@ def assumed_colluders(adversarial: float, participants: int) -> int:
     return math.floor(Fraction(repr(float(adversarial))) * participants)
 
 
+def epoch_rounds(sampling: str, clients: int, population: int) -> int:
+    """Rounds of one draw: with epochs a draw deals the roster to the cohorts of as many rounds as it fills."""
+    return max(1, population // max(clients, 1)) if sampling == EPOCHS else 1
+
+
+def participations(sampling: str, clients: int, population: int, rounds: int) -> int:
+    """K: the rounds that may hold one participant: with epochs one of each epoch, else all."""
+    return -(-rounds // epoch_rounds(sampling, clients, population))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Statement:
     """The stated part of a `mechanisms.plan.Plan`.
@@ -43,7 +55,7 @@ class Statement:
     mechanism: str  # "ddgauss", "skellam", "gaussian" or "local-gaussian"
     clients: int  # N: the most inputs one sum can hold; the wrap bound uses it
     population: int  # participants that those of a round are drawn from; N without sampling
-    sampling: str  # "none", "lottery", "poisson" or "fixed"
+    sampling: str  # "none", "lottery", "epochs", "poisson" or "fixed"
     dim: int  # values in an update
     clipping: ClipRule
     sketch_rows: int  # of a count-mean sketch that is sent instead of the update; 0: none
@@ -106,9 +118,14 @@ class Statement:
                 f"use a population of {self.clients}, or lottery sampling",
             ),
             (
-                sampled or self.target != CONDITIONAL,
+                self.amplified or self.target != CONDITIONAL,
                 "a conditional target needs sampling",
                 "use poisson sampling and a population",
+            ),
+            (
+                self.sampling != EPOCHS or self.epoch_rounds > 1,
+                f"a population of {self.population} fills the cohorts of one round, which is no epoch",
+                f"use a population of at least {2 * self.clients}, or smaller cohorts",
             ),
         ]
 
@@ -170,6 +187,31 @@ class Statement:
     def h_min(self) -> int:
         """The fewest noise shares of a sum that the adversary does not know."""
         return self.min_survivors - self.colluders
+
+    @property
+    def drawn(self) -> bool:
+        """Whether cohorts are drawn by the authority's seeds."""
+        return self.sampling in DRAWN
+
+    @property
+    def amplified(self) -> bool:
+        """Whether a reader that doesn't know who took part is charged less than one that does."""
+        return self.sampling not in (NO_SAMPLING, EPOCHS)
+
+    @property
+    def epoch_rounds(self) -> int:
+        """Rounds of one draw of cohorts; with epochs each participant is in at most one of them."""
+        return epoch_rounds(self.sampling, self.clients, self.population)
+
+    @property
+    def draws(self) -> int:
+        """Draws of cohorts in all planned rounds: with epochs one for each epoch, else one for each round."""
+        return self.participations  # with a lottery one for each round, and all of them may hold the same participant
+
+    @property
+    def participations(self) -> int:
+        """K: the planned rounds that may hold one participant."""
+        return participations(self.sampling, self.clients, self.population, self.rounds)
 
     @property
     def sampling_rate(self) -> float:

@@ -59,7 +59,7 @@ class RoundConfig:
         """
         if self.ticket is None:
             return self.roster.everybody
-        return winners(self.roster, self.round, self.ticket, self.parameters.cohort)
+        return winners(self.roster, self.round, self.ticket, self.parameters.cohort, self.parameters.epoch_rounds)
 
     def round_context(self) -> bytes:
         """32 bytes that identify this attempt and everything it depends on."""
@@ -78,24 +78,30 @@ class RoundConfig:
         )
 
 
-def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozenset[int]:
+def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int, epoch_rounds: int = 1) -> frozenset[int]:
     """The cohort of a round: ``cohort`` positions in the roster, or all of them.
 
-    Raises:
-        InvalidTicket: the roster has no lottery or none for this round, or the seed isn't the one it was signed with.
+    ``epoch_rounds``: rounds that one draw deals the roster to; the i-th of them gets the i-th ``cohort`` positions.
+
+    Raises InvalidTicket: the roster has no lottery or none for this round, is too small for the epoch, or the seed
+    isn't the one it was signed with.
     """
-    lottery = roster.lottery
+    lottery, size = roster.lottery, len(roster)
     if lottery is None:
         raise InvalidTicket("the roster was signed without a lottery")
-    if not 1 <= round_ <= lottery.draws:
-        raise InvalidTicket(f"the roster was signed with draws for {lottery.draws} rounds, this is round {round_}")
-    if not lottery.drew(roster.study, roster.version, round_, ticket):
+    draw, place = 1 + (round_ - 1) // epoch_rounds, (round_ - 1) % epoch_rounds
+    if not 1 <= draw <= lottery.draws:
+        last = lottery.draws * epoch_rounds
+        raise InvalidTicket(f"the roster was signed with draws for {last} rounds, this is round {round_}")
+    if not lottery.drew(roster.study, roster.version, draw, ticket):
         raise InvalidTicket("the seed of the lottery is not the one that the authority drew for this round")
-    if cohort >= len(roster):
-        return frozenset(range(len(roster)))
+    if epoch_rounds > 1 and epoch_rounds * cohort > size:
+        raise InvalidTicket(f"a roster of {size} can't be dealt to {epoch_rounds} cohorts of {cohort}")
+    if cohort >= size:
+        return frozenset(range(size))
     # The identity comes last, so the hash of all before it is made once. Equal values would need a collision.
     blank = encode(
-        "sordino/v1/lottery", *(roster.study.encode(), number(roster.version), number(round_), ticket.seed, bytes(32))
+        "sordino/v1/lottery", *(roster.study.encode(), number(roster.version), number(draw), ticket.seed, bytes(32))
     )
     before = hashlib.sha256(blank[:-32])
     values: list[bytes] = []
@@ -103,7 +109,7 @@ def winners(roster: Roster, round_: int, ticket: Ticket, cohort: int) -> frozens
         one = before.copy()
         one.update(entry.identity)
         values.append(one.digest())
-    return frozenset(heapq.nsmallest(cohort, range(len(values)), key=values.__getitem__))
+    return frozenset(heapq.nsmallest((place + 1) * cohort, range(size), key=values.__getitem__)[place * cohort :])
 
 
 def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -1,13 +1,15 @@
 """The lottery that chooses a round's cohort if the cohort is smaller than the roster.
 
-After closing a roster version, the authority draws an independent seed for each round and signs the seeds' Merkle root
-with the roster. The cohort of round r, in all its attempts, is the C participants with the smallest
+After closing a roster version, the authority draws an independent seed for each draw and signs the seeds' Merkle root
+with the roster. A draw serves one round or, with epochs, E rounds. It orders the roster by
 
-    SHA-256("sordino/v1/lottery", study, version, r, seed of r, identity)
+    SHA-256("sordino/v1/lottery", study, version, draw, seed of the draw, identity).
 
-(`secagg.context.winners`). The coordinator may know all seeds: they are drawn when the list can no longer change. It
-can't choose a cohort, redraw one, or replace an absent winner. Collusion is assumed to be fixed before the seeds are
-drawn, so the number of colluders among the winners is hypergeometric (`secagg.parameters.colluders_in_cohort`).
+The cohort of its i-th round, in all attempts, is the i-th C participants in that order (`secagg.context.winners`): with
+epochs nobody is in two rounds of one. The coordinator may know all seeds: they are drawn when the list can no longer
+change. It can't choose a cohort, redraw one, or replace an absent participant. Collusion is assumed to be fixed before
+the seeds are drawn, so the number of colluders in each cohort is hypergeometric
+(`secagg.parameters.colluders_in_cohort`).
 """
 
 from __future__ import annotations
@@ -33,22 +35,22 @@ class InvalidTicket(ValueError):
 class Lottery:
     """The part of the lottery under the roster's signature: number of seeds, and their Merkle root (32 bytes)."""
 
-    draws: int  # L: seeds for rounds 1 to L
+    draws: int  # L: seeds for draws 1 to L
     root: bytes
 
     def __post_init__(self) -> None:
         if not 1 <= self.draws <= MAX_DRAWS or len(self.root) != HASH_BYTES:
             raise ValueError(f"a lottery has 1 to {MAX_DRAWS} draws and a root of {HASH_BYTES} bytes")
 
-    def drew(self, study: str, version: int, round_: int, ticket: Ticket) -> bool:
-        """Whether this ticket's seed is the one that was drawn for a round, from 1 to L, of this roster version."""
-        leaf = _leaf(study, version, round_, ticket.seed)
-        return len(ticket.seed) == SEED_BYTES and verify_path(self.root, leaf, round_ - 1, self.draws, ticket.path)
+    def drew(self, study: str, version: int, draw: int, ticket: Ticket) -> bool:
+        """Whether this ticket's seed is that of a draw, from 1 to L, of this roster version."""
+        leaf = _leaf(study, version, draw, ticket.seed)
+        return len(ticket.seed) == SEED_BYTES and verify_path(self.root, leaf, draw - 1, self.draws, ticket.path)
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """One round's seed (32 bytes) with its path to the root."""
+    """One draw's seed (32 bytes) with its path to the root."""
 
     seed: bytes
     path: tuple[bytes, ...]
@@ -70,14 +72,14 @@ class Draws:
             raise ValueError(f"a lottery has 1 to {MAX_DRAWS} seeds of {SEED_BYTES} bytes")
 
     @classmethod
-    def draw(cls, study: str, version: int, rounds: int, random_bytes: RandomBytes) -> Draws:
+    def draw(cls, study: str, version: int, draws: int, random_bytes: RandomBytes) -> Draws:
         """Fresh seeds; draw them when the roster version is closed."""
-        return cls(study, version, tuple(random_bytes(SEED_BYTES) for _ in range(rounds)))
+        return cls(study, version, tuple(random_bytes(SEED_BYTES) for _ in range(draws)))
 
     @cached_property
     def _tree(self) -> MerkleTree:
         return MerkleTree(
-            [_leaf(self.study, self.version, round_, seed) for round_, seed in enumerate(self.seeds, start=1)]
+            [_leaf(self.study, self.version, draw, seed) for draw, seed in enumerate(self.seeds, start=1)]
         )
 
     @property
@@ -85,10 +87,11 @@ class Draws:
         """For the roster."""
         return Lottery(len(self.seeds), self._tree.root)
 
-    def ticket(self, round_: int) -> Ticket:
+    def ticket(self, round_: int, epoch_rounds: int = 1) -> Ticket:
         """Sent to all participants at the beginning of a round; rounds are counted from 1."""
-        return Ticket(self.seeds[round_ - 1], self._tree.path(round_ - 1))
+        at = (round_ - 1) // epoch_rounds
+        return Ticket(self.seeds[at], self._tree.path(at))
 
 
-def _leaf(study: str, version: int, round_: int, seed: bytes) -> bytes:
-    return digest("sordino/v1/lottery-seed", study.encode(), number(version), number(round_), seed)
+def _leaf(study: str, version: int, draw: int, seed: bytes) -> bytes:
+    return digest("sordino/v1/lottery-seed", study.encode(), number(version), number(draw), seed)

@@ -176,6 +176,7 @@ class RoundParameters:
     graph: str = COMPLETE  # or HARARY: k-regular if the rules find a degree
     adversary: str = MALICIOUS
     key_agreement: str = X25519  # or HYBRID: with ML-KEM-768 (decision 0016)
+    epoch_rounds: int = 1  # rounds whose cohorts one draw deals, without a participant in two of them
 
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
@@ -184,11 +185,13 @@ class RoundParameters:
             raise InvalidParameters(f"the adversary is one of {', '.join(ADVERSARIES)}, not {self.adversary!r}")
         if self.key_agreement not in KEY_AGREEMENTS:
             raise InvalidParameters(f"key_agreement is {' or '.join(KEY_AGREEMENTS)}, not {self.key_agreement!r}")
-        for name in ("cohort", "colluders", "min_survivors", "quorum", "bits", "dim"):
+        for name in ("cohort", "colluders", "min_survivors", "quorum", "bits", "dim", "epoch_rounds"):
             if type(getattr(self, name)) is not int:
                 raise InvalidParameters(f"{name} must be a whole number")
         if not 2 <= self.cohort < PRIME:
             raise InvalidParameters(f"the cohort must have 2 to {PRIME - 1} participants, not {self.cohort}")
+        if self.epoch_rounds < 1:
+            raise InvalidParameters(f"an epoch has at least one round, not {self.epoch_rounds}")
         if self.colluders < 0:
             raise InvalidParameters(f"colluders must not be negative, like {self.colluders}")
         if self.colluders >= self.cohort:
@@ -256,11 +259,14 @@ class RoundParameters:
         return signatures_needed(u1, self.colluders) if self.signed else 0
 
     def to_bytes(self) -> bytes:
-        """Fixed order, 8 bytes each, little-endian, then graph, adversary and, if it isn't X25519 alone, the key
-        agreement: part of round_context.
+        """Fixed order, 8 bytes each, little-endian, then graph and adversary: part of round_context.
+
+        Where they aren't X25519 alone and 1, the key agreement and the rounds of an epoch follow.
         """
         values = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
         names = [GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary)]
-        if self.hybrid:
+        if self.hybrid or self.epoch_rounds > 1:
             names.append(KEY_AGREEMENTS.index(self.key_agreement))
+        if self.epoch_rounds > 1:
+            names.append(self.epoch_rounds)
         return b"".join(value.to_bytes(8, "little") for value in (*values, *names))

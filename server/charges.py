@@ -19,15 +19,19 @@ class Charges:
     """The charges of one study. Its methods compute, and are not for the event loop."""
 
     def __init__(self, document: StudyDocument, *, cohorts_are_public: bool) -> None:
-        """Args: cohorts_are_public: transcripts are or were published, so that a lottery hides no participation."""
+        """Args: cohorts_are_public: transcripts are or were published, so that drawing hides no participation."""
         self.account = Account(document.plan)
         self._document, self._cohorts_are_public = document, cohorts_are_public
         self._study_sha256 = hashlib.sha256(document.to_bytes()).digest()
 
     @property
     def exhausted(self) -> bool:
-        """Whether one more round could pass the budget."""
+        """Whether one more round could pass the budget, whoever is in it."""
         return self.account.would_exceed()
+
+    def spent(self) -> frozenset[int]:
+        """Where cohorts are drawn: numbers of the participants whose budget one more round could pass."""
+        return self.account.spent() if self._document.plan.drawn else frozenset()
 
     def entry(self, round_: int, attempt: int, participants: Iterable[int]) -> LedgerEntry:
         """What the ledger will say of an attempt. Args: participants in its sum, by number."""

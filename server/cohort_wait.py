@@ -12,7 +12,6 @@ from typing import Final
 import structlog
 
 from mechanisms.plan import Plan
-from mechanisms.statement import LOTTERY
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
 from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
@@ -40,6 +39,7 @@ class CohortWait:
         enrolment_open: participants can still enrol; then the wait for a large enough roster has no end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
         use_offered: async: adopts a later roster if there is one; returns whether it did.
+        spent: numbers of the participants whose budget another round could exceed, where cohorts are drawn.
     """
 
     plan: Plan
@@ -53,6 +53,7 @@ class CohortWait:
     emit: Callable[[Event], None]
     configure: Callable[[int, int], Awaitable[RoundConfig]]
     use_offered: Callable[[], Awaitable[bool]]
+    spent: Callable[[], frozenset[int]]
     _first: bool = True
 
     async def pause(self, round_: int) -> None:
@@ -86,7 +87,8 @@ class CohortWait:
     async def gather(self, round_: int, attempt: int) -> tuple[RoundConfig, frozenset[int]] | None:
         """Wait for the whole cohort, at most `connect_s`, then go on with the quorum.
 
-        Absent winners of a lottery are dropouts: no other participants are invited in their place.
+        Absent participants of a drawn cohort are dropouts, as are those whose budget is spent: no others are invited in
+        their place.
 
         Returns the configuration, and the positions of the connected participants; None without a quorum.
         """
@@ -105,7 +107,7 @@ class CohortWait:
         self.loop_lag.restart()
         while True:
             self.sessions.changed.clear()  # as above
-            invited = self.membership.members() & config.invited
+            invited = self.membership.members() & config.invited - self.membership.positions(self.spent())
             ready = self.sessions.ready() & invited
             now = time.monotonic()
             if len(ready) >= len(invited):
@@ -122,7 +124,7 @@ class CohortWait:
                 self._too_few(round_, attempt, len(ready), quorum)
                 return None
             # A newly accepted participant may complete the quorum; a drawn cohort stays the same for its round.
-            if len(ready) < quorum and self.plan.sampling != LOTTERY and await self.use_offered():
+            if len(ready) < quorum and not self.plan.drawn and await self.use_offered():
                 config = await self.configure(round_, attempt)
                 continue
             if now - told_at >= PROGRESS_INTERVAL_S:

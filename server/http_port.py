@@ -20,7 +20,6 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mechanisms.statement import LOTTERY
 from runtime.settings_file import split_address
 from server.enrolment import Enrolment
 from server.events import CONNECTING
@@ -110,7 +109,7 @@ class HttpPort:
         """What the journal says is shown from here on."""
         self._journal = journal
         self.metrics.restored(study, journal)
-        if study.terms.plan.sampling == LOTTERY:
+        if study.terms.plan.drawn:
             log.warning("metrics show when a participant is missing: against their readers epsilon_coordinator holds")
 
     def serving(self, enrolment: Enrolment | None = None) -> None:

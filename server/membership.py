@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mechanisms.plan import Plan
-from mechanisms.statement import LOTTERY
 from secagg.lottery import Draws, Ticket
 from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders
 from secagg.roster import InvalidRoster, Roster, verify_roster
@@ -102,12 +101,16 @@ class Membership:
         out = self.excluded.keys() | self.set_aside
         return frozenset(who for who, number in enumerate(self.numbers) if number not in out)
 
+    def positions(self, numbers: Collection[int]) -> frozenset[int]:
+        """Of the participants with these numbers."""
+        return frozenset(who for who, number in enumerate(self.numbers) if number in numbers)
+
     def missing(self) -> int:
         """How many more must enrol before a round can begin.
 
-        With a lottery the planned rate refers to the whole roster: an excluded participant is still drawn, and absent.
+        Where cohorts are drawn the plan refers to the whole roster: an excluded participant is still drawn, and absent.
         """
-        here = len(self.roster) if self._plan.sampling == LOTTERY else len(self.members())
+        here = len(self.roster) if self._plan.drawn else len(self.members())
         return max(0, smallest_roster(self._plan) - here)
 
     def exclusions(self) -> dict[bytes, str]:
@@ -163,8 +166,8 @@ class Membership:
         }
 
     def ticket(self, round_: int) -> Ticket | None:
-        """Of the round's lottery; None where the whole roster is invited."""
-        return None if self.signed.draws is None else self.signed.draws.ticket(round_)
+        """Of the round's draw; None where the whole roster is invited."""
+        return None if self.signed.draws is None else self.signed.draws.ticket(round_, self._plan.epoch_rounds)
 
     def offer(self, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Note a later version; `take` puts it to use.

@@ -17,7 +17,6 @@ import structlog
 
 from learning.datasets import Dataset
 from learning.task import Task
-from mechanisms.statement import LOTTERY
 from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.context import RoundConfig
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
@@ -155,6 +154,7 @@ class Study:
             emit=self._emit,
             configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
             use_offered=self._use_offered,
+            spent=self.charges.spent,
         )
         deadlines = configuration.deadlines
         self._deadlines_s = {
@@ -338,22 +338,29 @@ class Study:
         while self._completed_rounds < self._plan.rounds:
             round_ = self._completed_rounds + 1
             if not await self._one_round(round_):
-                return BUDGET_REACHED if self.charges.exhausted else ABORTED
+                return BUDGET_REACHED if self._exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:
                 await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
 
+    @property
+    def _exhausted(self) -> bool:
+        """Whether no further round can begin under the budget."""
+        left = self._membership.members() - self._membership.positions(self.charges.spent())
+        return self.charges.exhausted or (self._plan.drawn and len(left) < self._plan.quorum)
+
     async def _one_round(self, round_: int) -> bool:
         first = self._journal.last_attempt(round_) + 1
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
-            if self.charges.exhausted:
+            if self._exhausted:
                 return False
             self.farewell.rounds_were_left = True
             if self._between_attempts is not None:
                 self._between_attempts()
-            # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one.
-            if attempt == first or self._plan.sampling != LOTTERY:
-                await self._use_offered()
+            # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one. One
+            # that only adds participants waits for the next epoch: in a new draw some would be in two of its rounds.
+            if attempt == first or not self._plan.drawn:
+                await self._use_offered(only_removals=(round_ - 1) % self._plan.epoch_rounds > 0)
                 await self._cohort_wait.enrolment(round_, attempt)
             await self._wait_for_authority(round_, attempt)
             gathered = await self._cohort_wait.gather(round_, attempt)
@@ -403,8 +410,11 @@ class Study:
             await asyncio.sleep(AUTHORITY_INTERVAL_S)
             await self._use_offered()
 
-    async def _use_offered(self) -> bool:
-        """Between attempts only, since positions change. Returns whether they did."""
+    async def _use_offered(self, *, only_removals: bool = False) -> bool:
+        """Between attempts only, since positions change. Returns whether they did.
+
+        ``only_removals``: leave a version that removes nobody for later.
+        """
         found = None if self.roster_files is None else await asyncio.to_thread(self.roster_files.changed)
         if found is not None:
             try:
@@ -412,7 +422,7 @@ class Study:
             except ValueError as error:
                 log.warning("the roster file was replaced by one that isn't used", reason=str(error))
         membership, offered = self._membership, self._membership.offered
-        if offered is None:
+        if offered is None or (only_removals and membership.roster.positions.keys() <= offered.roster.positions.keys()):
             return False
         numbers = await self._journal.use_roster(offered.roster)
         self._documents.pop(membership.signed.sha256, None)

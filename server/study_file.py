@@ -167,7 +167,8 @@ class StudyConfiguration(Settings):
     @model_validator(mode="after")
     def _cohort(self) -> Self:
         if self.privacy.sampling != "none" and self.study.participants is None:
-            raise ValueError('study.participants is missing: with sampling = "lottery" it says how many are drawn')
+            sampling = self.privacy.sampling
+            raise ValueError(f'study.participants is missing: with sampling = "{sampling}" it says how many are drawn')
         return self
 
     @model_validator(mode="after")

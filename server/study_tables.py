@@ -46,7 +46,7 @@ _ADAPTS = (
     lambda study: study.privacy.clip_update != "fixed",
 )
 _SKETCH = ("--sketch-rows, such as 15", lambda study: study.privacy.sketch_rows > 0)
-_LOTTERY = ("a lottery: add --sampling lottery", lambda study: study.privacy.sampling != "none")
+_DRAWN = ("drawn cohorts: add --sampling lottery or epochs", lambda study: study.privacy.sampling != "none")
 _ROOTS = (
     "--server-optimizer fedadam, fedyogi or fedadagrad",
     lambda study: study.server_optimizer.name in ADAPTIVE_OPTIMIZERS,
@@ -202,20 +202,22 @@ class PrivacyTable(Table):
     rotation: Literal["auto", "hadamard", "hadamard-blocks"] = _coding(
         "auto", help="auto, hadamard (pads to a power of two) or hadamard-blocks; auto pads by at most 5 %"
     )
-    sampling: Literal["none", "lottery"] = _privacy(
-        "none", help="none: all participants in each round; lottery: a cohort, drawn by seeds of the authority"
+    sampling: Literal["none", "lottery", "epochs"] = _privacy(
+        "none",
+        help="none: all participants in each round; lottery: a cohort, drawn by seeds of the authority; epochs: the "
+        "same, and nobody twice before all had their turn",
     )
     population: int | None = _privacy(
         None,
-        help="lottery: the smallest roster that cohorts are drawn from",
+        help="drawn cohorts: the smallest roster that they are drawn from",
         shown="participants; needed with --participants 0",
         ge=1,
         le=1_000_000,
-        needs=_LOTTERY,
+        needs=_DRAWN,
     )
     largest_roster: int | None = key(
         None,
-        help="lottery: the largest roster, for which A must hold",
+        help="drawn cohorts: the largest roster, for which A must hold",
         shown="population",
         ge=1,
         le=1_000_000,
@@ -296,9 +298,11 @@ class PrivacyTable(Table):
     @model_validator(mode="after")
     def _drawn(self) -> Self:
         if (self.sampling != "none") != (self.population is not None):
-            raise ValueError('population says how many a lottery draws from: set it with sampling = "lottery" only')
+            raise ValueError(
+                'population says how many cohorts are drawn from: set it with sampling = "lottery" or "epochs" only'
+            )
         if self.largest_roster is not None and self.largest_roster < (self.population or self.largest_roster + 1):
-            raise ValueError("largest_roster must be population or more, and set for a lottery only")
+            raise ValueError("largest_roster must be population or more, and set for drawn cohorts only")
         return self
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mechanisms.plan import InfeasiblePlan, Plan
-from mechanisms.statement import NO_SAMPLING, RELEASED
+from mechanisms.statement import RELEASED
 from runtime.durable import StorageError, replace_durably
 from runtime.key_files import KeyFileError
 from secagg.server_unmasking import Unmasking
@@ -60,7 +60,7 @@ def check_publishing(plan: Plan) -> None:
 
     Raises InfeasiblePlan: its epsilon assumes that the drawn cohorts are secret, and a transcript names them.
     """
-    if plan.sampling != NO_SAMPLING and plan.target == RELEASED:
+    if plan.amplified and plan.target == RELEASED:
         raise InfeasiblePlan(
             "published transcripts tell who was in each round, and the target released counts on nobody knowing",
             "set publish_transcripts = false before the first round, or plan for the target coordinator",

@@ -17,7 +17,7 @@ from typing import Any, Final, Required, TypedDict, Unpack
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
-from mechanisms.statement import CONDITIONAL, LOTTERY, NO_SAMPLING
+from mechanisms.statement import CONDITIONAL, DRAWN, EPOCHS, LOTTERY, NO_SAMPLING
 from secagg.errors import InvalidParameters
 from secagg.keys import HYBRID_KEY_BYTES, KEM_CIPHERTEXT_BYTES, KEY_BYTES, WRAPPED_BYTES
 from secagg.lottery import MAX_VERSIONS, Draws
@@ -192,6 +192,7 @@ def round_parameters(plan: Plan) -> RoundParameters:
         graph=plan.graph,
         adversary=plan.adversary,
         key_agreement=plan.key_agreement,
+        epoch_rounds=plan.epoch_rounds,
     )
     if plan.colluders < _colluders(plan, plan.population):
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
@@ -199,8 +200,11 @@ def round_parameters(plan: Plan) -> RoundParameters:
 
 
 def cohorts_drawn(sampling: str, rounds: int) -> int:
-    """Number of cohorts from which the coordinator could choose: with a lottery each roster version draws all anew."""
-    return rounds * MAX_VERSIONS if sampling == LOTTERY else rounds
+    """Number of cohorts from which the coordinator could choose: where seeds draw, each roster version draws all anew.
+
+    With epochs each cohort of a partition is by itself as if drawn alone, so the same quantile holds for the worst.
+    """
+    return rounds * MAX_VERSIONS if sampling in DRAWN else rounds
 
 
 def _colluders(plan: Plan, roster: int) -> int:
@@ -213,22 +217,22 @@ def check_roster_fits(plan: Plan, roster: Roster) -> None:
     """Check that a plan's promises hold with this roster, even when some of its participants are absent.
 
     A roster may still be too small to begin a round (`smallest_roster`). Without sampling all are invited: any
-    roster up to the planned cohort fits. With a lottery A must hold for this roster, and each round needs a draw.
+    roster up to the planned cohort fits. Where cohorts are drawn A must hold for this roster, with the plan's draws.
 
     Raises InvalidRoster: it doesn't fit, with what to change.
     """
     size = len(roster)
-    if plan.sampling != LOTTERY:
+    if not plan.drawn:
         if size > plan.clients:
             raise InvalidRoster(
                 f"the plan is for {plan.clients} participants, the roster has {size}: begin a study with a larger plan"
             )
         return
-    if roster.lottery is None or roster.lottery.draws != plan.rounds:
-        found = "none" if roster.lottery is None else f"draws for {roster.lottery.draws}"
+    if roster.lottery is None or roster.lottery.draws != plan.draws:
+        found = "none" if roster.lottery is None else f"{roster.lottery.draws}"
         raise InvalidRoster(
-            f"the plan draws the cohorts of {plan.rounds} rounds, the roster was signed with {found}: the authority "
-            f"must sign it with {plan.rounds} draws"
+            f"the cohorts of {plan.rounds} rounds need {plan.draws} draws, the roster was signed with {found}: the "
+            f"authority must sign it with {plan.draws}"
         )
     if size <= plan.population:  # no round begins below, and A is that of the population
         return
@@ -241,8 +245,8 @@ def check_roster_fits(plan: Plan, roster: Roster) -> None:
 
 
 def smallest_roster(plan: Plan) -> int:
-    """Participants on the roster before a round may begin: with a lottery the rate q is that of this size."""
-    return plan.population if plan.sampling == LOTTERY else plan.quorum
+    """Participants on the roster before a round may begin: where cohorts are drawn the plan is that of this size."""
+    return plan.population if plan.drawn else plan.quorum
 
 
 def refuse_unserved(target: object, sampling: object, adversary: object = MALICIOUS) -> None:
@@ -262,10 +266,10 @@ def refuse_unserved(target: object, sampling: object, adversary: object = MALICI
             "drawn independently, which nobody can check",
             "use the target coordinator or released",
         )
-    if sampling not in (NO_SAMPLING, LOTTERY):
+    if sampling not in (NO_SAMPLING, *DRAWN):
         raise InfeasiblePlan(
             f"nobody could check that the participants of a round were drawn by {sampling} sampling",
-            f"use sampling {LOTTERY!r}, whose seeds the authority draws and signs, or {NO_SAMPLING!r}",
+            f"use sampling {LOTTERY!r} or {EPOCHS!r}, whose seeds the authority draws and signs, or {NO_SAMPLING!r}",
         )
 
 
@@ -352,7 +356,7 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
         # None: above the largest epsilon, about 70, that the sampler's distance from the exact law allows to state.
         "epsilon_coordinator": _stated(plan.epsilon_coordinator),
         "epsilon_released": _stated(plan.epsilon_released),
-        "epsilon_conditional": None if plan.sampling == NO_SAMPLING else _stated(plan.epsilon_conditional),
+        "epsilon_conditional": _stated(plan.epsilon_conditional) if plan.amplified else None,
         "A": plan.colluders,
         "graph": COMPLETE if sharing.degree == plan.clients - 1 else HARARY,
         "threshold": sharing.threshold,
@@ -364,7 +368,17 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
 
 _FIGURES: Final = (
     *("mechanism", "clients", "population", "sampling", "dim", "coded_dim", "padded_dim", "rotation", "block_dim"),
-    *("bits", "clip", "rounds", "delta", "granularity", "local_stddev", "central_stddev", "full_stddev"),
+    *(
+        "bits",
+        "clip",
+        "rounds",
+        "participations",
+        "delta",
+        "granularity",
+        "local_stddev",
+        "central_stddev",
+        "full_stddev",
+    ),
     *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
     *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s"),
 )
@@ -423,7 +437,7 @@ def upload_bytes(
 
 
 def write_draws(draws: Draws) -> bytes:
-    """JSON, seeds in hexadecimal in the order of rounds."""
+    """JSON, seeds in hexadecimal in the order of draws."""
     document = {
         "format": LOTTERY_FORMAT,
         "study": draws.study,
@@ -438,7 +452,7 @@ def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
 
     Raises InvalidRoster: the draws are missing, malformed, or not those that the roster's signature covers.
     """
-    if plan.sampling != LOTTERY:
+    if not plan.drawn:
         return None
     if data is None:
         raise InvalidRoster(f"the plan draws cohorts, but there is no {LOTTERY_FILE} beside the roster: copy both")

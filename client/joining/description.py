@@ -90,7 +90,9 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
     plan = document.plan
     cohort = f"all participants, at most {plan.clients}"
     if plan.sampling != "none":
-        cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's lottery"
+        cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's seeds"
+    if plan.participations < plan.rounds:
+        cohort += f", and each participant in {plan.participations} rounds"
     holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
     noticed = "never noticed if the coordinator withholds it"
     if document.roster_valid_s:

@@ -42,10 +42,8 @@ AWAY = (
     "Take {} away from the coordinator's machine: its keys decide who takes part, and can impersonate any participant "
     "that joins later."
 )
-LOTTERY = (
-    "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws. "
-    "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
-)
+DRAWN = "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws."
+HIDDEN = "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
 
 
@@ -114,7 +112,9 @@ def _run(
     if bound is not None and bound == made.privacy.clip:
         remarks.append(BOUNDED.format(bound))
     if made.privacy.population is not None:
-        remarks.append(LOTTERY.format(made.study.participants, made.privacy.population))
+        remarks.append(DRAWN.format(made.study.participants, made.privacy.population))
+        if made.privacy.sampling == "lottery":
+            remarks[-1] += f" {HIDDEN}"
     remarks += notes(figures, hosts_made=bool(study.hosts))
     remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])
     typer.echo("\n".join(described(replace(figures, expected=expected), remarks, width)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from mechanisms.statement import DRAWN, participations
 from sordino.planning.bounds import exact_gaussian_multiplier
 from sordino.planning.plan_figures import PlanFigures
 
@@ -35,8 +37,10 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
 
     Raises InfeasiblePlan: not even a trusted coordinator reaches the target.
     """
-    if chosen.get("sampling", "none") == "none" or chosen.get("target", "coordinator") == "coordinator":
-        return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], chosen["rounds"]), "exact"
+    sampling, clients = chosen.get("sampling", "none"), chosen["clients"]
+    if sampling in ("none", "epochs") or chosen.get("target", "coordinator") == "coordinator":
+        times = participations(sampling, clients, chosen.get("population") or clients, chosen["rounds"])
+        return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], times), "exact"
     from mechanisms.plan import InfeasiblePlan
     from wire.study import plan_study
 
@@ -56,7 +60,7 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns ``central``: noise_multiplier and accountant of the central Gaussian at the same target; ``rows``:
     mechanism, bits, feasible, and for feasible ones noise_multiplier, noise_cost (variance of one value of the mean if
-    all survive, as a factor of the central Gaussian's) and upload_bytes.
+    all survive, as a factor of the central Gaussian's) and upload_bytes; ``samplings``: `samplings`.
     """
     from mechanisms.plan import InfeasiblePlan
     from wire.study import plan_study, planned_upload_bytes
@@ -82,7 +86,40 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
                     }
             found.append(row)
         rows += reversed(found)
-    return {"central": {"noise_multiplier": multiplier, "accountant": accountant}, "rows": rows}
+    central = {"noise_multiplier": multiplier, "accountant": accountant}
+    return {"central": central, "rows": rows, "samplings": samplings(chosen)}
+
+
+def samplings(chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What each way of inviting costs at the same target: all in each round, a lottery, epochs; empty without a
+    population.
+
+    Each row: sampling, in_a_round, participations (rounds that may hold one participant) and, where feasible,
+    mean_error (standard deviation of one value of the mean if all survive, over the clip) and upload_bytes.
+    """
+    from mechanisms.plan import InfeasiblePlan
+    from wire.study import plan_study, planned_upload_bytes
+
+    population, rows = chosen.get("population") or 0, list[dict[str, Any]]()
+    if population <= chosen["clients"]:
+        return []
+    own = {"budget_coordinator": None, "budget_released": None}
+    everybody = {"clients": population, "min_survivors": None, "quorum": None}
+    for sampling in ("none", *DRAWN):
+        changed = own | {"sampling": sampling} | (everybody if sampling == "none" else {})
+        size: int = population if sampling == "none" else chosen["clients"]
+        row: dict[str, Any] = {
+            "sampling": sampling,
+            "in_a_round": size,
+            "participations": participations(sampling, size, population, chosen["rounds"]),
+            "feasible": False,
+        }
+        with contextlib.suppress(InfeasiblePlan):
+            plan = plan_study(**dict(chosen) | changed)
+            error = math.sqrt(error_variance(plan)) / plan.clip / size
+            row |= {"feasible": True, "mean_error": error, "upload_bytes": planned_upload_bytes(plan)}
+        rows.append(row)
+    return rows
 
 
 def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, Any]:
@@ -101,10 +138,9 @@ def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, An
 
 
 def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
-    """The table as text of at most 78 columns; the chosen setting is marked."""
-    head = ("mechanism", "bits", "noise multiplier", "noise cost", "upload bytes")
-    rows = [head]
-    marked = {0}
+    """The tables as text of at most 78 columns; the chosen settings are marked."""
+    rows: list[tuple[str, ...]] = [("mechanism", "bits", "noise multiplier", "noise cost", "upload bytes")]
+    marked = set[int]()
     for row in table["rows"]:
         if (row["mechanism"], row["bits"]) == (chosen["mechanism"], chosen["bits"]):
             marked.add(len(rows))
@@ -114,15 +150,29 @@ def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> l
             else ("infeasible", "", "")
         )
         rows.append((row["mechanism"], str(row["bits"]), *cells))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = []
-    for index, row in enumerate(rows):
-        cells_shown = [
-            f"{row[0]:<{widths[0]}}",
-            *(f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True)),
-        ]
-        lines.append(("> " if index in marked and index else "  ") + "  ".join(cells_shown).rstrip())
+    lines = _in_columns(rows, marked)
+    if table["samplings"]:
+        rows, marked = [("sampling", "in a round", "rounds of each", "error of the mean", "upload bytes")], set()
+        for row in table["samplings"]:
+            if row["sampling"] == chosen["sampling"]:
+                marked.add(len(rows))
+            costs = (f"{row['mean_error']:.3g} clips", f"{row['upload_bytes']:,}") if row["feasible"] else ("-", "-")
+            rows.append((row["sampling"], f"{row['in_a_round']:,}", f"{row['participations']:,}", *costs))
+        lines += ["", *_in_columns(rows, marked)]
     return lines
+
+
+def _in_columns(rows: Sequence[tuple[str, ...]], marked: Collection[int]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            [
+                f"{'>' if index in marked else ' '} {row[0]:<{widths[0]}}",
+                *(f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for index, row in enumerate(rows)
+    ]
 
 
 def _times(factor: float) -> str:

@@ -90,6 +90,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         mechanism=NAME,
         population=plan.clients,
         sampling="none",
+        participations=plan.rounds,
         coded_dim=plan.dim,
         block_dim=rotation_layout(plan.dim, plan.rotation)[0],
         clipping=chosen["clipping"].to_json(),

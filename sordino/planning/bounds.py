@@ -30,7 +30,7 @@ def tighter_bounds(plan: Plan) -> dict[str, Any]:
         return found
     from mechanisms.gaussian_exact import gaussian_epsilon
 
-    multiplier = plan.effective_noise_multiplier / math.sqrt(plan.rounds)
+    multiplier = plan.effective_noise_multiplier / math.sqrt(plan.participations)
     found["epsilon_exact"] = _on_the_grid(plan, lambda delta: gaussian_epsilon(multiplier, delta))
     if plan.sampling == "poisson":
         from mechanisms.pld import poisson_gaussian_epsilon

@@ -19,7 +19,7 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
     accept it.
     """
     found = []
-    if figures.sampling not in ("none", "lottery"):
+    if figures.sampling not in ("none", "lottery", "epochs"):
         found.append(f"Note: {figures.sampling} sampling is planned, not served: it can't be checked who was drawn.")
     if figures.mechanism == "binomial":
         found.append("Note: binomial noise is planned, not served.")

@@ -25,10 +25,10 @@ class PlannedPrivacy(PrivacyTable):
     mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "binomial"] = key(  # type: ignore[assignment]  # wider
         "ddgauss", help="ddgauss, skellam, gaussian, local-gaussian or binomial", panel=PRIVACY
     )
-    sampling: Literal["none", "lottery", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
+    sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
         "none",
-        help="how the clients of a round are drawn: none, lottery, poisson, or fixed (leaving is then assumed to be "
-        "independent of identity)",
+        help="how the clients of a round are drawn: none, lottery, epochs, poisson, or fixed (leaving is then assumed "
+        "to be independent of identity)",
         panel=PRIVACY,
     )
     adversary: Literal["malicious", "curious", "semi-malicious"] = key(  # type: ignore[assignment]  # wider
@@ -89,8 +89,8 @@ def check_population(clients: int, population: int | None, sampling: str) -> Non
         raise InputFailure(f"--clients {clients} is too many for one sum. Use at most {PRIME - 1}.")
     if sampling == "none" and population not in (None, clients):
         raise InputFailure(
-            f"--population {population} needs --sampling lottery, poisson or fixed; without sampling all {clients} "
-            "clients are invited to every round."
+            f"--population {population} needs --sampling lottery, epochs, poisson or fixed; without sampling all "
+            f"{clients} clients are invited to every round."
         )
     if sampling != "none" and population is None:
         raise InputFailure(

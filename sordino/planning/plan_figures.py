@@ -17,6 +17,7 @@ class PlanFigures:
     Attributes:
         epsilon_coordinator, epsilon_released, epsilon_conditional: of all rounds. None above about 70, which the
             sampler's distance from its law can't state; the last one without sampling, too.
+        participations: rounds that may hold one participant.
         granularity: step of the integer grid.
         local_stddev, central_stddev, full_stddev: noise of one share, of the smallest sum, and if all survive.
         noise_multiplier: central_stddev over the clip.
@@ -43,6 +44,7 @@ class PlanFigures:
     clipping: Mapping[str, Any]
     sketch: list[int] | None
     rounds: int
+    participations: int
     delta: float
     granularity: float
     local_stddev: float

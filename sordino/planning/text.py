@@ -24,6 +24,7 @@ _COORDINATOR: Final = {
 }
 _SAMPLED: Final = {
     "lottery": "drawn by lottery",
+    "epochs": "drawn by epochs",
     "poisson": "each drawn by an independent coin",
     "fixed": "drawn without replacement",
 }
@@ -129,7 +130,8 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
 
 def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
     survivors = ", any survivors" if figures.mechanism in _ALONE else " with fewest survivors"
-    words = f"{counted(figures.rounds, 'round')}{survivors}, delta {figures.delta:g}"
+    each = "" if figures.participations == figures.rounds else f"each in {figures.participations} of "
+    words = f"{each}{counted(figures.rounds, 'round')}{survivors}, delta {figures.delta:g}"
     if figures.mechanism == "gaussian":
         words = f"for all readers except the coordinator, which is trusted: {words}"
     rows = [
@@ -260,7 +262,7 @@ def _target(figures: PlanFigures, reader: str) -> str:
 
 
 def _released(figures: PlanFigures) -> str:
-    if figures.sampling == "none":
+    if figures.sampling in ("none", "epochs"):
         return "for readers of the models: here the same"
     share = figures.clients / figures.population
     return f"for readers of released models alone, each in {percent(share)} of the rounds"

@@ -406,6 +406,19 @@ async def invited_without_having_won(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
+    "Announces the second round of an epoch to those that were in its first.",
+    "They refuse.",
+    naive("this participant did not win the round's lottery", shows="goes on"),
+    study="dealt",
+)
+async def invited_twice_in_an_epoch(coordinator: CheatingCoordinator) -> Seen:
+    plan, draws = coordinator.public.document.plan, draws_of(coordinator)
+    first = winners(coordinator.roster, 1, draws.ticket(1, plan.epoch_rounds), plan.clients, plan.epoch_rounds)
+    attempt = await coordinator.begin(2, ticket=draws.ticket(2, plan.epoch_rounds))
+    return attempt.verdict(first & coordinator.honest, "advertise_keys")
+
+
+@with_coordinator(
     "Puts colluders that did not win the lottery into the cohort of a winner, in the place of absent winners.",
     "The winner refuses: every member of u1 must have won.",
     naive("u1 names a participant that is not on the roster", shows="goes on"),

@@ -43,6 +43,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "ring": study_of(14, 13, adversarial=0.3),
     "looser": study_of(14, 10, adversarial=0.3),
     "hybrid": study_of(9, 6, key_agreement=HYBRID),
+    "dealt": study_of(18, 8, sampling="epochs", cohort=9, population=18, rounds=4),
     "drawn": study_of(14, 8, sampling="lottery", cohort=9, population=14, rounds=3),
 }
 

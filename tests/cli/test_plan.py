@@ -303,6 +303,27 @@ def test_alternatives(run: Run) -> None:
     )
 
 
+def test_ways_of_inviting_stand_beside_each_other(run: Run) -> None:
+    """Each is what the plan itself says; with epochs the noise is that of ten rounds, not of a hundred."""
+    asked = ("--rounds", 100, "--clients", 100, "--population", 1000, "--target", "coordinator", "--bits", 20)
+    rows = planned(run, "--alternatives", "--sampling", "epochs", *asked)["alternatives"]["samplings"]
+    assert [(row["sampling"], row["in_a_round"], row["participations"]) for row in rows] == [
+        ("none", 1000, 100),
+        ("lottery", 100, 100),
+        ("epochs", 100, 10),
+    ]
+    errors = {row["sampling"]: row["mean_error"] for row in rows}
+    assert errors["lottery"] / errors["epochs"] == pytest.approx(math.sqrt(10), rel=0.02)
+    alone = planned(run, "--rounds", 10, "--clients", 100, "--bits", 20, "--adversarial", 0, "--max-dropout", 0)
+    dealt = planned(run, "--sampling", "epochs", *asked, "--adversarial", 0, "--max-dropout", 0)
+    assert dealt["noise_multiplier"] == pytest.approx(alone["noise_multiplier"], rel=1e-6)
+    said = words(run, "plan", "--sampling", "epochs", *asked)
+    assert "each in 10 of 100 rounds" in said
+    assert "> epochs" in said
+    few = run("plan", "--sampling", "epochs", "--clients", 100, "--population", 199)
+    assert "Use a population of at least 200" in " ".join(few[2].split())
+
+
 def test_alternatives_that_no_plan_keeps_are_marked(run: Run) -> None:
     out = output(run, "plan", "--clients", 500, "--dim", 100, "--alternatives", "--epsilon", 0.2, "--bits", 18)
     rows = [line.split() for line in out.splitlines() if "infeasible" in line]

@@ -159,6 +159,19 @@ def test_cohorts_are_drawn_without_replacement(sampling: str) -> None:
     assert np.count_nonzero(counts) > 370
 
 
+def test_epochs_deal_everybody_once() -> None:
+    drawn = {"participants": 430, "cohort": 60, "sampling": "epochs", "rounds": 14}
+    settings = changed(replace(NOISY, drop=0.0), adversarial=0.0, max_dropout=0.0, **drawn)
+    cohorts = [cohort_of(settings, round_) for round_ in range(1, 15)]
+    for epoch in (cohorts[:7], cohorts[7:]):
+        assert len(set(np.concatenate(epoch).tolist())) == 7 * 60  # ten have no turn
+    assert not np.array_equal(cohorts[0], cohorts[7])
+    found = simulate_study(settings).summary
+    assert found["rounds_completed"] == 14
+    assert found["epsilon_coordinator"] == found["epsilon_released"] <= settings.study.privacy.epsilon
+    assert "epsilon_conditional" not in found
+
+
 def test_poisson_cohorts_vary_and_never_exceed_the_plan() -> None:
     settings = changed(QUIET, participants=1000, cohort=100, sampling="poisson")
     sizes = [len(cohort_of(settings, round_)) for round_ in range(1, 201)]

@@ -150,3 +150,24 @@ def test_a_reader_of_models_is_never_told_to_know_more_than_the_coordinator() ->
         assert 0 < account.epsilon_released() <= account.epsilon_coordinator()
     naive = account._epsilon_released(1, 20 * drawn.padded_dim)
     assert naive > Account(drawn, [RoundCharge(1, 1, frozenset(range(20)), drawn.identity)]).epsilon_coordinator()
+
+
+def test_where_cohorts_are_drawn_each_has_a_budget_of_its_own(demo_plan: Plan) -> None:
+    """Somebody that has spent it ends nobody else's part: by epochs the budget is that of the rounds it should be in."""
+    stated = {field: getattr(demo_plan, field) for field in ("clients", "dim", "bits", "epsilon", "delta", "rounds")}
+    plan = make_plan(
+        **stated | {"rounds": 50},
+        **{"clip": 1.0, "sampling": "epochs", "population": 1000, "colluders": 0, "adversarial": 0.0},
+        **{"min_survivors": 70, "quorum": 70, "max_dropout": 0.3},
+    )
+    assert plan.participations == 5
+    account = Account(plan)
+    for r in range(5):
+        assert not account.spent()
+        account.charge(charge(plan, r, FEWEST))
+    assert account.spent() == FEWEST
+    assert account.epsilon_coordinator() <= plan.epsilon
+    assert not account.would_exceed()
+    account.charge(charge(plan, 5, EVERYBODY - FEWEST | frozenset(range(200, 260))))
+    assert account.spent() == FEWEST
+    assert account.epsilon_released() == account.epsilon_coordinator()

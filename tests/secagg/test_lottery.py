@@ -59,6 +59,25 @@ def test_every_round_is_another_draw_and_every_version_too() -> None:
     assert again.lottery.root != DRAWS.lottery.root
 
 
+def test_an_epoch_deals_the_roster_to_its_rounds() -> None:
+    """Nobody is in two rounds of one, and each round's cohort is the definition's next part."""
+    dealt = [winners(DRAWN, round_, DRAWS.ticket(round_, 3), 6, 3) for round_ in range(1, 7)]
+    for epoch in (0, 1):
+        before: frozenset[int] = frozenset()
+        for place, cohort in enumerate(dealt[3 * epoch : 3 * epoch + 3], 1):
+            assert len(cohort) == 6
+            assert not cohort & before
+            before |= cohort
+            assert before == by_hand(DRAWN, epoch + 1, DRAWS.seeds[epoch], 6 * place)
+    assert dealt[:3] != dealt[3:]
+    with pytest.raises(InvalidTicket, match="not the one that the authority drew"):
+        winners(DRAWN, 4, DRAWS.ticket(3, 3), 6, 3)  # of the epoch before: a second turn for its first cohort
+    with pytest.raises(InvalidTicket, match="draws for 21 rounds, this is round 22"):
+        winners(DRAWN, 22, DRAWS.ticket(3), 6, 3)
+    with pytest.raises(InvalidTicket, match="a roster of 20 can't be dealt to 3 cohorts of 7"):
+        winners(DRAWN, 1, DRAWS.ticket(1, 3), 7, 3)
+
+
 TICKET = DRAWS.ticket(3)
 FALSE_TICKETS = {
     "a seed of the coordinator's own": replace(TICKET, seed=b"c" * 32),

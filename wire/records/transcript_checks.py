@@ -16,7 +16,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Final
 
-from mechanisms.statement import GAUSSIAN, LOTTERY
+from mechanisms.statement import GAUSSIAN
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import InvalidParameters
 from secagg.keys import HYBRID_KEY_BYTES, KEY_BYTES, advertisement_statement, is_low_order, key_parts
@@ -145,7 +145,7 @@ def _config(found: Transcript, roster: Roster, document: StudyDocument) -> Round
     if len(roster) < smallest_roster(plan):
         needed = smallest_roster(plan)
         raise InvalidTranscript(Check.FIT, f"{needed} must be on the roster before a round, it has {len(roster)}")
-    if (found.ticket is not None) != (plan.sampling == LOTTERY):
+    if (found.ticket is not None) != plan.drawn:
         drawn = "draws each cohort, and the ticket is missing" if found.ticket is None else "draws no cohorts"
         raise InvalidTranscript(Check.LOTTERY, f"the plan {drawn}")
     with _failing(Check.LOTTERY, InvalidTicket, InvalidParameters):

@@ -24,7 +24,7 @@ from mechanisms.encoder import Decoded, Encoder, words_of_sum
 from mechanisms.plan import Plan
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import reader_curve
-from mechanisms.statement import CONDITIONAL, NO_SAMPLING
+from mechanisms.statement import CONDITIONAL
 from mechanisms.wrap_monitor import WrapEstimate
 from secagg.errors import TooFewClients
 from secagg.messages import UNMASKING
@@ -136,7 +136,7 @@ class Rounds:
             "epsilon_coordinator": self.account.epsilon_coordinator(),
             "epsilon_released": self.account.epsilon_released(),
         }
-        if self.account.plan.sampling != NO_SAMPLING:
+        if self.account.plan.amplified:
             found["epsilon_conditional"] = self._conditional(self.account.plan)
         return found
 
@@ -146,6 +146,8 @@ class Rounds:
         began, clock = time.perf_counter(), _Clock()
         settings = self.settings
         cohort = cohort_of(settings, round_)
+        if self.account is not None and self.account.plan.drawn:
+            cohort = cohort[~np.isin(cohort, list(self.account.spent()))]
         survivors = survivors_of(settings, cohort, round_, attempt)
         least, quorum = settings.study.privacy.min_survivors or 1, settings.study.privacy.quorum or 1
         about = {"round": round_, "attempt": attempt, "participants": len(cohort), "survivors": len(survivors)}

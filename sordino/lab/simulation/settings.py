@@ -56,9 +56,9 @@ class SimulatedPrivacy(PrivacyTable):
         shown="ddgauss, or DIR's",
         panel=_PANEL,
     )
-    sampling: Literal["none", "lottery", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
+    sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
         "none",
-        help="how cohorts are drawn: none, lottery; poisson or fixed, which are for comparison only",
+        help="how cohorts are drawn: none, lottery, epochs; poisson or fixed, which are for comparison only",
         shown="none, with --cohort lottery",
         panel=_PANEL,
     )
@@ -74,7 +74,7 @@ def simulated_study(**values: Any) -> SimulatedStudy:
     """Make a study to simulate, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
 
     Raises:
-        Failure: an impossible lottery.
+        Failure: cohorts that can't be drawn.
         pydantic.ValidationError: an invalid value.
     """
     sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
@@ -172,7 +172,7 @@ class SimulationSettings:
             )
         if self.secagg == REAL and self.engine == RAY:
             raise SimulationError('"real" runs in one process; use the engine "local"', "secagg")
-        if self.target == "conditional" and self.study.privacy.sampling == "none":
+        if self.target == "conditional" and self.study.privacy.sampling in ("none", "epochs"):
             raise SimulationError('the target "conditional" needs sampling; use sampling "poisson" and a cohort')
 
     @property

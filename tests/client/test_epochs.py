@@ -1,0 +1,131 @@
+"""Cohorts dealt by epochs: nobody is in two rounds of one, and nobody is charged beyond its budget."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechanisms.accounting import RoundCharge
+from secagg.lottery import Draws
+from secagg.roster import RosterEntry
+from server.events import Event, RoundCompleted
+from tests.support.card_of_a_study import authority_of
+from tests.support.host_in_process import Play, Story
+from tests.support.signed_rosters import published
+from tests.support.study_in_process import Coordinator, identities, make_folder, roster_of
+from wire.records.ledger_rows import CHARGE
+from wire.study import write_draws
+
+COHORT, ROUNDS = 7, 4
+EVERYBODY = frozenset(range(2 * COHORT))
+EPOCHS: dict[str, Any] = {
+    "participants": len(EVERYBODY),
+    "population": len(EVERYBODY),
+    "cohort": COHORT,
+    "sampling": "epochs",
+    "rounds": ROUNDS,
+    "adversarial": 0.0,
+    "max_dropout": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fourteen on the roster, seven a round: two epochs of two rounds."""
+    return make_folder(tmp_path_factory.mktemp("studies") / "dealt", **EPOCHS)
+
+
+def cohorts(story: Story) -> list[frozenset[int]]:
+    return [frozenset(one["survivors"]) for one in story.of("round_completed")]
+
+
+def charges(story: Story) -> Counter[str | None]:
+    return Counter(row.identity for row in story.rows() if row.kind == CHARGE)
+
+
+def test_each_participant_is_in_one_round_of_each_epoch(dealt: Path, played: Play) -> None:
+    story = played(folder=dealt)
+    one, two, three, four = cohorts(story)
+    assert one | two == three | four == EVERYBODY
+    assert set(charges(story).values()) == {ROUNDS // 2}
+    last = story.of("round_completed")[-1]
+    assert last["epsilon_coordinator"] == last["epsilon_released"] <= 1000.0
+
+
+def after_the_first_round(act: Callable[[Coordinator], None]) -> Callable[[Coordinator], None]:
+    def prepare(where: Coordinator) -> None:
+        note = where.study._on_event
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, RoundCompleted) and event.round == 1:
+                act(where)
+            note(event)
+
+        where.study._on_event = on_event
+
+    return prepare
+
+
+def changed(folder: Path, change: Callable[[list[RosterEntry]], None]) -> Callable[[Coordinator], None]:
+    """The authority publishes a second version."""
+
+    def act(where: Coordinator) -> None:
+        roster, key = roster_of(folder), authority_of(folder)
+        entries = list(roster.entries)
+        change(entries)
+        draws = Draws.draw(roster.study, 2, ROUNDS // 2, os.urandom)
+        later = replace(roster, version=2, entries=tuple(entries), lottery=draws.lottery, previous=roster.digest())
+        package = published(later, key, [roster.head], lottery=write_draws(draws))
+        files = where.study.roster_files
+        files.check_beside(files.check(package.roster_file), package.newest_file, package.history_file)
+        where.study.offer_roster(package.roster_file, package.lottery_file)
+
+    return act
+
+
+def adopted_before(story: Story) -> int:
+    """The round before which a version came to use."""
+    at = next(at for at, event in enumerate(story.events) if event["kind"] == "roster_adopted")
+    return 1 + sum(event["kind"] == "round_completed" for event in story.events[:at])
+
+
+def test_who_joins_waits_for_the_next_epoch(dealt: Path, played: Play) -> None:
+    """In a new draw some would be in two rounds of this one."""
+    newcomer = RosterEntry(b"\xff" * 32, "late")
+    story = played(folder=dealt, prepare=after_the_first_round(changed(dealt, lambda some: some.append(newcomer))))
+    assert adopted_before(story) == 3
+    one, two, *_ = cohorts(story)
+    assert one | two == EVERYBODY
+
+
+def test_a_revocation_does_not_wait(tmp_path: Path, played: Play) -> None:
+    """The roster is dealt anew. Some are in both rounds of the epoch, and their ledgers count that."""
+    folder = make_folder(tmp_path / "larger", **EPOCHS | {"participants": len(EVERYBODY) + 1})
+    story = played(folder=folder, prepare=after_the_first_round(changed(folder, lambda some: some.pop())))
+    assert adopted_before(story) == 2
+    assert all(cost <= ROUNDS for cost in charges(story).values())
+    assert len(cohorts(story)) == ROUNDS
+
+
+def test_who_has_spent_its_budget_is_not_invited(dealt: Path, played: Play) -> None:
+    """The round goes on without it, and the study does not end for it."""
+    spent = 3
+
+    def spend(where: Coordinator) -> None:
+        account = where.study.charges.account
+        for attempt in range(100, 104):
+            cheapest = frozenset({spent, *range(20, 20 + account.plan.min_survivors - 1)})
+            account.charge(RoundCharge(1, attempt, cheapest, account.plan.identity))
+        assert spent in where.study.charges.spent()
+
+    story = played(folder=dealt, prepare=spend)
+    assert [len(one) for one in cohorts(story)].count(COHORT - 1) == 2
+    assert frozenset.union(*cohorts(story)) == EVERYBODY - {spent}
+    assert roster_of(dealt).identities[spent].hex() not in charges(story)
+    assert len(identities(dealt)) == len(EVERYBODY)
