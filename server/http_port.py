@@ -109,7 +109,7 @@ class HttpPort:
         """What the journal says is shown from here on."""
         self._journal = journal
         self.metrics.restored(study, journal)
-        if study.terms.plan.drawn:
+        if study.terms.plan.amplified:
             log.warning("metrics show when a participant is missing: against their readers epsilon_coordinator holds")
 
     def serving(self, enrolment: Enrolment | None = None) -> None:

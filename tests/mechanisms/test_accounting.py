@@ -153,7 +153,7 @@ def test_a_reader_of_models_is_never_told_to_know_more_than_the_coordinator() ->
 
 
 def test_where_cohorts_are_drawn_each_has_a_budget_of_its_own(demo_plan: Plan) -> None:
-    """Somebody that has spent it ends nobody else's part: by epochs the budget is that of the rounds it should be in."""
+    """Somebody that has spent it ends nobody else's part: by epochs it is that of five rounds, not of fifty."""
     stated = {field: getattr(demo_plan, field) for field in ("clients", "dim", "bits", "epsilon", "delta", "rounds")}
     plan = make_plan(
         **stated | {"rounds": 50},

@@ -34,11 +34,12 @@ def waiting(**parts: Any) -> CohortWait:
     """For a quorum of five, without a study around it."""
     settings: dict[str, Any] = {"connect_s": 60.0, "pause_s": 0.0, "resume_s": 0.0, "enrolment_open": False}
     stubs = {
-        "plan": SimpleNamespace(quorum=5, sampling="none"),
+        "plan": SimpleNamespace(quorum=5, drawn=False),
         "loop_lag": SimpleNamespace(restart=lambda: None),
         "emit": lambda _: None,
         "configure": None,
         "use_offered": None,
+        "spent": frozenset,
     }
     return CohortWait(**(settings | stubs | parts))
 
@@ -92,7 +93,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
         return SimpleNamespace(invited=frozenset(range(8)))
 
     wait = waiting(
-        membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0),
+        membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0, positions=frozenset),
         sessions=sessions,
         resume_s=resume_s,
         configure=configure,
