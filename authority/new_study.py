@@ -347,7 +347,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
 
 
 def _policy(study: StudyConfiguration, plan: Plan) -> dict[str, Any]:
-    """What the hosts made with a study accept: this study, and no other."""
+    """What the hosts made with a study accept: its privacy, and no less."""
     privacy = study.privacy
     curious = {"curious_coordinator": True} if privacy.adversary == "curious" else {}
     return {

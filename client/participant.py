@@ -381,7 +381,9 @@ class Participant:
         return ready
 
     async def _mask(self, attempt: _Attempt, message: pb.NeighbourShares) -> None:
-        phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
+        phase, loop = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares"), asyncio.get_running_loop()
+        # Shares that come late leave as much time for encoding, so that a training which still runs doesn't show.
+        leaves = max(attempt.leaves, loop.time() + ENCODING_SHARE * attempt.terms.document.plan.offer_offset_s)
         if attempt.agreed is not None:
             await attempt.agreed
         masking = await self._compute(phase.receive, codec.read_neighbour_shares(message))
@@ -401,7 +403,7 @@ class Participant:
         vector = await self.behaviour.mask(encoding, encode)
         attempt.phase, masked = await self._compute(masking.mask, vector)
         attempt.packed = masked.packed
-        await asyncio.sleep(attempt.leaves - asyncio.get_running_loop().time())
+        await asyncio.sleep(leaves - loop.time())
         await self._say(attempt, "masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
         self.training.tell()
 

@@ -86,8 +86,8 @@ class LocalTraining:
         """
         if not self._took:
             began = time.perf_counter()
-            self._update(self._task.initial_parameters(), l2_clip)
-            self._took.append(time.perf_counter() - began)
+            if self._update(self._task.initial_parameters(), l2_clip)[0] is not None:
+                self._took.append(time.perf_counter() - began)
             return
         random, passed = secrets.SystemRandom(), time.perf_counter() - began
         if passed >= sorted(self._took)[int(_EARLY * len(self._took))]:

@@ -246,7 +246,8 @@ class PrivacyTable(Table):
     )
     offer_offset_s: float = _privacy(
         0.0,
-        help="all offers leave that long after a round's start, with zeros where training isn't done; 0: when done",
+        help="all offers leave that long after a round's start, with zeros where training takes more than 4/5 of it; "
+        "0: when done",
         unit="s",
         ge=0,
         le=86400,

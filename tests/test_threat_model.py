@@ -194,6 +194,8 @@ FORBIDDEN = [
     ),
     Forbidden(r"\b(participant|user|client|patient)-level (differential )?privacy at n ?= ?\d\b"),
     Forbidden(r"\bdemo\b[^.]*\b(secure|safe|protected) against a malicious"),
+    Forbidden(r"\bquantum[- ](safe|secure|proof|resistant)\b"),
+    Forbidden(r"\b(timing|times?|offers?) (reveals?|shows?|tells?|leaks?) nothing\b"),
     Forbidden(
         r"\b(trustless|zero[- ]trust|no trust (is )?(needed|required)|(nobody|no one) (has|needs) to be trusted)",
         deniable=False,

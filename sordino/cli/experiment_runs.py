@@ -1,4 +1,4 @@
-"""``sordino experiment clipping|blur-lus|bits|compression|dropout``: grids of simulated studies."""
+"""``sordino experiment clipping|blur-lus|bits|compression|sampling|dropout``: grids of simulated studies."""
 
 # No postponed annotations: typer reads those of `_command`'s function, which name its arguments.
 import json
@@ -56,6 +56,13 @@ EXPERIMENTS: Final = {
         "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
         "parameter.",
         ("5 to 15 minutes", "a month by estimate, on the CPU"),
+        (),
+    ),
+    "sampling": (
+        "sampling",
+        "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
+        "coordinator.",
+        ("10 minutes", "months by estimate, on the CPU"),
         (),
     ),
     "dropout": (

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.context import RoundConfig
 from secagg.lottery import Ticket
@@ -206,13 +207,15 @@ class CheatingCoordinator:
         self.public = dataclasses.replace(self.public, study_bytes=document, roster=roster, roster_bytes=signed)
         self.roster, self.study_sha256, self.roster_sha256 = roster, self.add(document), self.add(signed)
 
-    def statement(self, roster: bytes | None = None, **changes: float) -> bytes:
+    def statement(
+        self, roster: bytes | None = None, signed_by: Ed25519PrivateKey | None = None, **changes: float
+    ) -> bytes:
         """Return the authority's statement that a roster is the newest; the study's own for one that it didn't sign."""
         key = authority_of(self.public.folder)
         found = self.roster
         with contextlib.suppress(InvalidRoster):
             found = verify_roster(roster or b"", key.public_key().public_bytes_raw())
-        return published(found, key, **changes).newest_file
+        return published(found, signed_by or key, **changes).newest_file
 
     async def begin(
         self,

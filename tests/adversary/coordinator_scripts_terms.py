@@ -272,6 +272,18 @@ stated(
     Naive.lacking("wire.roster_history", "MOST_AHEAD_S", shows="goes on"),
     signed=time.time() + 86_400,
 )
+
+
+@with_coordinator(
+    "Shows a statement that it signed itself: the authority's last one has ended.",
+    "All refuse.",
+    Naive.lacking("wire.roster_history", "the newest roster is not signed by", shows="goes on"),
+)
+async def statement_of_its_own(coordinator: CheatingCoordinator) -> Seen:
+    newest = coordinator.statement(signed_by=Ed25519PrivateKey.generate())
+    return (await coordinator.begin(newest=newest)).verdict(never="advertise_keys")
+
+
 stated(
     "no-statement-of-the-newest-roster",
     "Begins a round without the authority's statement that the roster is the newest.",

@@ -23,11 +23,13 @@ from mechanisms.encoder import Encoder
 from mechanisms.plan import make_plan
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import _Scratch
+from server.sessions import Session
 from tests.mechanisms.conftest import DEMO
 from tests.support.host_in_process import PATIENCE_S, play
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 from tests.timing.offer_times import accuracy, measure
 from tests.timing.timed_host import OUT_OF_REACH
+from wire import coordinator_pb2 as pb
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 
@@ -113,6 +115,13 @@ def test_a_failure_takes_as_long_as_a_training(monkeypatch: pytest.MonkeyPatch) 
     assert trained(2, [None, ValueError()], monkeypatch)[1] < 0.08
 
 
+def test_an_imitation_that_fails_is_no_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next failures would end as early as it did."""
+    took = trained(3, [ValueError(), ValueError(), 0.3, Late()], monkeypatch)
+    assert took[0] < 0.08
+    assert took[2] > 0.2, took
+
+
 def test_a_failure_at_the_end_of_a_training_is_not_prolonged(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has taken as long as most updates; were it imitated, it would be among the longest."""
     took = trained(9, [None] * 7 + [0.5, Late()], monkeypatch)
@@ -143,6 +152,33 @@ def test_an_update_is_decided_and_masked_before_the_offset(tmp_path: Path, monke
     assert play(folder, tmp_path, monkeypatch).of("round_completed")[0]["u3"] == PARTICIPANTS
     assert 0.8 * offset_s - 0.5 < masked[0] - began[0] < offset_s
     assert offset_s - 0.5 < offered[0] - began[0]
+
+
+def test_shares_that_come_late_leave_time_for_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that holds them back until the offset would see how long encoding takes beside a training."""
+    offset_s, sent, offered = 1.5, [], []
+    send, say = Session.send, Behaviour.say
+
+    def late(session: Session, data: bytes) -> None:
+        if pb.CoordinatorMessage.FromString(data).WhichOneof("message") != "neighbour_shares":
+            send(session, data)
+            return
+        asyncio.get_running_loop().call_later(offset_s + 0.1, now, session, data)
+
+    def now(session: Session, data: bytes) -> None:
+        sent.append(time.perf_counter())
+        send(session, data)
+
+    async def says(self: Behaviour, number: Number, kind: str, content: Any, send: Any) -> None:
+        if kind == "masked_input":
+            offered.append(time.perf_counter())
+        await say(self, number, kind, content, send)
+
+    monkeypatch.setattr(Session, "send", late)
+    monkeypatch.setattr(Behaviour, "say", says)
+    folder = make_folder(tmp_path / "study", offer_offset_s=offset_s, rounds=1)
+    assert play(folder, tmp_path, monkeypatch).of("round_completed")[0]["u3"] == PARTICIPANTS
+    assert min(offered) - min(sent) > 0.2 * offset_s - 0.05
 
 
 def test_all_offers_leave_at_the_offset(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Who is invited to a round, at the same epsilon against the coordinator: all, a lottery's cohort, or an epoch's.
+
+Each reader of the sums knows the cohorts, so nothing is amplified: a lottery is charged as if everybody were in every
+round, an epoch for the rounds that each is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mechanisms.statement import participations
+from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
+from sordino.lab.experiments.run_pool import RunPool
+from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
+from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes, published
+from sordino.lab.experiments.tables import SPENT, Cell, Results, Table
+from sordino.lab.simulation.settings import SimulationSettings, resized
+
+NAME: Final = "sampling"
+WAYS: Final = ("none", "lottery", "epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSizes(Sizes):
+    """Numbers of a scale; clip and rate are chosen for each way and epsilon, from the same grid."""
+
+    epsilons: tuple[float, ...]
+    alpha: float
+    delta: float
+
+
+SIZES: Final = {
+    SMALL: SamplingSizes(
+        **FASHION,
+        task="softmax-regression",
+        rounds=100,
+        alpha=1.0,
+        delta=1e-5,
+        epsilons=(2.0, 8.0),
+        middle=8.0,
+        clips=(0.1, 0.3, 1.0),
+        rates=(0.1, 0.3, 1.0),
+    ),
+    PAPER: SamplingSizes(
+        **FEMNIST,
+        options={"local_epochs": 1, "batch_size": 20},
+        alpha=1.0,
+        delta=1 / 3400,
+        epsilons=(4.0, 8.0, 16.0),
+        middle=8.0,
+        clips=(0.01, 0.03, 0.1),
+        rates=(0.03, 0.1),
+    ),
+}
+
+
+def play(pool: RunPool, request: Request) -> Outcome:
+    """Choose clip and client rate for each way of inviting and epsilon, then run each on the seeds."""
+    sizes = replace(SIZES[request.scale], **request.sizes)
+    data = request.images(sizes.data)
+    given = {"bits": 18, "alpha": sizes.alpha, "delta": sizes.delta, "partition": request.partition(data)}
+    given["server_momentum"] = 0.9
+
+    def settings(*, sampling: str, rate: float, **chosen: Any) -> SimulationSettings:
+        """Whoever is not drawn isn't there: with "none" all are in every round."""
+        drawn = published(
+            task=sizes.task,
+            options={**sizes.options, "client_rate": rate},
+            data=data,
+            participants=sizes.participants,
+            cohort=sizes.participants,
+            rounds=sizes.rounds,
+            evaluate_every=sizes.evaluate_every,
+            **given | chosen,
+        )
+        cohort = None if sampling == "none" else sizes.cohort
+        return replace(drawn, study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
+
+    grid = {"sampling": WAYS, "epsilon": sizes.epsilons}
+    choice = tuned(
+        pool,
+        "Clip and client rate for each way of inviting",
+        {"clip": sizes.clips, "rate": sizes.rates},
+        settings,
+        sizes.last,
+        of=grid,
+    )
+
+    def tuned_settings(**labels: Any) -> SimulationSettings:
+        return settings(**labels, **choice.taken(labels["sampling"], labels["epsilon"]))
+
+    found = Results(pool.run("ways of inviting", combined(grid, tuned_settings, request.seeds, sizes.last)), *grid)
+    notes = [
+        f"{sizes.described(data)}; distributed discrete Gaussian, 18 bits, delta {sizes.delta:g}, server momentum 0.9. "
+        "No participant drops out or colludes.",
+        "Epsilon bounds what the coordinator learns: it knows the cohorts, so nothing is amplified. With none all "
+        f"{sizes.participants} take part in each round, which costs them {sizes.participants // sizes.cohort} times "
+        "the work.",
+        ENGINE,
+        NOT_CHARGED,
+    ]
+    return Outcome(notes, [_table(found, sizes, sizes.epsilons), choice.table("sampling-choice")], [], [choice])
+
+
+def _table(found: Results, sizes: SamplingSizes, epsilons: Sequence[float]) -> Table:
+    body: list[list[Cell]] = []
+    for way in WAYS:
+        cohort = sizes.participants if way == "none" else sizes.cohort
+        of_each = participations(way, cohort, sizes.participants, sizes.rounds)
+        cells = [found.cell(way, epsilon) for epsilon in epsilons]
+        body.append([way, cohort, of_each, *cells, *found.spent(sampling=way, epsilon=epsilons[-1])])
+    columns = ("sampling", "in a round", "rounds of each", *(f"epsilon {one:g}" for one in epsilons), *SPENT)
+    note = (
+        "Accuracy in percent, mean ± standard error over seeds, at the same bound on epsilon_coordinator; the last "
+        f"columns: what was spent at {epsilons[-1]:g}."
+    )
+    return Table("sampling", "Accuracy by who is invited to a round", columns, body, note)
