@@ -123,6 +123,14 @@ class Plan(Statement):
         return self.central_stddev if self.mechanism == GAUSSIAN else self.local_stddev * math.sqrt(self.clients)
 
     @property
+    def noise_norm(self) -> float:
+        """L2 norm of the noise in the mean of a round that all survive, over the clip; a sketch leaves it as it is."""
+        scales = self.clipping.scales(self.clipping.clips)
+        sizes = [self.dim] if self.sketch_rows else self.clipping.layers
+        spread = math.sqrt(sum(size * scale * scale for size, scale in zip(sizes, scales, strict=True)))
+        return self.full_stddev / self.clients * spread / self.clip
+
+    @property
     def noise_multiplier(self) -> float:
         """central_stddev / clip."""
         return self.central_stddev / self.clip

@@ -5,6 +5,7 @@ Both follow from the plan's mechanism and from what its coordinator may do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -63,6 +64,22 @@ KEYS: Final[Mapping[str, str]] = {
 """What a plan's key agreement means, in every text that names it."""
 UNRECORDED: Final = "what the coordinator may do is in the study's terms, not in this ledger"
 """Follows the condition of a study of which only the charges are known."""
+
+
+OUTWEIGHS: Final = 1.0
+"""Of the norm of all rounds' noise, over that of as many updates at the clip: above it a model loses much of what it
+could learn, or all (measured with tasks that ship: docs/choosing_epsilon.md)."""
+
+
+def noise_adds_up(norm: float, rounds: int) -> str:
+    """The noise of the mean beside the updates, in every text that says so; ``norm``: `Plan.noise_norm`."""
+    every = f"; over {rounds:,} rounds {norm * math.sqrt(rounds):.3g}, beside {rounds:,}" if rounds > 1 else ""
+    return f"norm {norm:.3g} in the mean, beside an update of 1 at most (in clips){every}"
+
+
+def outweighs(norm: float, rounds: int) -> bool:
+    """Whether this noise outweighs the updates."""
+    return norm > OUTWEIGHS * math.sqrt(rounds)
 
 
 ENCODING_SHARE: Final = 0.2

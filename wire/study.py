@@ -378,6 +378,7 @@ _FIGURES: Final = (
         "local_stddev",
         "central_stddev",
         "full_stddev",
+        "noise_norm",
     ),
     *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
     *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s"),

@@ -19,7 +19,7 @@ from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
 from runtime.text import counted, printable
 from secagg.sharing import CURIOUS
-from wire.guarantee import KEYS, condition, offers_leave, trust_of
+from wire.guarantee import KEYS, condition, noise_adds_up, offers_leave, outweighs, trust_of
 from wire.study import StudyDocument, round_parameters
 
 _LABEL = 14
@@ -82,6 +82,15 @@ def describe_study(
     return [*lines, "", "What never leaves this machine", *_wrapped(never, width, "  - ")]
 
 
+def _noise(document: StudyDocument) -> list[tuple[str, str]]:
+    """How much noise a model learns under; a statistic's errors are stated with the task."""
+    plan = document.plan
+    if document.task in (*STATISTICS, VOTES):
+        return []
+    hardly = ": it outweighs the updates, and little can be learnt" if outweighs(plan.noise_norm, plan.rounds) else ""
+    return [("noise", noise_adds_up(plan.noise_norm, plan.rounds) + hardly)]
+
+
 def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
     """The terms of a study in words, each under its label; an empty label goes on with the one before.
 
@@ -106,6 +115,7 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
         ("offers", offers_leave(plan.offer_offset_s)),
         ("coordinator", _may_do(plan)),
         ("revocation", noticed),
+        *_noise(document),
         ("mechanism", f"{plan.mechanism}; trusts {trust_of(plan.mechanism, plan.adversary).words}"),
         (
             "privacy",

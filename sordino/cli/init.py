@@ -82,11 +82,11 @@ def _run(
             "Use at least 3."
         )
     new = fitted_new(lambda: new_study(carried, **values), values)
-    check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
+    checked = check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)
     made, hosts = study.study, new.making.hosts
     expected = expected_errors(study.plan, made.study.task, made.task)
-    figures = figures_of(study.plan)
+    figures = replace(figures_of(study.plan), learns_with=checked.learns_with)
     if as_json:
         body = {
             "study": made.study.name,
@@ -115,9 +115,10 @@ def _run(
         remarks.append(DRAWN.format(made.study.participants, made.privacy.population))
         if made.privacy.sampling == "lottery":
             remarks[-1] += f" {HIDDEN}"
+    figures = replace(figures, task=made.study.task, expected=expected)
     remarks += notes(figures, hosts_made=bool(study.hosts))
     remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])
-    typer.echo("\n".join(described(replace(figures, expected=expected), remarks, width)))
+    typer.echo("\n".join(described(figures, remarks, width)))
     if study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
         typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))

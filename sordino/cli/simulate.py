@@ -103,7 +103,7 @@ def _run(
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.record import finite
     from sordino.lab.simulation.run import simulate_study
-    from sordino.planning.notes import unreached
+    from sordino.planning.notes import noise_outweighs, unreached
     from sordino.planning.refusals import check_study
 
     if output is not None:
@@ -155,7 +155,7 @@ def _run(
     if settings.private and (directory is None or values.keys() & set(CHANGES)):
         more = None if data is None or counted else f"at least {{}} files in {data}, one of each participant"
         figures = check_study(study, changed, more=more, target=target)
-        for note in () if as_json else unreached(figures):
+        for note in () if as_json else (*unreached(figures), *noise_outweighs(figures)):
             typer.echo(textwrap.fill(note, terminal_width()) + "\n")
     if directory is None and not as_json and (message := default_bounds_note(study.study.task, study.task)):
         typer.echo(textwrap.fill(message, terminal_width(), break_on_hyphens=False) + "\n")

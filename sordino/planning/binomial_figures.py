@@ -97,6 +97,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         sketch=None,
         local_stddev=local,
         full_stddev=local * math.sqrt(plan.clients),
+        noise_norm=local * math.sqrt(plan.dim / plan.clients) / plan.clip,
         noise_multiplier=plan.central_stddev / plan.clip,
         inflated_clip=inflated,
         effective_noise_multiplier=plan.central_stddev / inflated,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from sordino.planning.plan_figures import PlanFigures
-from wire.guarantee import CURIOUS_TRUST
+from wire.guarantee import CURIOUS_TRUST, outweighs
 
 OFTEN: Final = 0.05
 UNSURE: Final = 0.2  # standard error of the share below a clip above which clips that adapt mostly follow noise
@@ -33,7 +33,7 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
         )
     if figures.mechanism == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")
-    found += unreached(figures)
+    found += [*unreached(figures), *noise_outweighs(figures)]
     if figures.abort_probability > OFTEN:
         found.append(
             f"Note: if each participant left independently with probability {figures.max_dropout:g}, "
@@ -50,6 +50,19 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
             "may fail for one participant. Choose it far below."
         )
     return found
+
+
+def noise_outweighs(figures: PlanFigures) -> list[str]:
+    """That the noise outweighs the updates, and under which settings a model learns; nothing where it doesn't."""
+    norm, rounds = figures.noise_norm, figures.rounds
+    if not figures.trains or not outweighs(norm, rounds):
+        return []
+    instead = f" It learns with {', '.join(figures.learns_with)}." if figures.learns_with else ""
+    return [
+        f"Warning: the noise outweighs the updates. Over {rounds:,} rounds that of the mean adds up to norm "
+        f"{norm * math.sqrt(rounds):.3g}, and updates to {rounds:,} at most (in clips): a model loses much of what it "
+        f"could learn, or all.{instead} More rounds or a sketch don't help."
+    ]
 
 
 def no_ring(clients: int, colluders: int, min_survivors: int, adversary: str, instead: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from learning.task_names import STATISTICS, VOTES
 
 _IF_STATED: Final = frozenset({"accountant", "epsilon_exact", "epsilon_pld", "alternatives", "task", "default_bounds"})
 
@@ -20,6 +22,7 @@ class PlanFigures:
         participations: rounds that may hold one participant.
         granularity: step of the integer grid.
         local_stddev, central_stddev, full_stddev: noise of one share, of the smallest sum, and if all survive.
+        noise_norm: of the noise in the mean if all survive, L2, over the clip.
         noise_multiplier: central_stddev over the clip.
         layer_noise_stddev: of the smallest sum, by layer, in units of the update.
         quantile_stderr: of the share of norms below an adaptive clip, in the smallest sum; None with fixed clips.
@@ -27,6 +30,7 @@ class PlanFigures:
         budget_coordinator, budget_released: None of a plan that is for comparison only.
         warnings: sentences without a full stop.
         accountant, epsilon_exact, epsilon_pld: of `sordino.planning.bounds.tighter_bounds`; None where not computed.
+        learns_with: nearest settings under which a model learns, as options; empty where it does.
         alternatives, task, expected, default_bounds: of `sordino plan`, where it is asked for them.
     """
 
@@ -50,6 +54,7 @@ class PlanFigures:
     local_stddev: float
     central_stddev: float
     full_stddev: float
+    noise_norm: float
     noise_multiplier: float
     inflated_clip: float
     effective_noise_multiplier: float
@@ -80,6 +85,7 @@ class PlanFigures:
     trusts: str
     theorem: str
     warnings: list[str]
+    learns_with: list[str] = field(default_factory=list)
     accountant: str | None = None
     epsilon_exact: float | None = None
     epsilon_pld: float | None = None
@@ -87,6 +93,11 @@ class PlanFigures:
     task: str | None = None
     expected: Mapping[str, Any] | None = None
     default_bounds: str | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a model that is learnt from updates, as far as the task is known."""
+        return self.task not in (*STATISTICS, VOTES)
 
     @property
     def planned_epsilon(self) -> float | None:

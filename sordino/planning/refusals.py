@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure, InputFailure
 from sordino.planning.alternatives import error_variance
 from sordino.planning.plan_figures import PlanFigures
+from wire.guarantee import OUTWEIGHS, outweighs
 
 if TYPE_CHECKING:
     from mechanisms.refusals import InfeasiblePlan
@@ -20,6 +22,10 @@ Again = Callable[[dict[str, Any]], PlanFigures]
 MOSTLY: Final = 0.5  # attempts that may fail by independent dropouts before a plan is refused
 _MOST_TRIED: Final = 64
 _NEARLY: Final = 1.1
+_LEARNS: Final = OUTWEIGHS / 4
+_MOST_CLIENTS: Final = 100_000
+_LARGEST_EPSILON: Final = 20.0
+_SMALLEST_MODEL: Final = 20
 
 
 def _made(again: Again, **changed: Any) -> PlanFigures | None:
@@ -157,7 +163,40 @@ def check_plan(
             raise
         raise Failure(ExitCode.INFEASIBLE, problem.reason, use) from None
     check_aborts(figures, again)
-    return figures
+    return replace(figures, learns_with=_learns_with(figures, again, option))
+
+
+def _learns_with(figures: PlanFigures, again: Again, option: str) -> list[str]:
+    """The nearest number of participants and epsilon, both tried, and size of a model, under which one learns."""
+    if not outweighs(figures.noise_norm, figures.rounds):
+        return []
+    excess, found = figures.noise_norm / math.sqrt(figures.rounds) / _LEARNS, []
+
+    def learns(**changed: float) -> bool:
+        made = _made(again, **changed)
+        return made is not None and made.noise_norm <= 1.01 * _LEARNS * math.sqrt(made.rounds)
+
+    clients = _two_digits(1.1 * figures.clients * excess)
+    if figures.sampling == "none" and clients <= _MOST_CLIENTS:
+        for bits in range(figures.bits, figures.bits + 9, 2):
+            if learns(clients=clients, bits=bits):
+                found.append(f"{option} {clients}" + (f" --bits {bits}" if bits > figures.bits else ""))
+                break
+    for step in range(1, 25):
+        epsilon = float(f"{figures.epsilon * 1.25**step:.2g}")
+        if epsilon > _LARGEST_EPSILON:
+            break
+        if learns(epsilon=epsilon):
+            found.append(f"--epsilon {epsilon:g}")
+            break
+    if (values := _two_digits(figures.dim / excess**2, up=False)) >= _SMALLEST_MODEL:
+        found.append(f"a model of about {values:,} values")
+    return found
+
+
+def _two_digits(value: float, *, up: bool = True) -> int:
+    step: int = 10 ** max(0, math.floor(math.log10(max(value, 1))) - 1)
+    return max(1, step * (math.ceil(value / step) if up else math.floor(value / step)))
 
 
 def check_study(
@@ -205,7 +244,7 @@ def check_study(
             renamed["enrol"] -= (study.study.participants or enrol) - enrol
         return figures_of((changed(**renamed) if renamed else study).settled().plan(**others))
 
-    return check_plan(chosen, again, option, more)
+    return replace(check_plan(chosen, again, option, more), task=study.study.task)
 
 
 def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -> str:

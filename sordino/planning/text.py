@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from runtime.text import counted
 from sordino.planning.notes import no_ring, percent, reached
 from sordino.planning.plan_figures import PlanFigures
-from wire.guarantee import CURIOUS_TRUST, offers_leave
+from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
@@ -171,6 +171,9 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
             ),
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
+    if figures.trains:
+        norm = figures.noise_norm
+        rows.append(("noise of the mean", f"{norm:.3g} clips", noise_adds_up(norm, figures.rounds)))
     rule = figures.clipping
     if rule["scaling"] != "uniform":
         by_layer = list(zip(figures.layer_noise_stddev, rule["clips"], rule["layers"], strict=True))

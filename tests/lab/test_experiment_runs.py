@@ -21,7 +21,17 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
 from sordino.cli.experiment_runs import EXPERIMENTS
-from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, run_pool, word_pairs
+from sordino.lab.experiments import (
+    bits,
+    blur_lus,
+    blur_lus_runs,
+    clipping,
+    compression,
+    dropout,
+    run_pool,
+    sampling,
+    word_pairs,
+)
 from sordino.lab.experiments import runs as experiment_runs
 from sordino.lab.experiments.outcome import PAPER, SMALL, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
@@ -353,6 +363,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     large_clip = {**small, "clips": (1.0,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
         (dropout, SMALL, {**one, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}),
+        (sampling, SMALL, {**large_clip, "epsilons": (4.0,)}),
         (clipping, SMALL, {**small, "epsilons": (4.0,), "clips": (0.1, 1.0)}),
         (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
         (compression, SMALL, {**large_clip, "options": {}, "epsilons": (None, 4.0), "ratios": (1.0, 5.0)}),
@@ -400,6 +411,7 @@ def _says_what_epsilon_is(text: str, rows: list[dict[str, Any]]) -> None:
     ("name", "more", "tables", "figures"),
     [
         ("dropout", (), ("dropout-accuracy", "dropout-epsilon"), ("dropout",)),
+        ("sampling", (), ("sampling", "sampling-choice"), ()),
         ("clipping", (), ("clipping-epsilon-4", "clipping-best"), ("clipping", "clipping-clips")),
         ("bits", ("--parts", "images"), ("bits-images-ddgauss", "bits-images-skellam"), ("bits",)),
         ("compression", (), ("compression", "compression-bits"), ("compression",)),
@@ -427,7 +439,7 @@ def test_each_experiment_writes_its_tables_and_figures(
     rows = [json.loads(line) for line in runs.splitlines()]
     assert {row["seed"] for row in rows} == {1, 2, *SEEDS}
     for table in {"clipping": ("clipping-best", "clipping-epsilon-4"), "bits": tables}.get(name, tables[:1]):
-        if name != "dropout":  # whose epsilon is the coordinator's
+        if name not in ("dropout", "sampling"):  # whose epsilon is the coordinator's
             _says_what_epsilon_is((folder / f"{table}.csv").read_text(), rows)
     code, out, _ = run(*command, "--json")
     body = json.loads(out)

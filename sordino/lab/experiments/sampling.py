@@ -60,8 +60,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and client rate for each way of inviting and epsilon, then run each on the seeds."""
     sizes = replace(SIZES[request.scale], **request.sizes)
     data = request.images(sizes.data)
-    given = {"bits": 18, "alpha": sizes.alpha, "delta": sizes.delta, "partition": request.partition(data)}
-    given["server_momentum"] = 0.9
+    given: dict[str, Any] = {"bits": 18, "alpha": sizes.alpha, "delta": sizes.delta, "server_momentum": 0.9}
+    given["partition"] = request.partition(data)
 
     def settings(*, sampling: str, rate: float, **chosen: Any) -> SimulationSettings:
         """Whoever is not drawn isn't there: with "none" all are in every round."""
@@ -101,7 +101,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
         ENGINE,
         NOT_CHARGED,
     ]
-    return Outcome(notes, [_table(found, sizes, sizes.epsilons), choice.table("sampling-choice")], [], [choice])
+    tables = [_table(found, sizes, sizes.epsilons), choice.table("sampling-choice", "epsilon (coordinator)")]
+    return Outcome(notes, tables, [], [choice])
 
 
 def _table(found: Results, sizes: SamplingSizes, epsilons: Sequence[float]) -> Table:

@@ -60,15 +60,15 @@ class Choice:
             ],
         }
 
-    def table(self, name: str) -> Table:
-        """Return every combination and its accuracy, the choice marked."""
+    def table(self, name: str, epsilon: str = CONDITIONAL) -> Table:
+        """Return every combination and its accuracy, the choice marked; ``epsilon``: whose is bounded."""
         rows = []
         for key, mean in self.means.items():
             head, tail = key[: len(self.of)], key[len(self.of) :]
             found = self.chosen.get(head)
             mark = "chosen" if found is not None and tuple(found[one] for one in self.names) == tail else ""
             rows.append([*key, Share(mean), mark])
-        columns = (*(CONDITIONAL if name == "epsilon" else name for name in self.of), *self.names, "accuracy, %", "")
+        columns = (*(epsilon if name == "epsilon" else name for name in self.of), *self.names, "accuracy, %", "")
         return Table(name, self.what, columns, rows, NOT_CHARGED)
 
 
