@@ -131,7 +131,7 @@ def test_exit_codes_are_stable() -> None:
         (("plan", "--sampling", "lottery"), 2, "--sampling lottery needs --population"),
         (("plan", "--mechanism", "laplace"), 2, "skellam, gaussian, local-gaussian, binomial"),
         (("plan", "--target", "nobody"), 2, "coordinator, released, conditional"),
-        (("plan", "--population", "5000"), 2, "--population 5000 needs --sampling lottery, poisson or fixed"),
+        (("plan", "--population", "5000"), 2, "--population 5000 needs --sampling lottery, epochs, poisson or fixed"),
         (("plan", "--clients", "100", "--min-survivors", "20"), 3, "--min-survivors 53"),
         (("plan", "--epsilon", "nan"), 2, "--epsilon nan is out of range"),
         (("plan", "--max-dropout", "20"), 2, "such as 0.2 for 20 %"),

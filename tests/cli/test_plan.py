@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,27 @@ def test_alternatives(run: Run) -> None:
     assert here["noise_cost"] == pytest.approx(
         (figures["full_stddev"] / table["central"]["noise_multiplier"]) ** 2, rel=1e-4
     )
+
+
+def test_noise_that_outweighs_the_updates_is_said(run: Run) -> None:
+    """500 phones with two million values; each suggestion is planned, and says nothing of the kind."""
+    phones = ("--clients", 500, "--dim", 2_000_000, "--epsilon", 3, "--no-alternatives")
+    assert planned(run, *phones)["noise_norm"] == pytest.approx(28.7, abs=0.1)
+    said = words(run, "plan", *phones)
+    assert "28.7 clips" in said
+    found = re.search(r"It learns with --clients (\d+) --bits (\d+), a model of about ([\d,]+) values", said)
+    assert found
+    clients, bits, values = (int(one.replace(",", "")) for one in found.groups())
+    for instead in (("--clients", clients, "--bits", bits, *phones[2:]), (*phones[:2], "--dim", values, *phones[4:])):
+        figures = planned(run, *instead)
+        assert figures["noise_norm"] < 0.26 * math.sqrt(figures["rounds"])
+        assert figures["learns_with"] == []
+    few = words(run, "plan", "--clients", 50, "--epsilon", 0.5, "--bits", 20, "--no-alternatives")
+    [epsilon] = re.findall(r"--epsilon ([\d.]+)", few.partition("It learns")[2])
+    assert "outweighs" not in words(run, "plan", "--clients", 50, "--epsilon", epsilon, "--bits", 20)
+    assert "outweighs" not in words(run, "plan", "--no-alternatives")
+    mean = ("--task", "mean", "--clients", 20, "--epsilon", 0.1, "--bits", 20, "--no-alternatives")
+    assert "outweighs" not in words(run, "plan", *mean)  # a statistic's errors are stated instead
 
 
 def test_ways_of_inviting_stand_beside_each_other(run: Run) -> None:

@@ -62,7 +62,7 @@ def test_an_epsilon_has_its_adjacency_and_condition(run: Run, tmp_path: Path, me
     asked = ("--participants", "60", "--rounds", "1", "--bits", "20", "--mechanism", mechanism, "--output", file)
     out = output(run, "simulate", *asked)
     lines = out.splitlines()
-    assert lines[1] == f"Privacy: {mechanism}, epsilon 8 at delta 1e-05, {holds}."
+    assert f"Privacy: {mechanism}, epsilon 8 at delta 1e-05, {holds}." in lines
     [at] = [at for at, line in enumerate(lines) if line.startswith("epsilon ")]
     assert lines[at].endswith("at delta 1e-05,")
     assert lines[at + 1].split() == holds.split()
@@ -139,7 +139,7 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
         (("--engine", "dask"), 2, "use one of: local, ray"),
         (("--device", "tpu"), 2, "use one of: cpu, cuda, auto"),
         (("--mechanism", "laplace"), 2, "local-gaussian, none"),
-        (("--sampling", "some"), 2, "none, lottery, poisson, fixed"),
+        (("--sampling", "some"), 2, "none, lottery, epochs, poisson, fixed"),
         (("--secagg", "real", "--mechanism", "none"), 2, "nothing to mask"),
         (("--participants", "3000"), 2, "6000 examples are too few for 3000 participants"),
         (("--task", "alchemy"), 2, "alchemy"),

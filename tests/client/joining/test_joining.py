@@ -451,7 +451,7 @@ def test_the_description_of_a_lottery(authority: Authority) -> None:
     for study, expected in ((drawn, True), (document(), False)):
         text = " ".join(" ".join(described(authority, study, 80)[1]).split())
         assert ("in each round for which you are drawn (the coordinator knows in advance" in text) == expected
-        assert ("7 of 9 or more, drawn by the authority's lottery" in text) == expected
+        assert ("7 of 9 or more, drawn by the authority's seeds" in text) == expected
         assert "drawn at random" not in text
 
 
