@@ -38,15 +38,15 @@ KEY_AGREEMENTS: Final = (X25519, HYBRID)
 def assumed_colluders(roster: int, adversarial: float, dropout: float) -> int:
     """A: the number of participants assumed to collude with the coordinator.
 
-    floor(adversarial x roster), at least 2 for small rosters. ``adversarial`` and ``dropout`` both 0 select the
-    published calibration without adversaries: then A is 0 for the noise (`sharing_colluders` keeps the minimum of 2 for
-    the threshold).
+    floor(adversarial x roster), at least 2 where the share isn't 0, and for small rosters. A is 0 only where that is
+    stated: for ``adversarial`` 0 in large rosters, or with ``dropout`` 0 as well, the published calibration without
+    adversaries (`sharing_colluders` keeps the minimum of 2 for the threshold).
     """
     if roster < 1 or not 0 <= adversarial < 1 or not 0 <= dropout < 1:
         raise InvalidParameters("adversarial and dropout are shares in [0, 1) of a roster of at least 1")
     # Use the decimal value: in binary floating point 0.29 x 100 is slightly below 29.
     colluders = math.floor(Fraction(repr(float(adversarial))) * roster)
-    if roster < SMALL_COHORT and (adversarial > 0 or dropout > 0):
+    if adversarial > 0 or (roster < SMALL_COHORT and dropout > 0):
         colluders = max(colluders, FEWEST_COLLUDERS)
     return colluders
 

@@ -45,7 +45,8 @@ def test_the_designs_example() -> None:
     [
         (100, 0.05, 0.3, 5),
         (100, 0.29, 0.0, 29),  # in binary floating point 0.29 x 100 is a hair below 29
-        (64, 0.01, 0.1, 0),
+        (64, 0.01, 0.1, 2),  # rounded down it would be 0, which nobody stated
+        (64, 0.0, 0.1, 0),
         (63, 0.01, 0.1, 2),
         (10, 0.0, 0.1, 2),
         (10, 0.5, 0.0, 5),
@@ -151,7 +152,7 @@ def test_survivors_never_go_below_the_threshold() -> None:
 def test_too_many_colluders_are_hardly_drawn(population: int, cohort: int, adversarial: float, draws: int) -> None:
     """Against exact fractions of the hypergeometric law; the naive count, the mean, is exceeded every other round."""
     assumed = colluders_in_cohort(population, cohort, adversarial, 0.3, draws)
-    everywhere = int(Fraction(str(adversarial)) * population)
+    everywhere = max(int(Fraction(str(adversarial)) * population), 2)
     total = math.comb(population, cohort)
 
     def beyond(colluders: int) -> Fraction:
