@@ -14,6 +14,7 @@ import structlog
 from mechanisms.plan import Plan
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
+from server.charges import Charges
 from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
 from server.loop_lag import LoopLag
 from server.membership import Membership
@@ -39,7 +40,6 @@ class CohortWait:
         enrolment_open: participants can still enrol; then the wait for a large enough roster has no end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
         use_offered: async: adopts a later roster if there is one; returns whether it did.
-        spent: numbers of the participants whose budget another round could exceed, where cohorts are drawn.
     """
 
     plan: Plan
@@ -53,8 +53,16 @@ class CohortWait:
     emit: Callable[[Event], None]
     configure: Callable[[int, int], Awaitable[RoundConfig]]
     use_offered: Callable[[], Awaitable[bool]]
-    spent: Callable[[], frozenset[int]]
+    charges: Charges
     _first: bool = True
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further attempt can begin under the budget."""
+        return self.charges.exhausted or (self.plan.drawn and len(self._invitable()) < self.plan.quorum)
+
+    def _invitable(self) -> frozenset[int]:
+        return self.membership.members() - self.membership.positions(self.charges.spent())
 
     async def pause(self, round_: int) -> None:
         """Pause after a round. Sessions stay, no deadline runs, and a request to stop takes effect at once."""
@@ -107,7 +115,7 @@ class CohortWait:
         self.loop_lag.restart()
         while True:
             self.sessions.changed.clear()  # as above
-            invited = self.membership.members() & config.invited - self.membership.positions(self.spent())
+            invited = self._invitable() & config.invited
             ready = self.sessions.ready() & invited
             now = time.monotonic()
             if len(ready) >= len(invited):

@@ -154,7 +154,7 @@ class Study:
             emit=self._emit,
             configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
             use_offered=self._use_offered,
-            spent=self.charges.spent,
+            charges=self.charges,
         )
         deadlines = configuration.deadlines
         self._deadlines_s = {
@@ -338,27 +338,21 @@ class Study:
         while self._completed_rounds < self._plan.rounds:
             round_ = self._completed_rounds + 1
             if not await self._one_round(round_):
-                return BUDGET_REACHED if self._exhausted else ABORTED
+                return BUDGET_REACHED if self._cohort_wait.exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:
                 await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
 
-    @property
-    def _exhausted(self) -> bool:
-        """Whether no further round can begin under the budget."""
-        left = self._membership.members() - self._membership.positions(self.charges.spent())
-        return self.charges.exhausted or (self._plan.drawn and len(left) < self._plan.quorum)
-
     async def _one_round(self, round_: int) -> bool:
         first = self._journal.last_attempt(round_) + 1
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
-            if self._exhausted:
+            if self._cohort_wait.exhausted:
                 return False
             self.farewell.rounds_were_left = True
             if self._between_attempts is not None:
                 self._between_attempts()
-            # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one. One
-            # that only adds participants waits for the next epoch: in a new draw some would be in two of its rounds.
+            # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one, and
+            # one that only adds participants for the next epoch, since some would be in two rounds of this one.
             if attempt == first or not self._plan.drawn:
                 await self._use_offered(only_removals=(round_ - 1) % self._plan.epoch_rounds > 0)
                 await self._cohort_wait.enrolment(round_, attempt)
@@ -411,10 +405,7 @@ class Study:
             await self._use_offered()
 
     async def _use_offered(self, *, only_removals: bool = False) -> bool:
-        """Between attempts only, since positions change. Returns whether they did.
-
-        ``only_removals``: leave a version that removes nobody for later.
-        """
+        """Between attempts only, since positions change. Returns whether they did; perhaps only if some are removed."""
         found = None if self.roster_files is None else await asyncio.to_thread(self.roster_files.changed)
         if found is not None:
             try:

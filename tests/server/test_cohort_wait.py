@@ -39,7 +39,7 @@ def waiting(**parts: Any) -> CohortWait:
         "emit": lambda _: None,
         "configure": None,
         "use_offered": None,
-        "spent": frozenset,
+        "charges": SimpleNamespace(spent=frozenset),
     }
     return CohortWait(**(settings | stubs | parts))
 
