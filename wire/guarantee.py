@@ -74,7 +74,7 @@ could learn, or all (measured with tasks that ship: docs/choosing_epsilon.md).""
 def noise_adds_up(norm: float, rounds: int) -> str:
     """The noise of the mean beside the updates, in every text that says so; ``norm``: `Plan.noise_norm`."""
     every = f"; over {rounds:,} rounds {norm * math.sqrt(rounds):.3g}, beside {rounds:,}" if rounds > 1 else ""
-    return f"norm {norm:.3g} in the mean, beside an update of 1 at most (in clips){every}"
+    return f"its norm, beside that of an update, 1 at most{every}"
 
 
 def outweighs(norm: float, rounds: int) -> bool:

@@ -88,7 +88,7 @@ def _noise(document: StudyDocument) -> list[tuple[str, str]]:
     if document.task in (*STATISTICS, VOTES):
         return []
     hardly = ": it outweighs the updates, and little can be learnt" if outweighs(plan.noise_norm, plan.rounds) else ""
-    return [("noise", noise_adds_up(plan.noise_norm, plan.rounds) + hardly)]
+    return [("noise", f"{plan.noise_norm:.3g} clips in the mean: {noise_adds_up(plan.noise_norm, plan.rounds)}{hardly}")]
 
 
 def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
