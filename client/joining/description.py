@@ -84,11 +84,11 @@ def describe_study(
 
 def _noise(document: StudyDocument) -> list[tuple[str, str]]:
     """How much noise a model learns under; a statistic's errors are stated with the task."""
-    plan = document.plan
+    norm, rounds = document.plan.noise_norm, document.plan.rounds
     if document.task in (*STATISTICS, VOTES):
         return []
-    hardly = ": it outweighs the updates, and little can be learnt" if outweighs(plan.noise_norm, plan.rounds) else ""
-    return [("noise", f"{plan.noise_norm:.3g} clips in the mean: {noise_adds_up(plan.noise_norm, plan.rounds)}{hardly}")]
+    hardly = ": it outweighs the updates, and little can be learnt" if outweighs(norm, rounds) else ""
+    return [("noise", f"{norm:.3g} clips in the mean: {noise_adds_up(norm, rounds)}{hardly}")]
 
 
 def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
