@@ -121,6 +121,16 @@ def table(times: Mapping[str, NDArray[np.float64]]) -> dict[tuple[str, str], flo
     return {pair: accuracy(times[pair[0]], times[pair[1]]) for pair in itertools.combinations(times, 2)}
 
 
+def by_chance(times: Mapping[str, NDArray[np.float64]], draws: int = 10) -> list[float]:
+    """The largest accuracy of all pairs where the times are dealt to the outcomes at random, of each draw."""
+    random, ends = np.random.default_rng(), np.cumsum([len(one) for one in times.values()])
+    together = np.concatenate(list(times.values()))
+    return [
+        max(table(dict(zip(times, np.split(random.permutation(together), ends[:-1]), strict=True))).values())
+        for _ in range(draws)
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.timing.offer_times",
@@ -148,6 +158,8 @@ def main() -> int:
     print(
         f"at most {100 * worst:.1f} %, each with a standard error of {100 * error:.1f}; the bound is {100 * most:.0f} %"
     )
+    chance = by_chance(times)
+    print(f"with the times dealt at random: at most {100 * np.mean(chance):.1f} % on average of {len(chance)} draws")
     return int(worst - 2 * error > most)
 
 
