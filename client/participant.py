@@ -381,7 +381,8 @@ class Participant:
         return ready
 
     async def _mask(self, attempt: _Attempt, message: pb.NeighbourShares) -> None:
-        phase, loop = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares"), asyncio.get_running_loop()
+        phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")
+        loop = asyncio.get_running_loop()
         # Shares that come late leave as much time for encoding, so that a training which still runs doesn't show.
         leaves = max(attempt.leaves, loop.time() + ENCODING_SHARE * attempt.terms.document.plan.offer_offset_s)
         if attempt.agreed is not None:

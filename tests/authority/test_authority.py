@@ -403,7 +403,7 @@ def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: p
     assert (roster.version, roster.lottery.draws) == (2, 5)
 
     class Plan:
-        sampling = "lottery"
+        drawn = True
 
     draws = read_draws(roster, lottery, Plan())  # type: ignore[arg-type]
     assert draws is not None

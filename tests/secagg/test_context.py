@@ -31,6 +31,7 @@ OTHER_PARAMETERS = {
         "graph": "harary",
         "adversary": "semi-malicious",
         "key_agreement": "x25519-mlkem768",
+        "epoch_rounds": 2,
     }.items()
 }
 OTHER_ROSTERS = {
