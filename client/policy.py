@@ -138,8 +138,8 @@ def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, to
     if not after <= policy.max_epsilon_total:
         raise PolicyRefusal(
             "epsilon-in-total",
-            f"the {plan.rounds} rounds of the study's plan would bring epsilon over all studies of this ledger to "
-            f"{after:.3f} at delta {policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
+            f"the {plan.participations} rounds of the study's plan would bring epsilon over all studies of this ledger "
+            f"to {after:.3f} at delta {policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
         )
 
 

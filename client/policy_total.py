@@ -34,12 +34,12 @@ def epsilon_in_total(plan: Plan, totals: Totals, *, delta: float, study_sha256: 
 
 
 def epsilon_after_plan(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes) -> float:
-    """`epsilon_in_total` after all rounds of the coming study's plan, each at h_min.
+    """`epsilon_in_total` after all rounds of the coming study's plan that may hold one participant, each at h_min.
 
     Charges of that study that the ledger holds are part of its plan: only what exceeds the plan counts in addition.
     """
     together, order = _together(plan, totals)
-    return _composed(together, order, study_sha256, *_coming(plan, order, plan.rounds), delta)
+    return _composed(together, order, study_sha256, *_coming(plan, order, plan.participations), delta)
 
 
 def _together(plan: Plan, totals: Totals) -> tuple[Together | None, float]:

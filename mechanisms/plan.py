@@ -39,6 +39,7 @@ from mechanisms.statement import (
     CONDITIONAL,
     COORDINATOR,
     DDGAUSS,
+    EPOCHS,
     GAUSSIAN,
     LARGEST_DIM,
     NO_SAMPLING,
@@ -124,11 +125,14 @@ class Plan(Statement):
 
     @property
     def noise_norm(self) -> float:
-        """L2 norm of the noise in the mean of a round that all survive, over the clip; a sketch leaves it as it is."""
+        """L2 norm of the noise in the mean of a round that all survive, over the norm of an update at its clips.
+
+        Both in data units; a sketch leaves it as it is.
+        """
         scales = self.clipping.scales(self.clipping.clips)
         sizes = [self.dim] if self.sketch_rows else self.clipping.layers
         spread = math.sqrt(sum(size * scale * scale for size, scale in zip(sizes, scales, strict=True)))
-        return self.full_stddev / self.clients * spread / self.clip
+        return self.full_stddev / self.clients * spread / math.hypot(*self.clipping.clips)
 
     @property
     def noise_multiplier(self) -> float:
@@ -305,6 +309,8 @@ def verify_plan(plan: Plan) -> None:
             "add noise, or plan fewer rounds",
             {"rounds": None},
         )
+    if plan.sampling == EPOCHS and plan.budget_coordinator != plan.budget_released:
+        raise InfeasiblePlan("with epochs both epsilons are the same, and so are the budgets", "leave budgets out")
     if plan.target == CONDITIONAL:
         return  # for comparison only: nothing is served, nothing spent
     for reader, budget, planned in (

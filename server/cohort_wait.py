@@ -55,11 +55,12 @@ class CohortWait:
     use_offered: Callable[[], Awaitable[bool]]
     charges: Charges
     _first: bool = True
+    _cohort_spent: bool = False
 
     @property
     def exhausted(self) -> bool:
         """Whether no further attempt can begin under the budget."""
-        return self.charges.exhausted or (self.plan.drawn and len(self._invitable()) < self.plan.quorum)
+        return self.charges.exhausted or self._cohort_spent
 
     def _invitable(self) -> frozenset[int]:
         return self.membership.members() - self.membership.positions(self.charges.spent())
@@ -105,6 +106,11 @@ class CohortWait:
             self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
             return None
         config, quorum = await self.configure(round_, attempt), self.plan.quorum
+        left = len(self._invitable() & config.invited)
+        self._cohort_spent = left < quorum <= len(self.membership.members() & config.invited)
+        if self._cohort_spent:
+            self._too_few(round_, attempt, left, quorum, "of the cohort have budget left")
+            return None
         # With a quorum, wait longer only before the first round, when participants arrive or reconnect after a restart
         # of this process, and for a moment after an aborted attempt, which may have cut some off.
         patience_s = ARRIVAL_S if self._first else RETURN_S if attempt > 1 else 0.0
@@ -155,11 +161,13 @@ class CohortWait:
             async with asyncio.timeout(longest_s):
                 await self.sessions.changed.wait()
 
-    def _too_few(self, round_: int, attempt: int, received: int, needed: int) -> None:
+    def _too_few(
+        self, round_: int, attempt: int, received: int, needed: int, what: str = "participants are connected"
+    ) -> None:
         # Else cheats could have honest participants set aside, and then stay away.
         if self.membership.readmit():
             log.warning("participants that were set aside are invited again: there are too few others", round=round_)
-        reason, left = f"{received} participants are connected, {needed} needed", self.sessions.left_early
+        reason, left = f"{received} {what}, {needed} needed", self.sessions.left_early
         if left:  # for example because of their policies; the reason is in their own logs
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"
             reason += f"; {left} came and left before {who}"

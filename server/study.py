@@ -351,10 +351,11 @@ class Study:
             self.farewell.rounds_were_left = True
             if self._between_attempts is not None:
                 self._between_attempts()
-            # A drawn cohort is that of the round: a version that comes between its attempts waits for the next one, and
-            # one that only adds participants for the next epoch, since some would be in two rounds of this one.
+            # A drawn cohort is the round's: a version that comes between its attempts waits for the next one, or, if it
+            # only adds participants, for the next epoch: some would be in two rounds of this one.
             if attempt == first or not self._plan.drawn:
-                await self._use_offered(only_removals=(round_ - 1) % self._plan.epoch_rounds > 0)
+                within = (round_ - 1) % self._plan.epoch_rounds > 0
+                await self._use_offered(only_removals=within and not self._membership.missing())
                 await self._cohort_wait.enrolment(round_, attempt)
             await self._wait_for_authority(round_, attempt)
             gathered = await self._cohort_wait.gather(round_, attempt)

@@ -143,7 +143,7 @@ def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
             return f"the plan itself spends at most {most:.2f}: it could not have less noise"
     if not counts_colluders(str(plan.get("mechanism", ""))) or "min_survivors" not in plan:
         return ""
-    if plan.get("sampling", "none") != "none":
+    if plan.get("sampling", "none") not in ("none", "epochs"):
         drawn = "no participant was drawn for every round"
         return f"less was spent than planned: {drawn}, or more survived than the plan demands"
     return f"less was spent than planned: noise was sized for {plan['min_survivors']} survivors, and more survived"

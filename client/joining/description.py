@@ -101,7 +101,7 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
     if plan.sampling != "none":
         cohort = f"{plan.clients} of {plan.population} or more, drawn by the authority's seeds"
     if plan.participations < plan.rounds:
-        cohort += f", and each participant in {plan.participations} rounds"
+        cohort += f", and each participant in {plan.participations} rounds at most"
     holds = condition(plan.mechanism, plan.colluders, f"of {plan.clients}", adversary=plan.adversary)
     noticed = "never noticed if the coordinator withholds it"
     if document.roster_valid_s:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from runtime.text import counted
 from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST, outweighs
 
 OFTEN: Final = 0.05
+FEW_TURNS: Final = 3
 UNSURE: Final = 0.2  # standard error of the share below a clip above which clips that adapt mostly follow noise
 
 
@@ -21,6 +23,12 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
     found = []
     if figures.sampling not in ("none", "lottery", "epochs"):
         found.append(f"Note: {figures.sampling} sampling is planned, not served: it can't be checked who was drawn.")
+    if figures.sampling == "epochs" and figures.participations <= FEW_TURNS:
+        found.append(
+            f"Note: each participant has a turn in {counted(figures.participations, 'round')}. An attempt that fails "
+            "after its members were charged may leave its cohort no budget for another, and end the study. More rounds "
+            "than one or two epochs, or smaller cohorts, leave room."
+        )
     if figures.mechanism == "binomial":
         found.append("Note: binomial noise is planned, not served.")
     if figures.adversary == "semi-malicious":

@@ -90,7 +90,7 @@ def _who(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
     found = verified.contents
     invited = verified.config.invited
     drawn = body["sampling"] != "none"
-    how = "drawn by the authority's lottery from" if drawn else "all of"
+    how = "drawn by the authority's seeds from" if drawn else "all of"
     roster = f"the {body['roster_size']} on version {body['roster_version']} of the roster"
     said = [f"Invited: {len(invited)}, {how} {roster}."]
     for before, after, name, did, didnt in (

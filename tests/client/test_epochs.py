@@ -113,6 +113,22 @@ def test_a_revocation_does_not_wait(tmp_path: Path, played: Play) -> None:
     assert max(charges(story).values()) <= ROUNDS // 2
 
 
+def test_a_cohort_without_budget_ends_the_study_and_says_so(dealt: Path, played: Play) -> None:
+    """Else the attempts fail one after the other for a reason that no participant can mend."""
+
+    def spend(where: Coordinator) -> None:
+        account = where.study.charges.account
+        for attempt in range(100, 104):
+            account.charge(RoundCharge(1, attempt, frozenset(range(7)), account.plan.identity))
+            account.charge(RoundCharge(2, attempt, frozenset(range(7, 14)), account.plan.identity))
+
+    story = played(folder=dealt, prepare=spend, attempts=3)
+    assert cohorts(story) == []
+    [aborted] = story.of("attempt_aborted")
+    assert aborted["reason"] == "0 of the cohort have budget left, 5 needed"
+    assert story.of("study_finished")[0]["reason"] == "budget reached"
+
+
 def test_who_has_spent_its_budget_is_not_invited(dealt: Path, played: Play) -> None:
     """The round goes on without it, and the study does not end for it."""
     spent = 3

@@ -31,12 +31,13 @@ from client.policy import (
     round_epsilon,
     task_digest,
 )
+from client.policy_total import epsilon_after_plan
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
 from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
 from wire.records.ledger_rows import EXACT, InvalidRow, epsilon, price
 from wire.records.ledger_totals import DAY_S, Totals
-from wire.study import StudyDocument
+from wire.study import StudyDocument, plan_study
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = b"\x33" * 32
@@ -515,3 +516,11 @@ def test_the_docs_name_every_key() -> None:
     table = (ROOT / "docs" / "policy.md").read_text().partition("## Keys")[2].partition("## Reasons")[0]
     rows = [line.partition(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == keys
+
+
+def test_with_epochs_a_total_of_the_studys_epsilon_is_enough() -> None:
+    """Its own rounds count, not those of all cohorts; pricing all would refuse every such study."""
+    drawn = {"sampling": "epochs", "population": 1000, "rounds": 100, "adversarial": 0.0, "max_dropout": 0.0}
+    made = plan_study(clients=100, dim=500, bits=18, clip=1.0, epsilon=8.0, delta=1e-5, **drawn)
+    after = epsilon_after_plan(made, Totals(), delta=1e-5, study_sha256=bytes(32))
+    assert 7.99 < after <= 8.0

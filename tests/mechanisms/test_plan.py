@@ -334,8 +334,19 @@ def test_the_noise_norm_is_that_of_the_mean(coding: dict[str, Any]) -> None:
         sent = [encoder.encode(np.zeros(plan.dim), os.urandom) for _ in range(plan.clients)]
         total = np.sum([one.astype(np.uint64) for one in sent], axis=0)
         mean = encoder.decode_sum(words_of_sum(total, plan.bits), plan.clients)
-        norms.append(np.linalg.norm(mean) / plan.clip)
+        norms.append(np.linalg.norm(mean) / math.hypot(*plan.clipping.clips))
     assert np.mean(norms) == pytest.approx(plan.noise_norm, rel=0.08)
+    if "clipping" in coding:  # the unit of the clips doesn't matter
+        rule = replace(plan.clipping, clips=(10.0, 5.0))
+        assert make_plan(**stated | {"bits": 22, "clipping": rule}).noise_norm == pytest.approx(plan.noise_norm)
+
+
+def test_with_epochs_there_is_one_budget() -> None:
+    """The filter of each participant knows one; a smaller one for the other reader would bind nobody."""
+    stated = DEMO | {"sampling": "epochs", "population": 1000, "target": "released"}
+    assert make_plan(**stated).budget_coordinator == DEMO["epsilon"]
+    with pytest.raises(InfeasiblePlan, match="leave budgets out"):
+        make_plan(**stated | {"budget_coordinator": 30.0})
 
 
 def test_plans_are_frozen(demo_plan: Plan) -> None:

@@ -132,3 +132,11 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
     asyncio.run(wait.enrolment(1, 1))
     assert [received for _, received in said] == [5] * 60 + [6] * 2
     assert said[60][0] == 4600.0
+
+
+def test_a_study_that_waits_for_its_first_participants_has_a_budget() -> None:
+    """With an empty roster nobody can be invited, and nobody's budget is spent."""
+    charges = SimpleNamespace(spent=frozenset, exhausted=False)
+    empty = SimpleNamespace(members=frozenset, positions=frozenset)
+    drawn = SimpleNamespace(quorum=5, drawn=True)
+    assert not waiting(plan=drawn, charges=charges, membership=empty, sessions=None).exhausted

@@ -28,6 +28,7 @@ from mechanisms.statement import CONDITIONAL
 from mechanisms.wrap_monitor import WrapEstimate
 from secagg.errors import TooFewClients
 from secagg.messages import UNMASKING
+from sordino.lab.simulation.cohorts import Participants as Cohort
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.engines import Engine, make_engine
 from sordino.lab.simulation.participants import Assignment, Participants, Shard, shards_of
@@ -94,8 +95,7 @@ class Rounds:
             charges: (round, attempt) of each; the participants in it follow from the seed.
         """
         for round_, attempt in charges:
-            survivors = survivors_of(self.settings, cohort_of(self.settings, round_), round_, attempt)
-            self._charge(round_, attempt, survivors)
+            self._charge(round_, attempt, survivors_of(self.settings, self._cohort(round_), round_, attempt))
 
     def run(self) -> Iterator[Row]:
         """Yield a row for each attempt that ends, ``round`` or ``aborted``; ``outcome`` then gives the reason."""
@@ -142,12 +142,17 @@ class Rounds:
 
     # ------------------------------------------------------------ one attempt
 
+    def _cohort(self, round_: int) -> Cohort:
+        """Who is invited: where cohorts are drawn, without those whose budget is spent."""
+        cohort = cohort_of(self.settings, round_)
+        if self.account is None or not self.account.plan.drawn:
+            return cohort
+        return cohort[~np.isin(cohort, list(self.account.spent()))]
+
     def _attempt(self, round_: int, attempt: int) -> Row:
         began, clock = time.perf_counter(), _Clock()
         settings = self.settings
-        cohort = cohort_of(settings, round_)
-        if self.account is not None and self.account.plan.drawn:
-            cohort = cohort[~np.isin(cohort, list(self.account.spent()))]
+        cohort = self._cohort(round_)
         survivors = survivors_of(settings, cohort, round_, attempt)
         least, quorum = settings.study.privacy.min_survivors or 1, settings.study.privacy.quorum or 1
         about = {"round": round_, "attempt": attempt, "participants": len(cohort), "survivors": len(survivors)}
