@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runtime.processes import cpu_seconds, free_port, peak_resident_mb
 from server.events import RoundCompleted
@@ -154,6 +153,10 @@ def tail(log: Path) -> str:
     return log.read_text(errors="replace").strip()[-600:]
 
 
+# ---------------------------------------------------------------- 1. the container
+
+
+@contextmanager
 def container(image: str, home: Path) -> Iterator[str]:
     """A client's container with the limits of a small device."""
     name = f"sordino-edge-test-{os.getpid()}"
