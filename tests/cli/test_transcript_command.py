@@ -141,7 +141,7 @@ def test_show_lists_dropouts_and_what_is_not_proved(folder: Path, run: Run) -> N
 
 
 def test_show_of_a_drawn_cohort(folder: Path, run: Run) -> None:
-    assert "drawn by the authority's lottery from the 20" in words(run, "transcript", "show", folder / "drawn")
+    assert "drawn by the authority's seeds from the 20" in words(run, "transcript", "show", folder / "drawn")
     body = json.loads(run("transcript", "show", folder / "drawn", "--json")[1])
     named = ("sampling", "invited", "roster_size", "authority_known")
     assert [body[name] for name in named] == ["lottery", 7, 20, False]

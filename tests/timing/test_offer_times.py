@@ -90,7 +90,7 @@ def trained(count: int, outcomes: list[BaseException | float | None], monkeypatc
         outcome = next(left)
         if isinstance(outcome, BaseException) and not isinstance(outcome, Late):
             raise outcome
-        time.sleep(outcome if isinstance(outcome, float) else 0.1)
+        time.sleep(outcome if isinstance(outcome, float) else 0.15 if isinstance(outcome, Late) else 0.1)
         if isinstance(outcome, Late):
             raise outcome
         return self.initial_parameters()
@@ -125,7 +125,7 @@ def test_an_imitation_that_fails_is_no_example(monkeypatch: pytest.MonkeyPatch) 
 def test_a_failure_at_the_end_of_a_training_is_not_prolonged(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has taken as long as most updates; were it imitated, it would be among the longest."""
     took = trained(9, [None] * 7 + [0.5, Late()], monkeypatch)
-    assert 0.1 < took[8] < 0.4, took
+    assert 0.15 < took[8] < 0.4, took
 
 
 def test_an_update_is_decided_and_masked_before_the_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
