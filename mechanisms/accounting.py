@@ -3,13 +3,15 @@
 Events are immutable facts (whose vectors were in a sum that was about to be opened); costs are computed from them.
 There are two epsilons. `epsilon_coordinator`, for readers who know the cohorts, is the largest over participants of the
 cost of the rounds that held them. `epsilon_released`, for readers of the released models, charges every round at the
-plan's sampling rate. A Renyi filter for each, at the order that the plan fixed, ends the study ([FZ21] Theorem 4.3;
-survivors and clips may be chosen adaptively): the guarantee to state is the budget's (epsilon, delta). Where cohorts
-are drawn the coordinator's filter ends the part of each participant, and not the study.
+plan's sampling rate. A filter for each, at the order that the plan fixed, ends the study (Renyi: [FZ21] Theorem 4.3;
+exact Gaussian costs: [ST22] Theorem 1; survivors and clips may be chosen adaptively): the guarantee to state is the
+budget's (epsilon, delta). Where cohorts are drawn the coordinator's filter ends the part of each participant, and not
+the study.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,7 +40,7 @@ class RoundCharge:
 
 
 class Account:
-    """The composed unamplified cost of the rounds of one study, per participant.
+    """The composed unamplified cost of the rounds of one study, per participant, at the plan's order.
 
     Args:
         plan: the study's plan.
@@ -87,13 +89,13 @@ class Account:
             self._rdp[participant] = self._rdp.get(participant, 0.0) + cost
 
     def cost_of_round(self, survivors: int) -> float:
-        """Renyi cost, at the filter's order, of one sum over ``survivors`` vectors of which A are known."""
+        """Cost, at the filter's order, of one sum over ``survivors`` vectors of which A are known."""
         if survivors not in self._costs:
             self._costs[survivors] = self.plan.round_cost(survivors - self.plan.colluders)
         return self._costs[survivors]
 
     def rdp_of(self, participant: int) -> float:
-        """Composed Renyi cost at the filter's order, of one participant."""
+        """Composed cost at the filter's order, of one participant."""
         return self._rdp.get(participant, 0.0)
 
     def epsilon_of(self, participant: int) -> float:
@@ -116,7 +118,7 @@ class Account:
         return min(self.epsilon_coordinator(), self._epsilon_released(len(self._events), self._draws))
 
     def would_exceed(self, survivors_at_most: int | None = None) -> bool:
-        """The Renyi filter: might one more attempt exceed a budget? Ask before every attempt.
+        """The filter: might one more attempt exceed a budget? Ask before every attempt.
 
         The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far; where
         cohorts are drawn, for one without charges, since those in `spent` aren't invited.
@@ -140,11 +142,12 @@ class Account:
         """Participants whose budget another sum could exceed."""
         plan = self.plan
         draws = self._draws + plan.clients * plan.padded_dim
-        room = {
-            rdp: self._epsilon(rdp + self._worst_round, draws) <= plan.budget_coordinator
-            for rdp in set(self._rdp.values())
-        }
-        return frozenset(who for who, rdp in self._rdp.items() if not room[rdp])
+        costs = sorted(set(self._rdp.values()))
+        room = bisect_left(  # epsilon grows with the cost
+            costs, True, key=lambda rdp: self._epsilon(rdp + self._worst_round, draws) > plan.budget_coordinator
+        )
+        beyond = frozenset(costs[room:])
+        return frozenset(who for who, rdp in self._rdp.items() if rdp in beyond)
 
     def _epsilon(self, rdp: float, draws: int) -> float:
         return epsilon_with_sampler_error(self.plan.order, rdp, self.plan.delta, draws)

@@ -38,7 +38,7 @@ DESCRIPTIONS: Final = {
         Description(
             "ddgauss",
             "distributed discrete Gaussian",
-            "[KLS21] Theorem 1 with Proposition 14: the smallest of three Renyi bounds, all orders above 1",
+            "exact Gaussian cost (docs/privacy.md); [KLS21] Theorem 1 with Proposition 14 if sampled or coarse",
             ZERO_OUT,
             "nobody alone: each of h_min honest participants adds its share before the secure sum",
             "renyi",
@@ -46,7 +46,7 @@ DESCRIPTIONS: Final = {
         Description(
             "skellam",
             "distributed Skellam",
-            "[AKL21] main theorem, integer Renyi orders from 2",
+            "exact Gaussian cost (docs/privacy.md); [AKL21] main theorem, integer orders, if sampled or coarse",
             ZERO_OUT,
             "nobody alone: each of h_min honest participants adds its share before the secure sum",
             "renyi",
@@ -54,7 +54,7 @@ DESCRIPTIONS: Final = {
         Description(
             "gaussian",
             "central Gaussian (DP-FedAvg)",
-            "[CKS20] Theorem 4 and Proposition 12; [BW18] Theorem 8 for the exact figure without sampling",
+            "exact Gaussian cost (docs/privacy.md, [BW18] Theorem 8); [CKS20] Theorem 4 if sampled",
             ZERO_OUT_CENTRAL,
             "the coordinator: it sees the exact sum and adds the noise",
             "renyi",
@@ -62,7 +62,7 @@ DESCRIPTIONS: Final = {
         Description(
             "local-gaussian",
             "local discrete Gaussian",
-            "[CKS20] Theorem 4 with twice the sensitivity",
+            "exact Gaussian cost (docs/privacy.md), [CKS20] Theorem 4 on coarse grids; with twice the sensitivity",
             REPLACE,
             "nobody: each report is private by itself, whatever happens to it",
             "renyi",

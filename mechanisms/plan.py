@@ -69,7 +69,7 @@ class Plan(Statement):
 
     granularity: float  # data units per grid step, with the first round's clips
     local_variance: Fraction  # of ONE noise share, grid units squared, exactly what is drawn
-    order: float  # Renyi order of the filter that bounds epsilon_coordinator
+    order: float  # of the filter that bounds epsilon_coordinator: a Renyi order, or 1 for exact Gaussian cost
     order_released: float  # of the one that bounds epsilon_released
     order_conditional: float  # at which epsilon_conditional is stated
     budget_coordinator: float  # either budget stops the study; the target's is epsilon
@@ -88,9 +88,10 @@ class Plan(Statement):
             )
         if not 0 <= self.offer_offset_s <= LONGEST_OFFSET_S:
             raise InfeasiblePlan(f"offer_offset_s must lie in 0..{LONGEST_OFFSET_S:g} seconds", "use 0 for none")
-        if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) > 1:
-            raise InfeasiblePlan("granularity must be positive and the filters' orders above 1", "use make_plan")
         amplified = self.amplified and self.sampling_rate < 1
+        others = min(self.order_released, self.order_conditional)
+        if not self.granularity > 0 or not self.order >= 1 or not (others > 1 if amplified else others >= 1):
+            raise InfeasiblePlan("granularity must be positive and the filters' orders at least 1", "use make_plan")
         largest = LARGEST_SAMPLED_ORDER if amplified else LARGEST_ORDER
         if max(self.order, self.order_released) > LARGEST_ORDER or self.order_conditional > largest:
             raise InfeasiblePlan("a filter's order is beyond any that is looked for", "use make_plan")

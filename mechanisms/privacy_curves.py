@@ -1,4 +1,8 @@
-"""What one sum reveals: Renyi curves of the two distributed mechanisms, and (epsilon, delta) from them.
+"""What one sum reveals: exact Gaussian costs, Renyi curves of the distributed mechanisms, (epsilon, delta) from them.
+
+Two kinds of cost add up over rounds, and a study keeps to one of them. Renyi divergence at one order above 1; or, under
+the name of order 1, mu^2 / 2 of a round that is mu-Gaussian differentially private (`gaussian_cost`), which at order 1
+is the divergence of the two Gaussians. The second converts to epsilon without loss. docs/privacy.md has the proofs.
 
 Adjacency throughout: one participant's update against zero, its noise share present; both directions (the
 noise is symmetric). Everything is in grid units: integers, after scaling by 1 / granularity.
@@ -16,9 +20,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.gaussian_exact import gaussian_epsilon
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 
 Floats = NDArray[np.float64]
+
+GAUSSIAN_ORDER: Final = 1.0
+"""Costs at this order are halved squares of Gaussian differential privacy's mu. No other order bounds them."""
+SMALLEST_GAUSSIAN_PART: Final = 12
+"""Variance of the smallest discrete Gaussian that a sum charged at `GAUSSIAN_ORDER` may contain, grid units squared."""
+SMALLEST_GAUSSIAN_SUM: Final = 128
+"""Least variance of the noise of such a sum, grid units squared."""
+_SMOOTHING: Final = 6
 
 SMALLEST_STDDEV: Final = Fraction(1, 2)
 """[KLS21] Theorem 1 asks for at least half a grid step of local deviation."""
@@ -62,6 +75,26 @@ def rounded_l1_bound(l2_bound: float, dim: int) -> float:
     min(sqrt(d) D2, D2^2): Cauchy-Schwarz, and |x| <= x^2 on integers (so it holds on the integer grid only).
     """
     return min(math.sqrt(dim) * l2_bound, l2_bound * l2_bound) * (1 + _HAIR)
+
+
+def gaussian_cost(l2_bound: float, variance: Fraction) -> float:
+    """mu^2 / 2 of one noised sum: telling it from the sum without the participant is as hard as telling N(mu, 1) from
+    N(0, 1).
+
+    mu^2 = D2^2 / (v - 6). For sums of discrete Gaussians, each of variance 12 at least: their law lies within a total
+    variation of 2^-160 a coordinate (2^20 of them) of a discrete Gaussian, and that as close to a continuous one of
+    variance v - 6 rounded at random, by a kernel that commutes with shifts by integers. For Skellam noise without an
+    error: 6 stands for 1.5. Proofs: docs/privacy.md, "Exact Gaussian cost".
+
+    Args:
+        l2_bound: norm of the rounded update, a vector of integers, grid units.
+        variance: v, of the unknown noise in one coordinate of the sum, grid units squared.
+
+    Returns the cost; infinite below `SMALLEST_GAUSSIAN_SUM`, where this isn't proved.
+    """
+    if variance < SMALLEST_GAUSSIAN_SUM:
+        return math.inf
+    return l2_bound * l2_bound / (2 * float(variance - _SMOOTHING)) * (1 + _HAIR)
 
 
 def ddgauss_tau(local_variance: Fraction, shares: int) -> float:
@@ -149,23 +182,33 @@ def skellam_rdp(
 
 
 def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) -> float:
-    """The smallest epsilon that Renyi bounds give at ``delta``.
+    """The smallest epsilon that composed costs give at ``delta``.
 
-    Source: [CKS20] Prop. 12, solved for epsilon, at each order; the smallest is taken (only allowed for
-    schedules fixed in advance: give a single order otherwise). Zero if the total variation, at most sqrt(1 -
-    e^-R) by [BH79], is already below delta.
+    Source: [CKS20] Prop. 12, solved for epsilon, at each order above 1, and [BW18] Theorem 8 at `GAUSSIAN_ORDER`; the
+    smallest is taken (only allowed for schedules fixed in advance: give a single order otherwise). Zero if the total
+    variation, at most sqrt(1 - e^-R) by [BH79], is already below delta.
 
-    Raises ValueError: delta outside (0, 1), an order <= 1, or a negative Renyi bound.
+    Raises ValueError: delta outside (0, 1), an order < 1, or a negative cost.
     """
     alpha, bound = np.atleast_1d(orders).astype(np.float64), np.atleast_1d(rdp).astype(np.float64)
-    if not 0 < delta < 1 or not np.all(alpha > 1) or not np.all(bound >= 0) or alpha.shape != bound.shape:
-        raise ValueError("0 < delta < 1, orders > 1 and Renyi bounds >= 0 of the same shape must hold")
+    if not 0 < delta < 1 or not np.all(alpha >= 1) or not np.all(bound >= 0) or alpha.shape != bound.shape:
+        raise ValueError("0 < delta < 1, orders >= 1 and costs >= 0 of the same shape must hold")
+    exact = math.inf
+    if (gaussian := alpha == GAUSSIAN_ORDER).any():
+        cost = float(bound[gaussian].min())
+        if cost == 0:
+            return 0.0
+        if cost < math.inf:
+            exact = gaussian_epsilon(1 / math.sqrt(2 * cost * (1 + _HAIR)), delta)
+        alpha, bound = alpha[~gaussian], bound[~gaussian]
+        if not alpha.size:
+            return exact
     if np.any(-np.expm1(-bound) * (1 + _HAIR) < delta * delta):
         return 0.0
     gain = np.log1p(-1 / alpha)
     price = -(math.log(delta) + np.log(alpha)) / (alpha - 1)
     slack = _HAIR * (bound + np.abs(gain) + np.abs(price))
-    return max(0.0, float(np.min(bound + gain + price + slack)))
+    return min(exact, max(0.0, float(np.min(bound + gain + price + slack))))
 
 
 def epsilon_with_sampler_error(orders: Floats | float, rdp: Floats | float, delta: float, draws: int) -> float:

@@ -1,6 +1,7 @@
 """What one round of a stated plan costs, by mechanism, and what all planned rounds cost, by reader.
 
-Costs are Renyi divergences at given orders. Adjacency is that of the mechanism (`mechanisms.mechanism`); for the
+Costs are Renyi divergences at given orders, or at order 1 exact Gaussian costs (`privacy_curves.gaussian_cost`), which
+sampling doesn't amplify. Adjacency is that of the mechanism (`mechanisms.mechanism`); for the
 three that add noise to a sum it is one participant's update against zero, its noise share present.
 
 - coordinator: every round that holds the participant, unamplified.
@@ -24,9 +25,12 @@ import numpy as np
 
 from mechanisms.amplification import fixed_size_rdp, poisson_rdp, sampled_rdp
 from mechanisms.privacy_curves import (
+    GAUSSIAN_ORDER,
+    SMALLEST_GAUSSIAN_PART,
     Floats,
     ddgauss_rdp,
     epsilon_with_sampler_error,
+    gaussian_cost,
     order_grid,
     rounded_l1_bound,
     rounded_l2_bound,
@@ -58,7 +62,7 @@ def sensitivity(stated: Statement, granularity: float) -> tuple[float, float]:
 
 
 def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) -> Curve:
-    """The Renyi curve of one unsampled sum with ``honest`` unknown noise shares.
+    """The cost of one unsampled sum with ``honest`` unknown noise shares at given orders, order 1 included.
 
     Args:
         honest: |u3| - A. More honest noise is post-processing, while tau may make the formula worse: the smaller of
@@ -68,8 +72,9 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
     l2_bound, l1_bound = (times * bound for bound in sensitivity(stated, noise.granularity))
     variance = noise.local_variance
     if stated.mechanism == DDGAUSS:
+        central = variance * honest
 
-        def at(orders: Floats) -> Floats:
+        def renyi(orders: Floats) -> Floats:
             bounds = [
                 ddgauss_rdp(
                     orders,
@@ -86,18 +91,32 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
     elif stated.mechanism == SKELLAM:
         central = variance * max(honest, stated.h_min)
 
-        def at(orders: Floats) -> Floats:
+        def renyi(orders: Floats) -> Floats:
             return skellam_rdp(orders, l2_bound=l2_bound, l1_bound=l1_bound, central_variance=central)
 
     else:
         # One discrete Gaussian: [CKS20] Theorem 4, summed over the coordinates. Against local noise the whole report is
         # replaced, not removed: no other noise hides that it exists.
-        alone = float(variance) if stated.mechanism == LOCAL else float(variance) * stated.h_min
-        slope = (2 if stated.mechanism == LOCAL else 1) * l2_bound
-        slope = slope * slope / (2 * alone) * (1 + _HAIR)
+        central = variance if stated.mechanism == LOCAL else variance * stated.h_min
+        l2_bound *= 2 if stated.mechanism == LOCAL else 1
+        slope = l2_bound * l2_bound / (2 * float(central)) * (1 + _HAIR)
 
-        def at(orders: Floats) -> Floats:
-            return np.asarray(orders, dtype=np.float64) * slope
+        def renyi(orders: Floats) -> Floats:
+            return orders * slope
+
+    gaussian = gaussian_cost(l2_bound, central)
+    if stated.mechanism == DDGAUSS and variance < SMALLEST_GAUSSIAN_PART:
+        gaussian = math.inf
+
+    def at(orders: Floats) -> Floats:
+        given = np.asarray(orders, dtype=np.float64)
+        exact = given == GAUSSIAN_ORDER
+        if not exact.any():
+            return renyi(given)
+        found = np.full(given.shape, gaussian)
+        if not exact.all():
+            found[~exact] = renyi(given[~exact])
+        return found
 
     return at
 
@@ -142,6 +161,8 @@ def planned_epsilon(stated: Statement, noise: Noise, reader: str, orders: Floats
 def best_order(stated: Statement, noise: Noise, reader: str) -> float:
     """The order at which all planned rounds convert to the smallest epsilon: first on a grid, then close around it."""
     curve = reader_curve(stated, noise, reader, stated.h_min)
+    if not _amplified(stated, reader) and math.isfinite(curve(np.array([GAUSSIAN_ORDER]))[0]):
+        return GAUSSIAN_ORDER  # where it is proved, no other order is as close to the truth
 
     def best(orders: Floats) -> int:
         converted = (
@@ -152,6 +173,7 @@ def best_order(stated: Statement, noise: Noise, reader: str) -> float:
         return int(np.argmin(converted))
 
     grid = coarse_orders(stated, reader)
+    grid = grid[grid > GAUSSIAN_ORDER]
     at = best(grid)
     if at in (0, grid.size - 1):
         return float(grid[at])
@@ -165,10 +187,8 @@ def best_order(stated: Statement, noise: Noise, reader: str) -> float:
 
 
 def _amplified(stated: Statement, reader: str) -> bool:
-    """Whether a sampling theorem takes part. At rate 1 the conditional one would only bind to integer orders."""
-    if reader == COORDINATOR or not stated.amplified:
-        return False
-    return reader != CONDITIONAL or stated.clients < stated.population
+    """Whether a sampling theorem takes part. At rate 1 it would only keep to fewer orders."""
+    return reader != COORDINATOR and stated.amplified and stated.clients < stated.population
 
 
 def _takes_whole_orders(stated: Statement, reader: str) -> bool:
@@ -190,4 +210,4 @@ def coarse_orders(stated: Statement, reader: str) -> Floats:
         last, steps = (LARGEST_SAMPLED_ORDER, 48) if sampled else (10**6, 400)
         whole = np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
         found = np.concatenate([found, whole])
-    return np.unique(found)
+    return np.unique(found if _amplified(stated, reader) else np.append(found, GAUSSIAN_ORDER))

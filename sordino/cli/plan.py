@@ -38,9 +38,9 @@ HELP = (
     "a quantile, that of the share at or below it. JSON has it under expected.\n\n"
     "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum; "
     "null with fixed clips. Other figures may be null, too. An epsilon is null above 70, which the sampler's distance "
-    "from its law can't state; epsilon_conditional without sampling; epsilon_exact and epsilon_pld unless gaussian, "
-    "epsilon_pld without Poisson sampling; both budgets of a conditional plan. 'accountant' names the smallest valid "
-    "bound on the target. 'alternatives' is there with --alternatives."
+    "from its law can't state; epsilon_conditional without sampling; epsilon_pld unless gaussian with Poisson "
+    "sampling; both budgets of a conditional plan. 'accountant' names the smallest valid bound on the target. "
+    "'alternatives' is there with --alternatives."
 )
 EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
@@ -198,18 +198,8 @@ def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
         ("Adjacency:", "", figures.adjacency),
         ("Trusts:", "", figures.trusts),
     ]
-    # The exact figure ignores sampling: it is for a reader that knows who took part.
-    bounds = [
-        f"{reader}: {name} {epsilon:.3f}"
-        for reader, name, epsilon in (
-            ("epsilon_coordinator", "exact", figures.epsilon_exact),
-            ("epsilon_conditional", "PLD", figures.epsilon_pld),
-        )
-        if epsilon
-    ]
-    if bounds:
-        spent = "" if figures.target == "conditional" else "; the study spends the Renyi one"
-        said = f"{'; '.join(bounds)}. Smallest for the target: {figures.accountant}{spent}"
+    if figures.epsilon_pld:
+        said = f"epsilon_conditional: PLD {figures.epsilon_pld:.3f}. Smallest for the target: {figures.accountant}"
         rows.append(("Bounds:", "", said))
     return rows
 

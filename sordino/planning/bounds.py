@@ -1,8 +1,7 @@
-"""The tightest of the valid bounds on what a plan costs, by name, where there is more than the Renyi one.
+"""Which bound a plan's figures come from, and the tighter one for a sampled central Gaussian.
 
-Only the central Gaussian has others: its unsampled rounds compose exactly ([BW18] Theorem 8), and for rounds that are
-sampled by independent coins there are privacy loss distributions, a *conditional* figure. Both are for schedules that
-are fixed in advance: what a study spends is always its Renyi filter's.
+Without sampling the charged figure is exact already. For central Gaussian rounds that are sampled by independent coins
+there are privacy loss distributions: a *conditional* figure, for schedules that are fixed in advance.
 """
 
 from __future__ import annotations
@@ -18,32 +17,23 @@ _SET_ASIDE: Final = (2.0**-20, 1e-3, 0.1, 0.5)
 
 
 def tighter_bounds(plan: Plan) -> dict[str, Any]:
-    """JSON names ``accountant``, ``epsilon_exact`` and ``epsilon_pld`` of a plan.
+    """JSON names ``accountant`` and ``epsilon_pld`` of a plan.
 
-    ``accountant``: whose figure is the smallest for the plan's target, "renyi", "exact" or "pld". ``epsilon_exact``: of
-    all rounds, unsampled, for the coordinator; None except for the central Gaussian, or if the grid is too coarse to
-    claim the continuous law. ``epsilon_pld``: of all rounds if every participant were drawn by an independent coin;
-    None except for the central Gaussian with Poisson sampling.
+    ``accountant``: whose figure is the smallest for the plan's target, "exact", "renyi" or "pld". ``epsilon_pld``: of
+    all rounds if every participant were drawn by an independent coin; None except for the central Gaussian with Poisson
+    sampling.
     """
-    found: dict[str, Any] = {"accountant": "renyi", "epsilon_exact": None, "epsilon_pld": None}
-    if plan.mechanism != "gaussian":
-        return found
-    from mechanisms.gaussian_exact import gaussian_epsilon
-
-    multiplier = plan.effective_noise_multiplier / math.sqrt(plan.participations)
-    found["epsilon_exact"] = _on_the_grid(plan, lambda delta: gaussian_epsilon(multiplier, delta))
-    if plan.sampling == "poisson":
+    order = {"released": plan.order_released, "conditional": plan.order_conditional}.get(plan.target, plan.order)
+    found: dict[str, Any] = {"accountant": "exact" if order == 1 else "renyi", "epsilon_pld": None}
+    if plan.mechanism == "gaussian" and plan.sampling == "poisson":
         from mechanisms.pld import poisson_gaussian_epsilon
 
         rate = plan.sampling_rate
         found["epsilon_pld"] = _on_the_grid(
             plan, lambda delta: poisson_gaussian_epsilon(plan.effective_noise_multiplier, rate, plan.rounds, delta)
         )
-    # Sampling never adds to a cost, so the exact figure of the unsampled rounds holds for every reader.
-    bounds = [(plan.planned_epsilon, "renyi"), (found["epsilon_exact"], "exact")]
-    if plan.target == "conditional":
-        bounds.append((found["epsilon_pld"], "pld"))
-    found["accountant"] = min((value, name) for value, name in bounds if value is not None)[1]
+        if plan.target == "conditional" and (found["epsilon_pld"] or math.inf) < plan.planned_epsilon:
+            found["accountant"] = "pld"
     return found
 
 

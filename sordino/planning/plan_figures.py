@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from learning.task_names import STATISTICS, VOTES
 
-_IF_STATED: Final = frozenset({"accountant", "epsilon_exact", "epsilon_pld", "alternatives", "task", "default_bounds"})
+_IF_STATED: Final = frozenset({"accountant", "epsilon_pld", "alternatives", "task", "default_bounds"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class PlanFigures:
         abort_probability: of an attempt, if each participant leaves independently.
         budget_coordinator, budget_released: None of a plan that is for comparison only.
         warnings: sentences without a full stop.
-        accountant, epsilon_exact, epsilon_pld: of `sordino.planning.bounds.tighter_bounds`; None where not computed.
+        accountant, epsilon_pld: of `sordino.planning.bounds.tighter_bounds`; None where not computed.
         learns_with: nearest settings under which a model learns, as options; empty where it does.
         alternatives, task, expected, default_bounds: of `sordino plan`, where it is asked for them.
     """
@@ -87,7 +87,6 @@ class PlanFigures:
     warnings: list[str]
     learns_with: list[str] = field(default_factory=list)
     accountant: str | None = None
-    epsilon_exact: float | None = None
     epsilon_pld: float | None = None
     alternatives: Mapping[str, Any] | None = None
     task: str | None = None
@@ -110,7 +109,7 @@ class PlanFigures:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         left_out = {"expected"} if self.task is None else set()
         if self.accountant is not None:
-            left_out |= _IF_STATED - {"accountant", "epsilon_exact", "epsilon_pld"}
+            left_out |= _IF_STATED - {"accountant", "epsilon_pld"}
         else:
             left_out |= _IF_STATED
         return {name: value for name, value in values.items() if value is not None or name not in left_out}

@@ -358,10 +358,11 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
         if len(together["studies"]) < 2:
             continue
         spent = "unknown" if together["epsilon"] is None else f"at most {together['epsilon']:.4g}"
+        how = "exact" if together["order"] == 1 else f"Renyi order {together['order']:g}"
         said += [
             "",
             f"{len(together['studies'])} studies together: epsilon {spent} at delta {together['delta']:g} "
-            f"(Renyi order {together['order']:g}), adjacency {together['adjacency']}"
+            f"({how}), adjacency {together['adjacency']}"
             + (", if the coordinator is trusted." if together["coordinator_trusted"] else "."),
         ]
     if body.get("limits", {}).get("policy") is not None:
@@ -401,11 +402,15 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     whose = "participants" if coordinator else "data here, all its identities together"
     holds = condition(study["mechanism"], study["A"], adversary=study["adversary"])
     with_names = any("identity" in one for one in study["participants"])
-    renyi = f"Renyi({study['order']:.4g})"  # the order stands where its figures stand
+    exact, order = study["order"] == 1, f"{study['order']:.4g}"
+    renyi = "mu^2/2" if exact else f"Renyi({order})"  # the order stands where its figures stand
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
         f"{study['delta']:g}, the largest of all {whose}",
-        *_wrapped(f"{study['mechanism']}, {holds}; Renyi filter at order {study['order']:.4g}"),
+        *_wrapped(
+            f"{study['mechanism']}, {holds}; "
+            + ("exact Gaussian filter" if exact else f"Renyi filter at order {order}")
+        ),
         *_wrapped(f"adjacency {study['adjacency']}"),
         "",
         f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),

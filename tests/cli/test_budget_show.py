@@ -236,12 +236,12 @@ def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, 
     asyncio.run(charged())
     out = output(run, "budget", "show", tmp_path)
     trusted = " and the coordinator doesn't lie" if adversary == "curious" else ""
-    assert f"  ddgauss, if at most 2 collude{trusted}; Renyi filter at order" in out
+    assert f"  ddgauss, if at most 2 collude{trusted}; exact Gaussian filter" in out
     assert json.loads(run("budget", "show", tmp_path, "--json")[1])["studies"][0]["adversary"] == adversary
     # The ledger alone, as it is handed on.
     (tmp_path / "alone").mkdir()
     for file in tmp_path.glob("ledger.sqlite*"):
         shutil.copy(file, tmp_path / "alone")
     alone = words(run, "budget", "show", tmp_path / "alone")
-    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; Renyi filter" in alone
+    assert f"ddgauss, if at most 2 collude; {UNRECORDED}; exact Gaussian filter" in alone
     assert json.loads(run("budget", "show", tmp_path / "alone", "--json")[1])["studies"][0]["adversary"] is None

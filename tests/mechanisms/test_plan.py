@@ -37,10 +37,11 @@ def test_the_demonstrations_figures(demo_plan: Plan) -> None:
     plan = demo_plan
     assert plan.h_min == 65
     assert plan.padded_dim == 512
-    assert plan.full_stddev / plan.clip == pytest.approx(3.06, abs=0.01)
+    assert plan.full_stddev / plan.clip == pytest.approx(2.884, abs=0.001)
     assert 7.999 < plan.planned_epsilon <= 8.0
-    everybody = 15 * plan.round_curve(95)(order_grid())
-    assert rdp_to_epsilon(order_grid(), everybody, plan.delta) == pytest.approx(6.4, abs=0.02)
+    everybody = 15 * plan.round_cost(95)
+    assert rdp_to_epsilon(plan.order, everybody, plan.delta) == pytest.approx(6.374, abs=0.001)
+    assert rdp_to_epsilon(order_grid(), 15 * plan.round_curve(95)(order_grid()), plan.delta) > 6.8  # by Renyi bounds
     assert plan.noise_multiplier == pytest.approx(plan.full_stddev * math.sqrt(65 / 100) / plan.clip)
     assert plan.central_stddev == pytest.approx(plan.local_stddev * math.sqrt(65))
     assert 1 < plan.inflated_clip / plan.clip < 1.001
@@ -150,10 +151,9 @@ def published(
         return float(gamma), float(sigma_of(gamma))
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "bits", "clip", "epsilon", "rounds"), [(10, 1024, 14, 1.0, 2.0, 5), (20, 64, 9, 0.03, 10.0, 1)]
-)
+@pytest.mark.parametrize(("n", "d", "bits", "clip", "epsilon", "rounds"), [(20, 64, 9, 0.03, 10.0, 1)])
 def test_the_published_calibration(n: int, d: int, bits: int, clip: float, epsilon: float, rounds: int) -> None:
+    """On grids too coarse for exact Gaussian costs."""
     plan = plan_for(n, dim=d, bits=bits, clip=clip, epsilon=epsilon, rounds=rounds)
     granularity, stddev = published(n, d, bits, clip, epsilon, 1e-5, rounds, 4.0)
     assert plan.granularity == pytest.approx(granularity, rel=1e-6)
@@ -272,7 +272,7 @@ TAMPERED: list[Arguments] = [
     {"epsilon": 8},
     {"epsilon": None},
     {"epsilon": math.nan},
-    {"order": 1.0},
+    {"order": 0.5},
     {"order": 1.5},
     {"order": 500.0},
     {"order": math.nan},

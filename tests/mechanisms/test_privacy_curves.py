@@ -211,7 +211,7 @@ def test_known_figure_of_the_conversion() -> None:
 
 
 def test_bad_conversions_are_refused() -> None:
-    for bad in ((2.0, 1.0, 0.0), (2.0, 1.0, 1.0), (1.0, 1.0, 0.1), (2.0, -1.0, 0.1), (2.0, math.nan, 0.1)):
+    for bad in ((2.0, 1.0, 0.0), (2.0, 1.0, 1.0), (0.5, 1.0, 0.1), (2.0, -1.0, 0.1), (2.0, math.nan, 0.1)):
         with pytest.raises(ValueError):
             rdp_to_epsilon(*bad)
     with pytest.raises(ValueError):

@@ -18,7 +18,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "round": [-1, True],
     "rate": [0.0],
     "delta": [1.0],
-    "order": [1.0],
+    "order": [0.5],
     "kind": ["refund", EXACT],
     "participants": [None, (3, 1, 0, 4, 6), (0, 0, 1, 3, 4), ()],
     "identity": ["11" * 32],

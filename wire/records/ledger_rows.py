@@ -1,8 +1,8 @@
 """The content of one row of a ledger, in bytes that can be hashed.
 
 A row is a fact with its price: which data, in which attempt, under which assumptions (adjacency, mechanism, A, honest
-survivors, sampling), and its cost as a Renyi curve. The price is the one charged at that time; a newer formula can't
-change it unnoticed.
+survivors, sampling), and its cost at the study's order and as a Renyi curve. The price is the one charged at that
+time; a newer formula can't change it unnoticed.
 
 The coordinator's rows name participants by their position in the roster. A participant's rows name its identity; there
 a charge at h_min may be replaced, once, by the exact cost or by zero, and the replacement is another row. They also
@@ -44,9 +44,9 @@ class InvalidRow(ValueError):
 
 @dataclass(frozen=True)
 class Price:
-    """Unamplified Renyi cost of one sum."""
+    """Unamplified cost of one sum."""
 
-    order: float  # of the plan's filter
+    order: float  # of the plan's filter; 1: `mechanisms.privacy_curves.GAUSSIAN_ORDER`
     cost: float  # there
     curve: tuple[tuple[float, float], ...]  # (order, cost) at `FURTHER_ORDERS`, where there is a bound
 
@@ -71,7 +71,7 @@ def price(plan: Plan, honest: int) -> Price:
 
 @lru_cache(maxsize=1024)  # called when a round begins, and again before its charge
 def epsilon(order: float, cost: float, delta: float, draws: int) -> float:
-    """epsilon at delta of a Renyi cost at one order, the sampler's distance from its law included."""
+    """epsilon at delta of a composed cost at one order, the sampler's distance from its law included."""
     from mechanisms.privacy_curves import epsilon_with_sampler_error
 
     return epsilon_with_sampler_error(order, cost, delta, draws)
@@ -97,8 +97,8 @@ class LedgerEntry:
     honest: int  # noise shares that count: |u3| - A, or h_min before u3 is known
     sampling: str  # how a round's participants were chosen
     rate: float  # q, in (0, 1]; matters for released models only: the cost here is unamplified
-    order: float  # of the study's Renyi filter
-    cost: float  # Renyi divergence at it
+    order: float  # of the study's filter: a Renyi order, or 1 for exact Gaussian costs
+    cost: float  # at it
     curve: tuple[tuple[float, float], ...]  # (order, cost), ascending
     epsilon: float  # the study's budget
     delta: float
@@ -117,8 +117,8 @@ class LedgerEntry:
             raise InvalidRow(f"kind is none of {', '.join(KINDS)}")
         if not _is_hex(self.study_sha256) or not _is_hex(self.plan):
             raise InvalidRow("study_sha256 and plan must be 64 hexadecimal digits")
-        if not 0 < self.rate <= 1 or not 0 < self.delta < 1 or not self.epsilon > 0 or not self.order > 1:
-            raise InvalidRow("0 < rate <= 1, 0 < delta < 1, epsilon > 0 and order > 1 must hold")
+        if not 0 < self.rate <= 1 or not 0 < self.delta < 1 or not self.epsilon > 0 or not self.order >= 1:
+            raise InvalidRow("0 < rate <= 1, 0 < delta < 1, epsilon > 0 and order >= 1 must hold")
         orders = [order for order, _ in self.curve]
         costs = [cost for _, cost in self.curve]
         if any(type(value) is not float for value in orders + costs) or orders != sorted(set(orders)):

@@ -19,7 +19,7 @@ class Spent:
     """What one participant has spent in one study, or all identities over the same data."""
 
     charges: int = 0
-    cost: float = 0.0  # Renyi, at the study's order, of the charges that can no longer be replaced
+    cost: float = 0.0  # at the study's order, of the charges that can no longer be replaced
     draws: int = 0
     curve: dict[float, float] = field(default_factory=dict)  # of an identity; at the orders that all its rows have
     last: LedgerEntry | None = None  # of an identity: its latest charge, which can still be replaced
@@ -64,8 +64,11 @@ def _sum(accounts: Sequence[Spent]) -> Spent:
 def renyi_at(curve: Mapping[float, float], order: float) -> float:
     """Cost at an order, or else at the next order above it in the curve; infinite if there is none.
 
-    Renyi divergence never falls as the order grows, so this is a bound at the order itself.
+    Renyi divergence never falls as the order grows, so this is a bound at the order itself; but none of exact Gaussian
+    costs, which order 1 stands for.
     """
+    if order == 1:
+        return math.inf
     return next((curve[one] for one in sorted(curve) if one >= order), math.inf)
 
 

@@ -1,0 +1,174 @@
+"""Exact Gaussian cost: the steps of the proof in docs/privacy.md, and charges beside an independent numerical epsilon.
+
+``python -m tests.mechanisms.test_gaussian_cost`` plays 1,000 random plans.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.plan import InfeasiblePlan, Plan
+from mechanisms.privacy_curves import gaussian_cost, rdp_to_epsilon
+from tests.mechanisms.conftest import DEMO, plan_for
+from tests.mechanisms.numerical_epsilon import gaussian_reference, log_law, lower_epsilon
+
+MILLION = {"clients": 1000, "dim": 10**6, "bits": 18, "colluders": 50, "min_survivors": 640, "quorum": 650}
+
+
+def steepest(variance: int) -> mpmath.mpf:
+    """The largest increment of Phi^-1(F(k)) of Skellam noise, squared, within 14 deviations."""
+    with mpmath.workdps(70):
+        last = int(14 * math.sqrt(variance))
+        weights = [mpmath.besseli(k, variance) for k in range(last + 300)]
+        tail, at = mpmath.mpf(0), []
+        for weight in reversed(weights):
+            tail += weight * mpmath.exp(-variance)
+            at.append(tail)
+        at.reverse()  # P[X >= k]
+        deviates = []
+        for chance in at[1 : last + 1]:
+            z = mpmath.sqrt(-2 * mpmath.log(chance)) if chance < 0.1 else mpmath.mpf(0.5)
+            for _ in range(12):
+                beyond = mpmath.erfc(z / mpmath.sqrt(2)) / 2
+                z += mpmath.log(beyond / chance) * beyond * mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(z * z / 2)
+            deviates.append(z)
+        return max(2 * deviates[0], *(b - a for a, b in pairwise(deviates))) ** 2
+
+
+@pytest.mark.parametrize("variance", [128, 300, 2000])
+def test_skellam_noise_is_no_steeper_than_a_gaussian_of_six_less_variance(variance: int) -> None:
+    found = steepest(variance)
+    assert 1 / mpmath.mpf(variance) < found  # the naive cost, D2^2 / 2v, is too low
+    assert found <= 1 / (mpmath.mpf(variance) - 1.5)
+
+
+def test_the_bound_on_the_curvature_of_skellam_noise() -> None:
+    """y = x I'(x) / I(x) is at least s - x^2 / 2s^2 - 1 / 6s from x = 5 on."""
+    for order in range(40):
+        for x in (5, 6, 9, 20, 100, 3000):
+            y = x * mpmath.besseli(order, x, derivative=1) / mpmath.besseli(order, x)
+            s = mpmath.hypot(x, order)
+            assert y >= s - mpmath.mpf(x) ** 2 / (2 * s**2) - 1 / (6 * s), (order, x)
+
+
+@pytest.mark.parametrize(("a", "b", "close"), [(12, 12, True), (12, 500, True), (3, 3, False)])
+def test_two_discrete_gaussians_add_up_to_one(a: int, b: int, close: bool) -> None:
+    with mpmath.workdps(90):
+        one, other, whole = (
+            {k: mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * v)) for k in range(-500, 501)} for v in (a, b, a + b)
+        )
+        scale = mpmath.fsum(whole.values()) / mpmath.fsum(one.values()) / mpmath.fsum(other.values())
+        summed = {k: scale * mpmath.fsum(p * other.get(k - j, 0) for j, p in one.items()) for k in range(-9, 10)}
+        furthest = max(abs(summed[k] / whole[k] - 1) for k in summed)
+        assert (furthest < mpmath.mpf(2) ** -166) == close
+
+
+def test_a_discrete_gaussian_is_a_rounded_continuous_one() -> None:
+    """The kernel at g is the discrete Gaussian around g of variance 6; the law differs by its normalisation alone."""
+    with mpmath.workdps(90):
+        sums = [
+            mpmath.fsum(mpmath.exp(-((j - g) ** 2) / 12) for j in range(-70, 71))
+            for g in (mpmath.mpf(0), mpmath.mpf(0.5))
+        ]
+        assert (sums[0] - sums[1]) / sums[1] <= mpmath.mpf(2) ** -168
+
+
+def random_plan(number: int) -> Plan | None:
+    """Laws, survivors, rounds, dimensions, bits and targets at random; None: not feasible."""
+    draw = random.Random(number)
+    clients = draw.choice([10, 30, 100, 400, 1000])
+    fewest = draw.randint(clients * 6 // 10, clients)
+    colluders = draw.randint(0, clients // 10)
+    try:
+        return plan_for(
+            clients,
+            mechanism=draw.choice(["skellam", "ddgauss"]),
+            dim=draw.choice([1, 50, 500, 10**4, 10**6]),
+            bits=draw.randint(8, 19),
+            epsilon=draw.choice([0.5, 1.0, 2.0, 4.0, 8.0]),
+            delta=draw.choice([1e-4, 1e-5, 1e-7]),
+            rounds=draw.choice([1, 3, 15, 100]),
+            **{"min_survivors": fewest, "quorum": fewest, "colluders": colluders, "max_dropout": 0.4},
+        )
+    except InfeasiblePlan:
+        return None
+
+
+def charged_over_independent(plan: Plan, survivors: list[int]) -> float:
+    """Of rounds with these survivors: the smallest quotient over contributions in one coordinate or in several."""
+    account = Account(plan)
+    for number, left in enumerate(survivors):
+        account.charge(RoundCharge(number, 1, frozenset(range(left)), plan.identity))
+    charged, quotients = account.epsilon_coordinator(), []
+    for spread in (1, 4, 64):
+        shift = math.floor(plan.l2_bound_grid / math.sqrt(spread))
+        if spread > plan.padded_dim or shift < 1:
+            continue
+        if len(set(survivors)) > 1:  # unequal rounds: with their continuous counterparts, rounds in one direction
+            ratios = [shift**2 * spread / float(plan.local_variance * (n - plan.colluders)) for n in survivors]
+            least = gaussian_reference(math.sqrt(math.fsum(ratios)), plan.delta)
+        else:
+            honest, variance = survivors[0] - plan.colluders, float(plan.local_variance)
+            reach = math.ceil(14 * math.sqrt(variance * honest)) + shift
+            law = log_law(plan.mechanism, variance, honest, reach)
+            least = lower_epsilon(law, shift, len(survivors) * spread, plan.delta)
+        quotients.append(charged / least if least > 0 else math.inf)
+    return min(quotients)
+
+
+def check(number: int) -> float | None:
+    plan = random_plan(number)
+    if plan is None:
+        return None
+    draw = random.Random(-number)
+    same = [draw.randint(plan.min_survivors, plan.clients)] * min(plan.rounds, 20)
+    mixed = [draw.randint(plan.min_survivors, plan.clients) for _ in range(min(plan.rounds, 20))]
+    found = min(charged_over_independent(plan, same), charged_over_independent(plan, mixed))
+    assert found >= 1, (number, plan, found)
+    return found
+
+
+def test_random_plans_are_never_charged_less_than_an_independent_epsilon() -> None:
+    found = [one for number in range(45) if (one := check(number)) is not None]
+    assert len(found) > 20
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
+@pytest.mark.parametrize("change", [{}, MILLION], ids=["demo", "million"])
+def test_a_charge_is_close_to_the_independent_epsilon(mechanism: str, change: dict[str, int]) -> None:
+    plan = plan_for(**{**DEMO, "mechanism": mechanism, **change})
+    found = charged_over_independent(plan, [plan.min_survivors] * plan.rounds)
+    assert 1 <= found <= 1.015
+    by_renyi = rdp_to_epsilon(4.0, plan.rounds * plan.round_cost(plan.h_min, 4.0), plan.delta)
+    assert by_renyi > 1.05 * plan.epsilon_coordinator  # what was charged before, at the best whole order
+
+
+def test_where_nothing_is_proved_nothing_is_charged_exactly() -> None:
+    assert gaussian_cost(3.0, Fraction(127)) == math.inf
+    assert gaussian_cost(3.0, Fraction(134)) == pytest.approx(9 / 256)
+    few_bits = plan_for(20, dim=64, bits=9, epsilon=10.0)
+    assert few_bits.order > 1
+    assert few_bits.round_cost(20, 1.0) == math.inf
+    small_shares = plan_for(100, dim=64, bits=9, epsilon=20.0)
+    assert small_shares.local_variance < 12 or small_shares.order == 1
+
+
+def test_costs_of_adaptive_rounds_convert_by_their_sum() -> None:
+    costs = np.array([0.3, 0.01, 0.7])
+    whole = gaussian_reference(math.sqrt(2 * costs.sum()), 1e-6)
+    assert rdp_to_epsilon(1.0, costs.sum(), 1e-6) == pytest.approx(whole, rel=1e-9)
+    assert rdp_to_epsilon(1.0, 0.0, 1e-6) == 0.0
+
+
+if __name__ == "__main__":
+    quotients = [one for number in range(1600) if (one := check(number)) is not None][:1000]
+    middle = sorted(quotients)[len(quotients) // 2]
+    print(f"{len(quotients)} plans: charged / independent at least {min(quotients):.6f}, median {middle:.4f}")
