@@ -399,7 +399,7 @@ class Participant:
 
         async def encode() -> Words:
             update = await attempt.update
-            return await self._compute(lambda: self.training.encode(encoding.encoder(), update))
+            return await self._compute(lambda: self.training.encode(encoding.encoder(), update, masking.noise_seeds))
 
         vector = await self.behaviour.mask(encoding, encode)
         attempt.phase, masked = await self._compute(masking.mask, vector)

@@ -136,13 +136,13 @@ class LocalTraining:
         while self._untold:
             self._untold.pop(0)()
 
-    def encode(self, encoder: Encoder, update: Update | None) -> Words:
+    def encode(self, encoder: Encoder, update: Update | None, noise_seeds: Sequence[bytes] = ()) -> Words:
         """The update as words below 2^B, shape (padded_dim,), with noise; noise alone where it can't be encoded."""
         try:
-            return encoder.encode(update, os.urandom)
+            return encoder.encode(update, os.urandom, noise_seeds)
         except Exception as error:  # not seen; and whatever happens, nobody is to be told
             self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
-            return encoder.encode(None, os.urandom)
+            return encoder.encode(None, os.urandom, noise_seeds)
 
 
 def failure_summary(trainings: Sequence[LocalTraining]) -> str:

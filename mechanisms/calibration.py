@@ -51,7 +51,8 @@ def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction
 
     2^B >= 2 k sqrt(r^2 n^2 / b + n / 4 + n s^2) with r = clip / granularity and b the block length of the rotation,
     which spreads the worst case: all n updates point the same way and lie in one block. Source: [KLS21] section 4 /
-    Theorem 34, in grid units; there b = d. A coordinator's noise counts too: it is added modulo 2^B, else a sum that
+    Theorem 34, in grid units; there b = d. Noise that survivors take back isn't counted: before it is subtracted the
+    sum may wrap, and after that it has come back. A coordinator's noise counts: it is added modulo 2^B, else a sum that
     wraps would reveal more than a sum with noise.
     """
     n = stated.clients
@@ -65,7 +66,8 @@ def wrap_load(stated: Statement, granularity: Fraction, local_variance: Fraction
 
 
 def _noise_in_sum(stated: Statement, local_variance: Fraction) -> Fraction:
-    return (stated.h_min if stated.mechanism == GAUSSIAN else stated.clients) * local_variance
+    """What stays in a sum whose survivors all take back what they can."""
+    return (stated.h_min if stated.mechanism == GAUSSIAN else stated.shares_in_sum) * local_variance
 
 
 def scaled_clip_squared(stated: Statement, local_variance: Fraction) -> Fraction:

@@ -43,7 +43,7 @@ class DiscreteGaussian(LatticeNoise):
     weights = staticmethod(gaussian_weights)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)  # a share and its parts
 def discrete_gaussian(variance: Fraction) -> DiscreteGaussian:
     """The sampler for ``variance``, built once per process (up to some 20 milliseconds, 1 to 4 MB)."""
     return DiscreteGaussian(variance)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
@@ -27,7 +27,7 @@ from mechanisms.clipping import HAIR, clip_layers
 from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
-from mechanisms.randomness import RandomBytes
+from mechanisms.randomness import KEY_BYTES, RandomBytes, RandomnessFailed
 from mechanisms.rotation import Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round, conditional_round_rows
 from mechanisms.skellam import skellam
@@ -90,7 +90,7 @@ def refinement(plan: Plan) -> tuple[int, Fraction]:
     return halvings, variance * 4**halvings
 
 
-def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None) -> float:
+def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None, silent: int = 0) -> float:
     """Standard deviation of the noise in one coordinate of the mean of ``survivors`` updates, at most; data units.
 
     Noise of all shares, and of stochastic rounding at its largest: a value halfway between two grid steps has variance
@@ -101,10 +101,15 @@ def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None
     Args:
         survivors: number of updates in the sum, at least 1.
         clips: of the round, one for each layer, data units; by default the plan's first ones.
+        silent: survivors that took no noise back.
     """
     held = plan.clipping.clips if clips is None else tuple(clips)
-    shares = plan.h_min if plan.mechanism == GAUSSIAN else survivors
-    variance = float(plan.local_variance * shares) + survivors / 4
+    whole = plan.local_variance
+    if plan.mechanism == GAUSSIAN:
+        noise = whole * plan.h_min
+    else:
+        noise = plan.share_variance(whole, survivors) * (survivors - silent) + whole * silent
+    variance = float(noise) + survivors / 4
     scale = max(plan.clipping.scales(held)) * math.sqrt(plan.sketch_rows or 1)
     return math.sqrt(variance) * plan.granularity_at(held) * scale / survivors
 
@@ -116,11 +121,15 @@ class Encoder:
         plan: the public plan.
         rotation_seed: 32 public bytes that no party chose, a hash of the cohort's context.
         clips: the round's, one for each layer, data units; by default the plan's first ones.
+        survivors: in simulations, where they are known beforehand: parts of the noise that so many would take back
+            are not added.
 
     Raises ValueError: the seed has another length, or the clips don't fit the plan.
     """
 
-    def __init__(self, plan: Plan, rotation_seed: bytes, clips: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, rotation_seed: bytes, clips: Sequence[float] | None = None, survivors: int | None = None
+    ) -> None:
         self.plan = plan
         self.clips = plan.clipping.checked(plan.clipping.clips if clips is None else tuple(clips))
         self._scales = plan.clipping.scales(self.clips)
@@ -130,11 +139,14 @@ class Encoder:
         if plan.sketch_rows:
             seed = hashlib.sha256(b"sordino/v1/sketch\x00" + rotation_seed).digest()
             self._sketch = CountMeanSketch(seed, plan.dim, plan.sketch_rows, plan.sketch_width)
-        self._noise = _noise_of_a_share(plan)
+        self._noise, self._parts = _noise_of_a_share(plan)
+        self._left_out = 0 if survivors is None else plan.released_parts(survivors)
         self._dtype = word_dtype(plan.bits)
         self._mask = np.int64((1 << plan.bits) - 1)
 
-    def encode(self, update: NDArray[Any] | None, random_bytes: RandomBytes) -> Words:
+    def encode(
+        self, update: NDArray[Any] | None, random_bytes: RandomBytes, noise_seeds: Sequence[bytes] = ()
+    ) -> Words:
         """Clip, rotate, round, add one noise share, wrap. Call it once per attempt; never resend under other
         noise.
 
@@ -145,18 +157,23 @@ class Encoder:
         Args:
             update: (dim,) float16, float32 or float64, data units, finite; or None.
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
+            noise_seeds: 32 fresh private bytes for each of the plan's ``noise_parts``, which can be taken back by
+                revealing them; without seeds these parts are drawn like the rest.
 
         Returns (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
 
         Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the norm bound;
-        nothing may be sent; RandomnessFailed: the source gave a wrong length.
+        nothing may be sent; RandomnessFailed: the source gave a wrong length; ValueError: another number of seeds.
         """
+        if len(noise_seeds) not in (0, self.plan.noise_parts):
+            raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
             rotated = self._rotation.forward(self._clipped(stand_in if update is None else update))
             rotated *= 1 / self._granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
-            return self._noised(conditional_round(rotated, limit, random_bytes, keep=keep), random_bytes)
+            rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
+            return self._noised(rounded, random_bytes, noise_seeds)
 
     def encode_many(self, updates: NDArray[Any], random_bytes: RandomBytes) -> Words:
         """`encode` of several participants' updates at once, for simulations: the same law, each with its own noise.
@@ -183,9 +200,33 @@ class Encoder:
         values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
         return self._noised(values.reshape(-1), random_bytes).reshape(values.shape)
 
-    def _noised(self, values: NDArray[np.int64], random_bytes: RandomBytes) -> Words:
+    def without_surplus(self, total: Words, survivors: int, revealed: Iterable[Sequence[bytes]]) -> Words:
+        """A sum without the noise that its survivors have taken back: a new array.
+
+        Args:
+            total: (padded_dim,) words below 2^bits.
+            revealed: for each survivor that has answered the seeds of the parts of `Plan.released_parts`, ascending.
+
+        Raises ValueError: another number of seeds.
+        """
+        released = self.plan.released_parts(survivors)
+        parts = [part for number, part in enumerate(self._parts) if released >> number & 1]
+        surplus = np.zeros(self.plan.padded_dim if parts else 0, np.int64)
+        for seeds in revealed:
+            for part, seed in zip(parts, seeds, strict=True):
+                part.add(surplus, _keyed_by(seed))
+        if not parts:
+            return total.copy()
+        np.subtract(total.astype(np.int64), surplus, out=surplus)
+        surplus &= self._mask
+        return surplus.astype(self._dtype)
+
+    def _noised(self, values: NDArray[np.int64], random_bytes: RandomBytes, noise_seeds: Sequence[bytes] = ()) -> Words:
         if self._noise is not None:
             self._noise.add(values, random_bytes)
+        for number, part in enumerate(self._parts):
+            if not self._left_out >> number & 1:
+                part.add(values, _keyed_by(noise_seeds[number]) if noise_seeds else random_bytes)
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
         return values.astype(self._dtype)
 
@@ -206,13 +247,14 @@ class Encoder:
         """`decode`, the mean alone."""
         return self.decode(total, survivors, random_bytes).mean
 
-    def decode(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None) -> Decoded:
-        """The mean of the survivors' updates, with the noise of all their shares.
+    def decode(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None, silent: int = 0) -> Decoded:
+        """The mean of the survivors' updates, with the noise that stays of their shares.
 
         Args:
             total: (padded_dim,) sum of encoded vectors, reduced mod 2^bits, unsigned integers.
             survivors: |u3|, how many vectors the sum holds.
             random_bytes: the coordinator's private randomness, where it adds the noise ("gaussian").
+            silent: survivors that took no noise back; it only counts for the stated deviation.
 
         Raises ValueError: wrong length or dtype, a value not reduced, survivors outside min_survivors..clients, or no
         randomness where noise is to be added.
@@ -241,11 +283,11 @@ class Encoder:
             start += size
         if self._sketch is not None:
             values = self._sketch.decode_mean(values)
-        return Decoded(values, below, wrapping, self.mean_stddev(survivors))
+        return Decoded(values, below, wrapping, self.mean_stddev(survivors, silent))
 
-    def mean_stddev(self, survivors: int) -> float:
+    def mean_stddev(self, survivors: int, silent: int = 0) -> float:
         """As the function `mean_stddev`, with this round's clips."""
-        return mean_stddev(self.plan, survivors, self.clips)
+        return mean_stddev(self.plan, survivors, self.clips, silent)
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
         """Refine the grid, add the coordinator's noise; return how often the grid step was halved.
@@ -295,7 +337,19 @@ def centred_sum(total: Words, survivors: int, planned: range, dim: int, bits: in
     return centred
 
 
-def _noise_of_a_share(plan: Plan) -> LatticeNoise | None:
+def _noise_of_a_share(plan: Plan) -> tuple[LatticeNoise | None, list[LatticeNoise]]:
+    """The law of what is always kept, and those of the parts that can be taken back."""
     if plan.mechanism == GAUSSIAN:
-        return None
-    return skellam(plan.local_variance) if plan.mechanism == SKELLAM else discrete_gaussian(plan.local_variance)
+        return None, []
+    law = skellam if plan.mechanism == SKELLAM else discrete_gaussian
+    unit = plan.noise_unit(plan.local_variance)
+    parts = [unit * (1 << number) for number in range(plan.noise_parts)]
+    return law(plan.local_variance - sum(parts)), [law(part) for part in parts]
+
+
+def _keyed_by(seed: bytes) -> RandomBytes:
+    """The one key that a part's noise is made from, another hash of the seed than its commitment."""
+    if len(seed) != KEY_BYTES:
+        raise RandomnessFailed(f"a part of the noise needs a seed of {KEY_BYTES} bytes")
+    key = hashlib.sha256(b"sordino/v1/noise-part\x00" + seed).digest()
+    return lambda _: key

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
@@ -21,7 +21,8 @@ from mechanisms.calibration import VARIANCE_DENOMINATOR, calibrate, smallest_var
 from mechanisms.clip_rule import ClipRule, update_norm
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.mechanism import DESCRIPTIONS
-from mechanisms.privacy_curves import ddgauss_tau
+from mechanisms.noise_parts import parts_needed
+from mechanisms.privacy_curves import SMALLEST_GAUSSIAN_PART, ddgauss_tau
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.round_cost import (
@@ -33,6 +34,7 @@ from mechanisms.round_cost import (
     reader_curve,
     round_curve,
     sensitivity,
+    smallest_part,
 )
 from mechanisms.rounding import LARGEST_PLANNED_NORM
 from mechanisms.statement import (
@@ -44,6 +46,7 @@ from mechanisms.statement import (
     LARGEST_DIM,
     NO_SAMPLING,
     RELEASED,
+    SKELLAM,
     VECTOR_MECHANISMS,
     Statement,
     assumed_colluders,
@@ -121,8 +124,11 @@ class Plan(Statement):
 
     @property
     def full_stddev(self) -> float:
-        """Of the noise in the sum when all survive, data units."""
-        return self.central_stddev if self.mechanism == GAUSSIAN else self.local_stddev * math.sqrt(self.clients)
+        """Of the noise in the sum when all survive and take back what they can, data units."""
+        if self.mechanism == GAUSSIAN:
+            return self.central_stddev
+        stays = self.share_variance(self.local_variance, self.clients)
+        return math.sqrt(stays * self.clients) * self.granularity
 
     @property
     def noise_norm(self) -> float:
@@ -228,6 +234,8 @@ class Plan(Statement):
     def to_json(self) -> dict[str, Any]:
         """A JSON object with one entry per field; fractions as "num/den". Floats round-trip by repr."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.noise_parts:  # plans from before there were any have the same bytes
+            del values["noise_parts"]
         variance = f"{self.local_variance.numerator}/{self.local_variance.denominator}"
         return values | {"local_variance": variance, "clipping": self.clipping.to_json()}
 
@@ -242,7 +250,7 @@ class Plan(Statement):
         if not isinstance(source, Mapping):
             raise ValueError("plan: a JSON object is needed")
         names = {field.name for field in fields(cls)}
-        if set(source) != names:
+        if set(source) | {"noise_parts"} != names or source.get("noise_parts", 1) == 0:
             raise ValueError(f"plan: unknown or missing fields: {sorted(map(str, set(source) ^ names))}")
         values = dict(source)
         values["local_variance"] = _parse_fraction(values["local_variance"])
@@ -294,6 +302,8 @@ def verify_plan(plan: Plan) -> None:
     if variance < smallest_variance(plan.mechanism):
         least = "half a grid step" if plan.mechanism == DDGAUSS else "a thousandth of a grid step"
         raise InfeasiblePlan(f"local noise is below {least}, where nothing is proved", "use more bits")
+    if plan.noise_parts and smallest_part(plan, variance) < _smallest_part_of(plan.mechanism):
+        raise InfeasiblePlan("parts of the noise are too small for what is proved", "use make_plan")
     drawn = variance * plan.h_min if plan.mechanism == GAUSSIAN else variance
     if drawn > LARGEST_VARIANCE or variance.denominator > VARIANCE_DENOMINATOR:
         raise InfeasiblePlan("the local variance is not one that the sampler takes", "use make_plan")
@@ -328,6 +338,11 @@ def verify_plan(plan: Plan) -> None:
             )
 
 
+def _smallest_part_of(mechanism: str) -> int:
+    # A Skellam part may have any variance; below a grid step squared it takes back next to nothing.
+    return SMALLEST_GAUSSIAN_PART if mechanism == DDGAUSS else 1
+
+
 def make_plan(
     *,
     mechanism: str = "ddgauss",
@@ -357,6 +372,7 @@ def make_plan(
     adversary: str = "malicious",
     key_agreement: str = "x25519",
     offer_offset_s: float = 0.0,
+    noise_parts: int | None = None,
 ) -> Plan:
     """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
@@ -368,6 +384,8 @@ def make_plan(
         rotation: by default `mechanisms.rotation.default_rotation` of the values that are coded.
         sketch: rows and width of a count-mean sketch; (0, 0) for none.
         budget_coordinator, budget_released: of the reader that isn't the target; by default what is planned.
+        noise_parts: of a share, for survivors to take back; by default as many as bring the noise close to what is
+            needed, however many survive, or as the grid is fine enough for. 0: all noise stays.
 
     Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
     """
@@ -408,7 +426,15 @@ def make_plan(
         beta=float(beta),
         k_stddevs=float(k_stddevs),
     )
-    found = calibrate(stated)
+    if noise_parts is None:
+        has_parts = mechanism in (DDGAUSS, SKELLAM) and stated.target != CONDITIONAL
+        noise_parts = parts_needed(clients, min_survivors, colluders) if has_parts else 0
+    while True:
+        stated = replace(stated, noise_parts=noise_parts)
+        found = calibrate(stated)
+        if not noise_parts or smallest_part(stated, found.noise.local_variance) >= _smallest_part_of(mechanism):
+            break
+        noise_parts -= 1  # a coarse grid has room for fewer and larger parts
     if not stated.amplified:  # both epsilons are the same, and so are the budgets
         budget_coordinator = budget_coordinator or stated.epsilon
         budget_released = budget_released or stated.epsilon

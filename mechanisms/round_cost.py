@@ -71,6 +71,8 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
     """
     l2_bound, l1_bound = (times * bound for bound in sensitivity(stated, noise.granularity))
     variance = noise.local_variance
+    if stated.noise_parts:
+        variance = stated.share_variance(variance, honest + stated.colluders)
     if stated.mechanism == DDGAUSS:
         central = variance * honest
 
@@ -89,7 +91,7 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
             return np.minimum(bounds[0], bounds[-1])
 
     elif stated.mechanism == SKELLAM:
-        central = variance * max(honest, stated.h_min)
+        central = variance * honest
 
         def renyi(orders: Floats) -> Floats:
             return skellam_rdp(orders, l2_bound=l2_bound, l1_bound=l1_bound, central_variance=central)
@@ -105,7 +107,7 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
             return orders * slope
 
     gaussian = gaussian_cost(l2_bound, central)
-    if stated.mechanism == DDGAUSS and variance < SMALLEST_GAUSSIAN_PART:
+    if stated.mechanism == DDGAUSS and smallest_part(stated, noise.local_variance) < SMALLEST_GAUSSIAN_PART:
         gaussian = math.inf
 
     def at(orders: Floats) -> Floats:
@@ -119,6 +121,14 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
         return found
 
     return at
+
+
+def smallest_part(stated: Statement, local_variance: Fraction) -> Fraction:
+    """The smallest variance that is drawn as one, grid units squared: of a whole share, of its base, or of a part."""
+    if not stated.noise_parts:
+        return local_variance
+    part = stated.noise_unit(local_variance)
+    return min(part, local_variance - ((1 << stated.noise_parts) - 1) * part)
 
 
 def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> Curve:

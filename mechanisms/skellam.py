@@ -83,7 +83,7 @@ class Skellam(LatticeNoise):
     weights = staticmethod(skellam_weights)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)  # a share and its parts
 def skellam(variance: Fraction) -> Skellam:
     """The sampler for ``variance``, built once per process (up to a few tenths of a second, 1 to 4 MB)."""
     return Skellam(variance)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final
 
+from mechanisms import noise_parts
 from mechanisms.clip_rule import ClipRule
 from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 from mechanisms.rotation import ROTATIONS, rotation_layout
@@ -74,6 +75,7 @@ class Statement:
     quorum: int  # the smallest |u1| and |u2|
     beta: float  # bias of conditional rounding, 0 = unconditional
     k_stddevs: float  # standard deviations that fit before a coordinate wraps
+    noise_parts: int = 0  # L: parts of a noise share that survivors may take back (`mechanisms.noise_parts`)
 
     def __post_init__(self) -> None:
         check_types(self, KINDS | {"ClipRule": ClipRule})
@@ -102,6 +104,16 @@ class Statement:
             (0 <= self.adversarial < 1, "adversarial must lie in [0, 1)", "use 0 to 0.3"),
             (0 <= self.beta <= LARGEST_BETA, f"beta must lie in [0, {LARGEST_BETA}]", "use exp(-1/2) = 0.6065"),
             (self.k_stddevs >= 1, "k_stddevs below 1 lets ordinary sums wrap", "use 4"),
+            (
+                not self.noise_parts
+                or (
+                    0 < self.noise_parts <= noise_parts.MOST_PARTS
+                    and self.mechanism in (DDGAUSS, SKELLAM)
+                    and self.min_survivors < self.clients <= noise_parts.LARGEST_COHORT
+                ),
+                f"{self.noise_parts} parts of noise can't be taken back here",
+                "use make_plan",
+            ),
         ]
 
     def _sampling_rules(self) -> list[tuple[bool, str, str]]:
@@ -187,6 +199,28 @@ class Statement:
     def h_min(self) -> int:
         """The fewest noise shares of a sum that the adversary does not know."""
         return self.min_survivors - self.colluders
+
+    def released_parts(self, survivors: int) -> int:
+        """The noise parts that each of so many survivors takes back, as bits; see `mechanisms.noise_parts.released`."""
+        return noise_parts.released(survivors, **self._parts)
+
+    def noise_unit(self, local_variance: Fraction) -> Fraction:
+        """Variance of the smallest part of a share of this variance, grid units squared; 0 without parts."""
+        return noise_parts.unit(local_variance, **self._parts)
+
+    def share_variance(self, local_variance: Fraction, survivors: int) -> Fraction:
+        """What stays of one share if so many survive, grid units squared."""
+        return local_variance - self.released_parts(survivors) * self.noise_unit(local_variance)
+
+    @property
+    def shares_in_sum(self) -> Fraction:
+        """The most noise in an opened sum, in shares before anything is taken back."""
+        return noise_parts.largest_sum(**self._parts)[0]
+
+    @property
+    def _parts(self) -> dict[str, int]:
+        names = {"clients": self.clients, "min_survivors": self.min_survivors, "colluders": self.colluders}
+        return {**names, "parts": self.noise_parts}
 
     @property
     def drawn(self) -> bool:

@@ -53,6 +53,7 @@ from secagg.keys import (
     encapsulate,
     key_parts,
     mask_key_of,
+    noise_commitment,
     pair_seed,
     pairwise_mask_key,
     secret_bytes,
@@ -72,6 +73,7 @@ from secagg.messages import (
     KIND_LABELS,
     MASK_KEY,
     MASKED_INPUT,
+    NOISE_SEED_BYTES,
     SALT_BYTES,
     SELF_MASK_SEED,
     SHARE_BYTES,
@@ -352,7 +354,8 @@ class MaskedInputCollection(ClientPhase):
             raise CoordinatorMisbehaved(MASKED_INPUT, f"a mask key of u2: {error}") from error
         parameters = cohort.config.parameters
         own = self_mask_key(self._seed, self._identity.public, parameters.bits, parameters.dim, cohort.context)
-        return Masking(cohort, self._identity, u2, [(own, 1), *masks], held)
+        seeds = tuple(cohort.random_bytes(NOISE_SEED_BYTES) for _ in range(parameters.noise_seeds))
+        return Masking(cohort, self._identity, u2, [(own, 1), *masks], held, seeds)
 
     def _pairwise_key(self, dealer: int, wrapped: bytes) -> bytes:
         cohort, parameters = self._cohort, self._cohort.config.parameters
@@ -433,9 +436,12 @@ class Masking(ClientPhase):
         u2: Subset,
         masks: list[tuple[bytes, int]],
         held: dict[int, HeldShare | None],
+        noise_seeds: tuple[bytes, ...],
     ) -> None:
         self._cohort, self._identity, self._u2 = cohort, identity, u2
         self._masks, self._held = masks, held
+        self.noise_seeds = noise_seeds
+        """For the encoder: seeds of the noise parts that may be taken back."""
 
     @property
     def cohort(self) -> Cohort:
@@ -443,7 +449,7 @@ class Masking(ClientPhase):
         return self._cohort
 
     def mask(self, vector: NDArray[np.unsignedinteger]) -> tuple[ConsistencyCheck | UnsignedUnmasking, MaskedInput]:
-        """Mask and pack one vector; the mask keys are deleted afterwards.
+        """Mask and pack one vector, and commit to the seeds of its noise; the mask keys are deleted afterwards.
 
         Durable before the first byte is sent: the participant's charge for the attempt.
 
@@ -463,9 +469,12 @@ class Masking(ClientPhase):
         masked = vector.copy()
         apply_masks(masked, self._masks, parameters.bits)
         self._masks.clear()
-        packed = pack(masked, parameters.bits)
+        own, context = self._identity.public, self._cohort.context
+        commitments = [noise_commitment(seed, number, context, own) for number, seed in enumerate(self.noise_seeds)]
+        packed = b"".join((pack(masked, parameters.bits), *commitments))
         sha256 = hashlib.sha256(packed).digest()
         u2 = set_of(self._cohort.config, self._cohort.context, "u2", self._u2)
         signature = self._identity.sign(upload_statement(self._cohort.context, self._identity.public, sha256, u2))
         following = ConsistencyCheck if parameters.signed else UnsignedUnmasking
-        return following(self._cohort, self._identity, self._u2, self._held), MaskedInput(packed, sha256, signature)
+        after = following(self._cohort, self._identity, self._u2, self._held, self.noise_seeds)
+        return after, MaskedInput(packed, sha256, signature)

@@ -32,8 +32,16 @@ from secagg.spot_checks import signatures_to_check
 class _AfterUpload(ClientPhase):
     """The upload is sent; the coordinator states whose inputs the sum contains."""
 
-    def __init__(self, cohort: Cohort, identity: IdentityKey, u2: Subset, held: dict[int, HeldShare | None]) -> None:
+    def __init__(
+        self,
+        cohort: Cohort,
+        identity: IdentityKey,
+        u2: Subset,
+        held: dict[int, HeldShare | None],
+        noise_seeds: tuple[bytes, ...] = (),
+    ) -> None:
         self._cohort, self._identity, self._u2, self._held = cohort, identity, u2, held
+        self._noise_seeds = noise_seeds
 
     def _survivors(self, message: SurvivorSets) -> Subset:
         """u3, after both sets were compared with what this participant did."""
@@ -67,7 +75,7 @@ class ConsistencyCheck(_AfterUpload):
         self._leave(message, SurvivorSets)
         u3 = self._survivors(message)
         statement = survivor_statement(self._cohort.config, self._cohort.context, self._u2, u3)
-        following = Unmasking(self._cohort, statement, self._u2, u3, self._held)
+        following = Unmasking(self._cohort, statement, self._u2, u3, self._held, self._noise_seeds)
         return following, ConsistencySignature(self._identity.sign(statement))
 
 
@@ -84,7 +92,8 @@ class UnsignedUnmasking(_AfterUpload):
         self._leave(message, SurvivorSets)
         u3 = self._survivors(message)
         self.survivors = frozenset(u3)
-        reply = _reveal(self._cohort, self._u2, u3, self._held)
+        reply = _reveal(self._cohort, self._u2, u3, self._held, self._noise_seeds)
+        self._noise_seeds = ()
         return Answered(message, reply), reply
 
 
@@ -134,14 +143,25 @@ def _check_signatures(
 
 
 class Unmasking(ClientPhase):
-    """Reveal exactly one kind of share of each dealer, after enough others signed the same sets."""
+    """Reveal exactly one kind of share of each dealer, and the seeds of the surplus noise of its own upload.
+
+    Only after enough others signed the same sets. The seeds depend on |u3| alone, and no second u3 is signed in an
+    attempt: so every honest survivor reveals the same parts, and keeps those that this many survivors need.
+    """
 
     name = UNMASKING
 
     def __init__(
-        self, cohort: Cohort, statement: bytes, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]
+        self,
+        cohort: Cohort,
+        statement: bytes,
+        u2: Subset,
+        u3: Subset,
+        held: dict[int, HeldShare | None],
+        noise_seeds: tuple[bytes, ...] = (),
     ) -> None:
         self._cohort, self.statement, self._u2, self._u3, self._held = cohort, statement, u2, u3, held
+        self._noise_seeds = noise_seeds
 
     @property
     def survivors(self) -> frozenset[int]:
@@ -169,12 +189,18 @@ class Unmasking(ClientPhase):
             statement = upload_statement(cohort.context, cohort.identity(one), sha256, u2)
             if not cohort.config.roster.verify(one, signature, statement):
                 raise CoordinatorMisbehaved(UNMASKING, f"{one} did not upload what was masked in this u2")
-        reply = _reveal(cohort, self._u2, self._u3, self._held)
+        reply = _reveal(cohort, self._u2, self._u3, self._held, self._noise_seeds)
+        self._noise_seeds = ()
         return Answered(message, reply), reply
 
 
-def _reveal(cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None]) -> UnmaskingReply:
-    """One kind of share of each dealer in u2 whose shares it holds; all held shares are deleted."""
+def _reveal(
+    cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | None], noise_seeds: tuple[bytes, ...]
+) -> UnmaskingReply:
+    """One kind of share of each dealer in u2 whose shares it holds, and the seeds of surplus noise.
+
+    All held shares are deleted.
+    """
     shares: list[SelfMaskSeedShare | MaskKeyShare | None] = []
     survivors = frozenset(u3)
     for dealer in cohort.graph.dealers(cohort.me, frozenset(u2)):
@@ -184,7 +210,8 @@ def _reveal(cohort: Cohort, u2: Subset, u3: Subset, held: dict[int, HeldShare | 
         else:
             shares.append(pair.self_mask_seed if dealer in survivors else pair.mask_key)
     held.clear()
-    return UnmaskingReply(tuple(shares))
+    surplus = cohort.config.parameters.released_seeds(len(u3))
+    return UnmaskingReply(tuple(shares), tuple(noise_seeds[number] for number in surplus))
 
 
 class Answered:

@@ -205,6 +205,11 @@ def seed_commitment(seed: bytes, cohort_context: bytes, identity: bytes) -> byte
     return digest("sordino/v1/self-mask-seed-commitment", cohort_context, identity, seed)
 
 
+def noise_commitment(seed: bytes, part: int, cohort_context: bytes, identity: bytes) -> bytes:
+    """A participant's commitment to the seed of one part of its noise, from 0: 32 bytes; hiding, as above."""
+    return digest("sordino/v1/noise-commitment", cohort_context, identity, number(part), seed)
+
+
 # ---------------------------------------------------------------- masks
 
 
@@ -350,7 +355,7 @@ def dealing_statement(cohort_context: bytes, identity: bytes, root: bytes, commi
 
 
 def upload_statement(cohort_context: bytes, identity: bytes, sha256: bytes, u2: bytes) -> bytes:
-    """MaskedInputCollection: digests of the packed vector and of the set it was masked in (`set_digest`)."""
+    """MaskedInputCollection: digests of the upload and of the set it was masked in (`set_digest`)."""
     return encode("sordino/v1/masked-input", cohort_context, identity, sha256, u2)
 
 

@@ -19,6 +19,7 @@ from secagg.shamir import SYMBOLS
 Message = TypeVar("Message")
 
 SALT_BYTES: Final = 16
+NOISE_SEED_BYTES: Final = 32
 SHARE_BYTES: Final = 2 * SYMBOLS
 # salt and share of the mask key, salt and share of the self-mask seed, and the AES-GCM tag
 CIPHERTEXT_BYTES: Final = 2 * (SALT_BYTES + SHARE_BYTES) + 16
@@ -90,7 +91,10 @@ class NeighbourShares:
 
 @dataclass(frozen=True)
 class MaskedInput:
-    """MaskedInputCollection, participant to coordinator: the packed vector and a signature over its SHA-256."""
+    """MaskedInputCollection, participant to coordinator: the upload and a signature over its SHA-256.
+
+    The upload is the packed vector, followed by a commitment of 32 bytes to each noise seed.
+    """
 
     packed: bytes = field(repr=False)
     sha256: bytes
@@ -156,10 +160,11 @@ class UnmaskingReply:
     """Unmasking, participant to coordinator: one entry for each dealer in u2 whose shares it holds, ascending.
 
     The position identifies the dealer, so a reply cannot contain two shares of one dealer. None means that the dealer's
-    message failed its check.
+    message failed its check. The seeds of noise are its own: those that this number of survivors makes surplus.
     """
 
     shares: tuple[SelfMaskSeedShare | MaskKeyShare | None, ...]
+    noise_seeds: tuple[bytes, ...] = field(default=(), repr=False)  # 32 bytes each
 
 
 @dataclass(frozen=True, slots=True)

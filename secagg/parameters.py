@@ -16,6 +16,7 @@ from typing import Final
 
 from secagg.errors import InvalidParameters
 from secagg.masking import word_dtype
+from secagg.packing import packed_size
 from secagg.shamir import PRIME
 from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing, k_regular
 
@@ -25,6 +26,8 @@ FEWEST_COLLUDERS: Final = 2
 # AES-CTR with a 96-bit nonce and a counter that starts at 2 (see secagg/masking.py).
 LARGEST_STREAM_BYTES: Final = (2**32 - 2) * 16
 LARGEST_BITS: Final = 62
+
+COMMITMENT_BYTES: Final = 32
 
 COMPLETE: Final = "complete"
 HARARY: Final = "harary"
@@ -177,6 +180,9 @@ class RoundParameters:
     adversary: str = MALICIOUS
     key_agreement: str = X25519  # or HYBRID: with ML-KEM-768 (decision 0016)
     epoch_rounds: int = 1  # rounds whose cohorts one draw deals, without a participant in two of them
+    # By |u3|, from min_survivors to the cohort: which of the noise seeds that it committed to each survivor reveals, as
+    # bits. Empty: there are none.
+    released: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
@@ -192,6 +198,9 @@ class RoundParameters:
             raise InvalidParameters(f"the cohort must have 2 to {PRIME - 1} participants, not {self.cohort}")
         if self.epoch_rounds < 1:
             raise InvalidParameters(f"an epoch has at least one round, not {self.epoch_rounds}")
+        most, length = max(self.released, default=0), len(self.released)
+        if length not in (0, self.cohort - self.min_survivors + 1) or min((0, *self.released)) < 0 or most >= 1 << 16:
+            raise InvalidParameters("released must have up to 16 bits for each number of survivors")
         if self.colluders < 0:
             raise InvalidParameters(f"colluders must not be negative, like {self.colluders}")
         if self.colluders >= self.cohort:
@@ -230,6 +239,21 @@ class RoundParameters:
         return sharing_colluders(self.cohort, self.colluders)
 
     @property
+    def noise_seeds(self) -> int:
+        """Seeds of noise that each participant commits to with its upload."""
+        return max(self.released, default=0).bit_length()
+
+    @property
+    def upload_size(self) -> int:
+        """Bytes of an upload: the packed vector and the commitments to the noise seeds."""
+        return packed_size(self.dim, self.bits) + COMMITMENT_BYTES * self.noise_seeds
+
+    def released_seeds(self, survivors: int) -> tuple[int, ...]:
+        """Which of them each survivor reveals if u3 has so many members, ascending."""
+        bits = self.released[survivors - self.min_survivors] if self.released else 0
+        return tuple(number for number in range(bits.bit_length()) if bits >> number & 1)
+
+    @property
     def signed(self) -> bool:
         """Whether the survivor sets are signed before shares are revealed (ConsistencyCheck)."""
         return self.adversary == MALICIOUS
@@ -261,12 +285,14 @@ class RoundParameters:
     def to_bytes(self) -> bytes:
         """Fixed order, 8 bytes each, little-endian, then graph and adversary: part of round_context.
 
-        Where they aren't X25519 alone and 1, the key agreement and the rounds of an epoch follow.
+        Where they aren't X25519 alone, 1 and none, the key agreement, the rounds of an epoch and the released seeds
+        follow; with any of them, all before it.
         """
         values = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
         names = [GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary)]
-        if self.hybrid or self.epoch_rounds > 1:
+        if self.hybrid or self.epoch_rounds > 1 or self.released:
             names.append(KEY_AGREEMENTS.index(self.key_agreement))
-        if self.epoch_rounds > 1:
+        if self.epoch_rounds > 1 or self.released:
             names.append(self.epoch_rounds)
+        names += self.released
         return b"".join(value.to_bytes(8, "little") for value in (*values, *names))

@@ -20,7 +20,17 @@ from secagg.messages import (
 )
 from secagg.spot_checks import CHECK_ALL
 
-Uploaded = Mapping[int, tuple[bytes, bytes]]  # (SHA-256, signature) of each member of u3
+
+@dataclass(frozen=True)
+class Upload:
+    """What stays of an upload once its vector is in the sum."""
+
+    sha256: bytes
+    signature: bytes
+    noise_commitments: tuple[bytes, ...] = ()
+
+
+Uploaded = Mapping[int, Upload]  # of each member of u3
 
 
 class ServerPhase:
@@ -103,7 +113,6 @@ class SignedSets:
     """Signatures over u2 and u3 by signer, and the requests to the signers."""
 
     def __init__(self, cohort: ServerCohort, u2: frozenset[int], u3: frozenset[int], uploads: Uploaded) -> None:
-        """Args: uploads: (SHA-256, signature) of each member of u3."""
         self._cohort, self._u3, self._uploads = cohort, u3, uploads
         self.statement = survivor_statement(cohort.config, cohort.context, u2, u3)
         self.signatures: dict[int, bytes] = {}
@@ -169,4 +178,5 @@ class SignedSets:
     def _uploads_near(self, receiver: int, proven: frozenset[int]) -> tuple[tuple[bytes, bytes], ...]:
         """Uploads of its neighbours in u3 whose signatures the request doesn't contain."""
         near = self._cohort.graph.neighbours(receiver)
-        return tuple(self._uploads[one] for one in near if one in self._u3 and one not in proven)
+        uploads = (self._uploads[one] for one in near if one in self._u3 and one not in proven)
+        return tuple((one.sha256, one.signature) for one in uploads)

@@ -59,7 +59,7 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
-from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
+from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Upload, Uploaded
 from secagg.server_unmasking import Unmasking
 
 _DEALING_FIELDS: Final = "32s32s64s"  # root, seed commitment, signature
@@ -254,7 +254,7 @@ class MaskedInputCollection(ServerPhase):
         self.cohort, self._dealings = cohort, dealings
         self.u2 = frozenset(dealings)
         self._u2_digest = set_of(cohort.config, cohort.context, "u2", self.u2)
-        self._uploads: dict[int, tuple[bytes, bytes]] = {}
+        self._uploads: dict[int, Upload] = {}
         parameters = cohort.config.parameters
         self._accumulator: NDArray[Any] = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
         self._u3: set[int] = set()
@@ -276,17 +276,18 @@ class MaskedInputCollection(ServerPhase):
         parameters = self.cohort.config.parameters
         self._take(sender, isinstance(message, MaskedInput))
         self.check_offer(sender, message.sha256, message.signature)
-        wanted = packed_size(parameters.dim, parameters.bits)
+        size, wanted = packed_size(parameters.dim, parameters.bits), parameters.upload_size
         if len(message.packed) != wanted:
             raise InvalidMessage(MASKED_INPUT, sender, f"the upload has {len(message.packed)} bytes, not {wanted}")
         if hashlib.sha256(message.packed).digest() != message.sha256:
             raise InvalidMessage(MASKED_INPUT, sender, "the upload doesn't have the digest that was signed")
         try:
-            add_packed(self._accumulator, message.packed, parameters.bits)
+            add_packed(self._accumulator, message.packed[:size], parameters.bits)
         except ValueError as error:
             raise InvalidMessage(MASKED_INPUT, sender, str(error)) from error
         self._u3.add(sender)
-        self._uploads[sender] = (message.sha256, message.signature)
+        commitments = struct.iter_unpack("32s", message.packed[size:])
+        self._uploads[sender] = Upload(message.sha256, message.signature, tuple(one for (one,) in commitments))
 
     def close(self) -> tuple[ConsistencyCheck, dict[int, SurvivorSets]]:
         """Fix u3. Durable before the sets are sent: u2, u3 and the accumulator (`ConsistencyCheck.frozen`)."""
@@ -311,9 +312,8 @@ class ConsistencyCheck(ServerPhase):
         accumulator: NDArray[Any],
         uploads: Uploaded,
     ) -> None:
-        """Args: uploads: (SHA-256, signature) of each member of u3."""
         self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
-        self.u2 = frozenset(dealings)
+        self.u2, self._uploads = frozenset(dealings), uploads
         self._signed = SignedSets(cohort, self.u2, u3, uploads)
 
     @property
@@ -361,7 +361,7 @@ class ConsistencyCheck(ServerPhase):
         slow ones.
         """
         self._close(len(self._signed.signers), self.needed)
-        following = Unmasking(self.cohort, self._dealings, self.u3, self._accumulator, self._signed)
+        following = Unmasking(self.cohort, self._dealings, self._uploads, self._accumulator, self._signed)
         return following, self._signed.requests(self._signed.signers)
 
     def without_signatures(self) -> Unmasking:
@@ -372,4 +372,4 @@ class ConsistencyCheck(ServerPhase):
         if self.cohort.config.parameters.signed:
             raise ProtocolError("participants of this plan reveal nothing without signatures")
         self._close(len(self.u3), 0)
-        return Unmasking(self.cohort, self._dealings, self.u3, self._accumulator)
+        return Unmasking(self.cohort, self._dealings, self._uploads, self._accumulator)

@@ -29,6 +29,7 @@ from secagg.errors import (
 from secagg.inconsistent_shares import inconsistent_points
 from secagg.keys import (
     mask_key_of,
+    noise_commitment,
     pair_seed,
     pairwise_mask_key,
     seed_commitment,
@@ -40,6 +41,7 @@ from secagg.masking import apply_masks
 from secagg.messages import (
     KIND_LABELS,
     MASK_KEY,
+    NOISE_SEED_BYTES,
     SALT_BYTES,
     SELF_MASK_SEED,
     SHARE_BYTES,
@@ -52,7 +54,7 @@ from secagg.messages import (
     UnmaskingRequest,
 )
 from secagg.parallel import Parallel
-from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets
+from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
 
 _DEALERS_AT_ONCE: Final = 64
 _HASH_BYTES: Final = 32
@@ -75,6 +77,8 @@ class Completed:
     u5: frozenset[int]
     total: NDArray[Any] = field(repr=False)  # shape (dim,), smallest unsigned word, entries below 2^B
     cheats: Mapping[int, str] = field(default_factory=dict)  # dealer of inconsistent shares -> what shows it
+    # Member of u5 -> seeds of its surplus noise, of the parts of `RoundParameters.released_seeds`: still in the sum.
+    noise_seeds: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
 
 
 class Unmasking(ServerPhase):
@@ -86,13 +90,15 @@ class Unmasking(ServerPhase):
         self,
         cohort: ServerCohort,
         dealings: dict[int, Dealing],
-        u3: frozenset[int],
+        uploads: Uploaded,
         accumulator: NDArray[Any],
         signed: SignedSets | None = None,
     ) -> None:
         """Args: signed: None if the plan has no signatures: all of u3 are asked."""
-        self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
-        self._signed = signed
+        self.cohort, self._dealings, self._uploads, self._accumulator = cohort, dealings, uploads, accumulator
+        self._signed, self.u3 = signed, frozenset(uploads)
+        self._released = cohort.config.parameters.released_seeds(len(uploads))
+        self._noise_seeds: dict[int, tuple[bytes, ...]] = {}
         self.u2 = frozenset(dealings)
         # A row for each dealer, ascending, and a column for each of its holders, ascending.
         self._rows = {dealer: row for row, dealer in enumerate(sorted(self.u2))}
@@ -158,13 +164,14 @@ class Unmasking(ServerPhase):
         return signed.requests(frozenset({sender}))
 
     def receive(self, sender: int, message: UnmaskingReply) -> None:
-        """Check every share of a reply against its dealer's commitment; the reply counts as a whole or not at all."""
+        """Check every share and seed of a reply against its commitment; the reply counts as a whole or not at all."""
         asked = self.u3 if self._signed is None else self._signed.signatures
         known = isinstance(message, UnmaskingReply) and sender in asked
         self._take(sender, known and sender not in self._u5)
         dealers = self.cohort.graph.dealers(sender, self.u2)
         if len(message.shares) != len(dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
+        self._check_noise(sender, message.noise_seeds)
         held: list[int] = []
         kinds: list[int] = []
         shares: list[SelfMaskSeedShare | MaskKeyShare] = []
@@ -203,6 +210,18 @@ class Unmasking(ServerPhase):
         for dealer in without:
             self._without.setdefault(dealer, set()).add(sender)
         self._u5.add(sender)
+        self._noise_seeds[sender] = message.noise_seeds
+
+    def _check_noise(self, sender: int, seeds: tuple[bytes, ...]) -> None:
+        """Check that the seeds are those it committed to, of exactly the parts that |u3| makes surplus."""
+        if len(seeds) != len(self._released) or {*map(len, seeds)} - {NOISE_SEED_BYTES}:
+            raise InvalidMessage(
+                UNMASKING, sender, f"there must be {len(self._released)} noise seeds of {NOISE_SEED_BYTES} bytes"
+            )
+        context, identity = self.cohort.context, self.cohort.identity(sender)
+        for part, seed in zip(self._released, seeds, strict=True):
+            if noise_commitment(seed, part, context, identity) != self._uploads[sender].noise_commitments[part]:
+                raise InvalidMessage(UNMASKING, sender, "a noise seed doesn't match its commitment")
 
     def _leaves_of(self, holder: int) -> LeavesOfHolder:
         cohort = self.cohort
@@ -239,7 +258,9 @@ class Unmasking(ServerPhase):
         self._symbols = np.empty((0, 0, shamir.SYMBOLS), dtype=np.uint16)
         self._accumulator = np.empty(0, dtype=total.dtype)  # the masked sum is no longer needed
         self._closed = True
-        return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats)
+        return Completed(
+            self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats, self._noise_seeds
+        )
 
     def _check_numbers(self) -> None:
         short = self._short()

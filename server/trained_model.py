@@ -58,10 +58,11 @@ class TrainedModel:
         # Little-endian words of secagg.masking.word_dtype, as the core makes them. Not even the digest
         # of a sum without noise is revealed, since the sum could be guessed from it.
         bare = self._plan.mechanism == GAUSSIAN
-        sum_sha256 = None if bare else hashlib.sha256(completed.total.data).digest()
+        encoder, survivors = Encoder(self._plan, completed.cohort_context, self.clips), len(completed.u3)
+        total = encoder.without_surplus(completed.total, survivors, completed.noise_seeds.values())
+        sum_sha256 = None if bare else hashlib.sha256(total.data).digest()
         # The operating system's randomness is drawn on only where the coordinator adds the noise.
-        encoder = Encoder(self._plan, completed.cohort_context, self.clips)
-        decoded = encoder.decode(completed.total, len(completed.u3), os.urandom)
+        decoded = encoder.decode(total, survivors, os.urandom, survivors - len(completed.noise_seeds))
         self._learner.learn(decoded.mean, len(completed.u3), decoded.stddev)
         decoded = replace(decoded, mean=decoded.mean[:0].copy())
         clips, self.clips = self.clips, self._plan.clipping.updated(self.clips, decoded.below)

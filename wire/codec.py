@@ -15,6 +15,7 @@ from secagg.keys import HYBRID_KEY_BYTES, KEM_CIPHERTEXT_BYTES, KEY_BYTES, WRAPP
 from secagg.lottery import SEED_BYTES, Ticket
 from secagg.messages import (
     CIPHERTEXT_BYTES,
+    NOISE_SEED_BYTES,
     SALT_BYTES,
     SHARE_BYTES,
     Advertisement,
@@ -227,7 +228,7 @@ def write_unmasking_reply(message: UnmaskingReply) -> pb.UnmaskingReply:
             entries.append(pb.PeerShare(self_mask_seed=_write_revealed(share)))
         else:
             entries.append(pb.PeerShare(mask_key=_write_revealed(share)))
-    return pb.UnmaskingReply(shares=entries)
+    return pb.UnmaskingReply(shares=entries, noise_seeds=message.noise_seeds)
 
 
 def read_unmasking_reply(message: pb.UnmaskingReply) -> UnmaskingReply:
@@ -242,7 +243,8 @@ def read_unmasking_reply(message: pb.UnmaskingReply) -> UnmaskingReply:
                 shares.append(None)
             case _:
                 raise MalformedMessage("an entry of the reply is empty")
-    return UnmaskingReply(tuple(shares))
+    seeds = tuple(_sized(seed, NOISE_SEED_BYTES, "noise seed") for seed in message.noise_seeds)
+    return UnmaskingReply(tuple(shares), seeds)
 
 
 def _read_revealed(message: pb.RevealedShare) -> tuple[bytes, bytes]:

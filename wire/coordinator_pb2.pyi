@@ -244,10 +244,12 @@ class ConsistencySignature(_message.Message):
     def __init__(self, signature: _Optional[bytes] = ...) -> None: ...
 
 class UnmaskingReply(_message.Message):
-    __slots__ = ("shares",)
+    __slots__ = ("shares", "noise_seeds")
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    NOISE_SEEDS_FIELD_NUMBER: _ClassVar[int]
     shares: _containers.RepeatedCompositeFieldContainer[PeerShare]
-    def __init__(self, shares: _Optional[_Iterable[_Union[PeerShare, _Mapping]]] = ...) -> None: ...
+    noise_seeds: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, shares: _Optional[_Iterable[_Union[PeerShare, _Mapping]]] = ..., noise_seeds: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PeerShare(_message.Message):
     __slots__ = ("self_mask_seed", "mask_key", "none")

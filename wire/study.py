@@ -21,9 +21,10 @@ from mechanisms.statement import CONDITIONAL, DRAWN, EPOCHS, LOTTERY, NO_SAMPLIN
 from secagg.errors import InvalidParameters
 from secagg.keys import HYBRID_KEY_BYTES, KEM_CIPHERTEXT_BYTES, KEY_BYTES, WRAPPED_BYTES
 from secagg.lottery import MAX_VERSIONS, Draws
-from secagg.messages import CIPHERTEXT_BYTES, SALT_BYTES, SHARE_BYTES
+from secagg.messages import CIPHERTEXT_BYTES, NOISE_SEED_BYTES, SALT_BYTES, SHARE_BYTES
 from secagg.packing import packed_size
 from secagg.parameters import (
+    COMMITMENT_BYTES,
     COMPLETE,
     HARARY,
     X25519,
@@ -193,10 +194,18 @@ def round_parameters(plan: Plan) -> RoundParameters:
         adversary=plan.adversary,
         key_agreement=plan.key_agreement,
         epoch_rounds=plan.epoch_rounds,
+        released=released_parts(plan),
     )
     if plan.colluders < _colluders(plan, plan.population):
         raise InvalidParameters("the plan assumes fewer colluders than its share of adversarial participants says")
     return parameters
+
+
+def released_parts(plan: Plan) -> tuple[int, ...]:
+    """For each number of survivors which noise seeds they reveal, as bits; empty where all noise stays."""
+    if not plan.noise_parts:
+        return ()
+    return tuple(map(plan.released_parts, range(plan.min_survivors, plan.clients + 1)))
 
 
 def cohorts_drawn(sampling: str, rounds: int) -> int:
@@ -393,7 +402,8 @@ def planned_upload_bytes(plan: Plan) -> int:
     """Bytes that one participant sends in an attempt without dropouts."""
     parameters = round_parameters(plan)
     degree = parameters.sharing(plan.clients).degree
-    return upload_bytes(
+    noise = (COMMITMENT_BYTES + NOISE_SEED_BYTES + 2) * parameters.noise_seeds
+    return noise + upload_bytes(
         plan.clients, plan.padded_dim, plan.bits, degree, signed=parameters.signed, hybrid=parameters.hybrid
     )
 

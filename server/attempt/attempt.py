@@ -27,7 +27,6 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingRequest,
 )
-from secagg.packing import packed_size
 from secagg.parallel import Parallel
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
@@ -119,7 +118,7 @@ class Attempt:
         self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
         parameters = config.parameters
-        size = packed_size(parameters.dim, parameters.bits)
+        size = parameters.upload_size
         credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
         self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()

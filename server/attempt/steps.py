@@ -40,7 +40,7 @@ def most_control_bytes(parameters: RoundParameters) -> int:
     step = max(1, (parameters.cohort - parameters.quorum) // 512)
     sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
     each, once = (256, 1024) if not parameters.hybrid else (2480, 3584)
-    return each * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + once
+    return each * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + once + 40 * parameters.noise_seeds
 
 
 class Phase(Protocol):

@@ -32,6 +32,7 @@ OTHER_PARAMETERS = {
         "adversary": "semi-malicious",
         "key_agreement": "x25519-mlkem768",
         "epoch_rounds": 2,
+        "released": (0,) * (CONFIG.parameters.cohort - CONFIG.parameters.min_survivors) + (1,),
     }.items()
 }
 OTHER_ROSTERS = {

@@ -179,7 +179,8 @@ def test_an_entry_of_the_reply_holds_one_kind_of_share() -> None:
     assert [one.name for one in entry.oneofs] == ["kind"]
     assert {field.name for field in entry.fields} == {field.name for field in entry.oneofs[0].fields}
     reply = pb.UnmaskingReply.DESCRIPTOR
-    assert [field.name for field in reply.fields] == ["shares"]  # positions name dealers: no field could name one twice
+    # Positions name dealers: no field could name one twice. The seeds are those of the sender's own noise.
+    assert [field.name for field in reply.fields] == ["shares", "noise_seeds"]
 
 
 def test_bytes_that_claim_both_kinds_are_read_as_one() -> None:
@@ -195,7 +196,7 @@ def test_bytes_that_claim_both_kinds_are_read_as_one() -> None:
 
 def test_one_type_in_the_core_holds_one_share() -> None:
     """Each entry of `UnmaskingReply.shares` is one share or None; a pair has no type there."""
-    assert UnmaskingReply.__dataclass_fields__.keys() == {"shares"}
+    assert UnmaskingReply.__dataclass_fields__.keys() == {"shares", "noise_seeds"}
     assert UnmaskingReply.__annotations__["shares"] == "tuple[SelfMaskSeedShare | MaskKeyShare | None, ...]"
 
 
@@ -238,6 +239,7 @@ SAID_BY_PARTICIPANTS = {
     "MaskedInputOffer": {"sha256": bytes, "signature": bytes},
     "ConsistencySignature": {"signature": bytes},
     "RevealedShare": {"share": bytes, "salt": bytes},
+    "UnmaskingReply": {"noise_seeds": bytes},
 }
 
 

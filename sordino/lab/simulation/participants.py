@@ -60,6 +60,7 @@ class Assignment:
         clips: of the round, one for each layer.
         l2_clip: norm that local training aims at.
         rotation_seed: 32 bytes, the round's.
+        survivors: of the whole round.
         keep_words: return each vector, for secure aggregation, and not only their sum.
     """
 
@@ -69,6 +70,7 @@ class Assignment:
     clips: tuple[float, ...]
     l2_clip: float
     rotation_seed: bytes
+    survivors: int
     keep_words: bool = False
 
 
@@ -172,7 +174,7 @@ class Participants:
         self.rule: ClipRule = coding["clipping"] if self.plan is None else self.plan.clipping
         self._sketch_shape: tuple[int, int] = coding["sketch"]
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
-        self._encoder: tuple[tuple[bytes, tuple[float, ...]], Encoder] | None = None
+        self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
 
     def work(self, assignment: Assignment) -> Shard:
         """Train and encode.
@@ -263,7 +265,7 @@ class Participants:
         """Yield all words, in order; a participant whose training diverged sends only noise, as in a study."""
         plan = self.plan
         assert plan is not None  # noqa: S101
-        key = assignment.rotation_seed, assignment.clips
+        key = assignment.rotation_seed, assignment.clips, assignment.survivors
         if self._encoder is None or self._encoder[0] != key:
             self._encoder = key, Encoder(plan, *key)
         encoder = self._encoder[1]

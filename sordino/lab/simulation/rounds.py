@@ -226,6 +226,7 @@ class Rounds:
                 clips=self.clips,
                 l2_clip=reach,
                 rotation_seed=seed,
+                survivors=len(survivors),
                 keep_words=secure is not None,
             )
             for part in shards_of(survivors.tolist(), self.task.dim, self._here.batched)
