@@ -44,6 +44,7 @@ _WIDEST_TABLE: Final = 512.0
 # Smoothing: each lower level is this many times wider than the step of the level above it.
 # exp(-2 pi^2 2.4^2) = 2^-164.
 _SMOOTHING: Final = Fraction(12, 5)
+_SMOOTHING_FACTOR: Final = Decimal("2.4")
 
 
 def fixed_point_exp(exponent: Fraction) -> int:
@@ -57,8 +58,8 @@ def convolution_levels(variance: Fraction, widest: float = _WIDEST_TABLE) -> lis
     """Split a wide law into (variance, step) of laws with short tables, whose sum has it up to 2^-157.
 
     Level 0 lives on the integers; level j is the same family's law of its variance, read at the multiples of
-    step_j only; the levels below it are at least 2.4 steps wide. Floats choose how many levels and how wide,
-    never a probability.
+    step_j only; the levels below it are at least 2.4 steps wide. `decimal` chooses how many levels and how wide: both
+    sides of a study must make equal draws from equal keys, on any machine (`mechanisms.noise_parts`).
 
     Why the sum has the law: let the levels below have it with variance v, and the next one read it for w at the
     multiples of k. Reading at multiples adds to the characteristic function phi_w(t) its copies
@@ -68,12 +69,18 @@ def convolution_levels(variance: Fraction, widest: float = _WIDEST_TABLE) -> lis
     v w / (v + w) (1 - cos a) (Skellam), v t^2 / 2 + w (t + a)^2 / 2 at least v w / (v + w) a^2 / 2 (Gaussian,
     after Poisson summation). Both are near 2 pi^2 2.4^2, the logarithm of 2^164.
     """
-    stddev = math.sqrt(variance)
-    levels = 1
-    while (stddev * 2.4 ** (levels - 1)) ** (1 / levels) > widest:
+    context, levels = Context(prec=40), 1
+    stddev = context.sqrt(context.divide(Decimal(variance.numerator), Decimal(variance.denominator)))
+
+    def root(levels: int) -> Decimal:
+        """Of the deviation with all smoothing, over the levels."""
+        logarithm = context.ln(stddev) + (levels - 1) * context.ln(_SMOOTHING_FACTOR)
+        return context.exp(context.divide(logarithm, Decimal(levels)))
+
+    while root(levels) > Decimal(widest):
         levels += 1
-    ratio = (stddev * 2.4 ** (levels - 1)) ** (1 / levels) / 2.4
-    steps = [1] + [math.floor(ratio**level) for level in range(1, levels)]
+    ratio = context.divide(root(levels), _SMOOTHING_FACTOR)
+    steps = [1] + [math.floor(context.power(ratio, level)) for level in range(1, levels)]
     variances = [Fraction(math.ceil((_SMOOTHING * step) ** 2)) for step in steps[1:]]
     variances.append(variance - sum(variances))
     return list(zip(variances, steps, strict=True))

@@ -50,8 +50,7 @@ def skellam_weights(variance: Fraction, step: int) -> list[int]:
     2^-240, whatever the variance. Cosines by recurrence in integers of 256 fractional bits, the exponentials by
     `decimal`, one Clenshaw sum a weight: absolute error below 2^-180 of the peak up to the largest variance, 2^54.
     """
-    # A float chooses N, which the law does not depend on.
-    nodes = 1 << math.ceil(math.log2(30 * math.sqrt(variance) + 90))
+    nodes = 1 << (30 * math.isqrt(math.ceil(variance)) + 120).bit_length()
     cosine = _first_cosine(nodes)
     terms: list[int] = []
     here, following = _ONE, cosine  # cos t_m and cos t_{m + 1}

@@ -52,7 +52,7 @@ def test_one_row_equals_encode(mechanism: str, coding: dict[str, object], keyed:
 def test_sum_of_many_has_the_planned_deviation(mechanism: str, keyed: Callable[[str], RandomBytes]) -> None:
     """60 sums of 40, by a fixed key: 6,000 errors, whose deviation strays by 4.9 sigma with probability 1e-6."""
     plan = plan_of(mechanism)
-    encoder, source, errors = Encoder(plan, SEED), keyed("many " + mechanism), []
+    encoder, source, errors = Encoder(plan, SEED, survivors=40), keyed("many " + mechanism), []
     for trial in range(60):
         updates = np.random.default_rng(trial).normal(size=(40, 100)).astype(np.float32)
         updates *= 0.999 / np.linalg.norm(updates, axis=1, keepdims=True).max()

@@ -56,9 +56,12 @@ def test_the_mean_comes_back_with_the_planned_noise(bits: int, keyed: Callable[[
         encoder = Encoder(plan, bytes([trial]) * 32)
         updates = np.random.default_rng(trial).normal(size=(10, 128)).astype(np.float32)
         updates *= 0.999 / np.linalg.norm(updates, axis=1, keepdims=True).max()
-        encoded = [encoder.encode(u, source) for u in updates]
+        seeds = [tuple(source(32) for _ in range(plan.noise_parts)) for _ in updates]
+        encoded = [encoder.encode(u, source, own) for u, own in zip(updates, seeds, strict=True)]
         assert all(e.dtype == word_dtype(bits) and e.shape == (128,) and int(e.max()) < 1 << bits for e in encoded)
-        errors.append(encoder.decode_sum(modular_sum(encoded, bits), 10) - updates.mean(axis=0))
+        # All survive and take back all parts.
+        opened = encoder.without_surplus(modular_sum(encoded, bits), 10, seeds)
+        errors.append(encoder.decode_sum(opened, 10) - updates.mean(axis=0))
     error = np.concatenate(errors) * 10
     # Rounding adds at most a quarter of a squared grid step a client.
     lowest, highest = plan.full_stddev, math.sqrt(plan.full_stddev**2 + 10 * plan.granularity**2 / 4)

@@ -55,10 +55,12 @@ def test_the_sum_has_the_planned_noise(mechanism: str, keyed: Keyed) -> None:
 
 def test_mechanisms_differ_in_whom_they_trust() -> None:
     """At one target: a trusted coordinator needs the least noise in a sum, no trust at all the most."""
-    noise = {name: plan_of(name).full_stddev for name in VECTOR_MECHANISMS}
+    noise = {name: plan_of(name, noise_parts=0).full_stddev for name in VECTOR_MECHANISMS}
     assert noise["gaussian"] < noise["ddgauss"] <= noise["skellam"] * 1.001 < noise["local-gaussian"]
     # Two colluders and five dropouts of twenty: 20 / 12 of the noise that survival of all would need.
     assert noise["ddgauss"] / noise["gaussian"] == pytest.approx(math.sqrt(20 / 12), rel=0.01)
+    # Of twenty survivors two collude: that much is left once the surplus is taken back.
+    assert plan_of("skellam").full_stddev / noise["gaussian"] == pytest.approx(math.sqrt(20 / 18), rel=0.01)
     # Each report hides by itself what the others would hide together, and hides it from any other update.
     assert noise["local-gaussian"] / noise["gaussian"] == pytest.approx(2 * math.sqrt(20), rel=0.01)
     assert {DESCRIPTIONS[name].adjacency.split(":")[0] for name in VECTOR_MECHANISMS} == {"zero-out", "replace-one"}
@@ -105,7 +107,7 @@ def test_the_wrap_bound_uses_one_block() -> None:
 
     def deviation(spread_over: int) -> float:
         largest = (blocks.clip / blocks.granularity) ** 2 * n**2 / spread_over
-        return math.sqrt(largest + n / 4 + n * float(blocks.local_variance))
+        return math.sqrt(largest + n / 4 + float(blocks.shares_in_sum * blocks.local_variance))
 
     assert 2 * blocks.k_stddevs * deviation(blocks.block_dim) == pytest.approx(2**16, rel=1e-6)
     assert 2 * blocks.k_stddevs * deviation(blocks.padded_dim) < 2**16 * 0.99

@@ -49,7 +49,7 @@ def noised(survivors: int, *, update: Any = None, **changes: Any) -> tuple[float
     counts = {"colluders": 2, "min_survivors": 14, "quorum": 14, "max_dropout": 0.2, "adversarial": 0.05}
     wanted = {"dim": DIM, "bits": 24, "epsilon": 6.0, "delta": 1e-6, "rounds": 2} | counts
     plan = plan_for(CLIENTS, **wanted | changes)
-    encoder = Encoder(plan, os.urandom(32))
+    encoder = Encoder(plan, os.urandom(32), survivors=survivors)
     sent = np.zeros(DIM) if update is None else update
     total = np.zeros(plan.padded_dim, dtype=np.uint64)
     for _ in range(survivors):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms.discrete_gaussian import SAMPLER_DISTANCE
-from mechanisms.plan import Plan
+from mechanisms.plan import Plan, make_plan
 from mechanisms.privacy_curves import (
     ddgauss_rdp,
     ddgauss_tau,
@@ -23,6 +23,7 @@ from mechanisms.privacy_curves import (
     rounded_l1_bound,
     rounded_l2_bound,
 )
+from tests.mechanisms.conftest import DEMO
 
 ORDERS = (1.1, 1.5, 2.0, 3.7, 8.0, 32.0)
 VARIANCES = (Fraction(1, 4), Fraction(36, 100), Fraction(1, 2), Fraction(1), Fraction(4))
@@ -234,10 +235,9 @@ def test_the_samplers_distance_is_paid_for() -> None:
     assert epsilon_with_sampler_error(4.0, 1e4, 1e-5, 1) == math.inf
 
 
-def test_the_curve_of_a_plan_is_the_smaller_bound(demo_plan: Plan) -> None:
-    order = demo_plan.order
-    at_least, all_there = demo_plan.round_cost(65, order), demo_plan.round_cost(95, order)
-    assert all_there < at_least
+def test_where_all_noise_stays_more_survivors_cost_less(demo_plan: Plan) -> None:
+    plain = make_plan(**DEMO, noise_parts=0)
+    at_least, all_there = plain.round_cost(65), plain.round_cost(95)
     assert all_there == pytest.approx(at_least * 65 / 95, rel=1e-6)
     for honest in (64, 96, 0, -1):
         with pytest.raises(ValueError, match="honest"):
