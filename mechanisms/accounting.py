@@ -4,7 +4,7 @@ Events are immutable facts (whose vectors were in a sum that was about to be ope
 There are two epsilons. `epsilon_coordinator`, for readers who know the cohorts, is the largest over participants of the
 cost of the rounds that held them. `epsilon_released`, for readers of the released models, charges every round at the
 plan's sampling rate. A filter for each, at the order that the plan fixed, ends the study (Renyi: [FZ21] Theorem 4.3;
-exact Gaussian costs: [ST22] Theorem 1; survivors and clips may be chosen adaptively): the guarantee to state is the
+exact Gaussian costs: [ST22]; survivors and clips may be chosen adaptively): the guarantee to state is the
 budget's (epsilon, delta). Where cohorts are drawn the coordinator's filter ends the part of each participant, and not
 the study.
 """

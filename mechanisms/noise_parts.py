@@ -9,7 +9,7 @@ survivor reveals the seeds of the parts that sum to r(k) w, and the coordinator 
     r(k) = floor((2^L - 1) (k - m) (n - A) / ((k - A) (n - m)))
 
 So s^2 - r(k) w stays of each share: at least s^2 (m - A) / (k - A), and less than w more. Powers of two instead of a
-part for each number of survivors: few seeds, few draws (decision 0017). The idea is that of [JWLC24].
+part for each number of survivors: few seeds, few draws (decision 0017). The idea is that of [JWC24].
 """
 
 from __future__ import annotations

@@ -148,6 +148,7 @@ class DataTable(Table):
 _OF_PLAN: Final = (
     *("mechanism", "bits", "epsilon", "delta", "max_dropout", "adversarial", "adversary", "graph", "min_survivors"),
     *("key_agreement", "offer_offset_s", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
+    "noise_parts",
 )
 
 
@@ -268,6 +269,13 @@ class PrivacyTable(Table):
     )
     k_stddevs: float = _privacy(
         4.0, help="standard deviations of the sum that fit before it could wrap around", ge=1, le=100
+    )
+    noise_parts: int | None = _privacy(
+        None,
+        help="parts of its noise that a survivor takes back if more than min_survivors remain; 0: all noise stays",
+        shown="as many as leave at most 4 % too much",
+        ge=0,
+        le=8,
     )
 
     def of_plan(self) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class PlanDetails(TypedDict, total=False):
     sketch: tuple[int, int]
     beta: float
     k_stddevs: float
+    noise_parts: int | None
     budget_coordinator: float | None
     budget_released: float | None
 

@@ -196,9 +196,12 @@ def test_more_connections_than_the_system_allows_are_refused(monkeypatch: pytest
 # ---------------------------------------------------------------------------------- from events to figures
 
 
-def all_right(round_: int, attempt: int, survivors: Sequence[int], digest: str) -> bool:
-    total = plain_sum(OPTIONS.seed, round_, attempt, [IDENTITIES[who] for who in survivors], dim=128, bits=20)
-    return sum_digest(total) == digest
+def all_right(event: RoundCompleted) -> bool:
+    identities = [IDENTITIES[who] for who in event.survivors]
+    return (
+        sum_digest(plain_sum(OPTIONS.seed, event.round, event.attempt, identities, dim=128, bits=20))
+        == event.sum_sha256
+    )
 
 
 def attempt_events(

@@ -440,7 +440,7 @@ def test_the_last_lines_tell_of_every_fault() -> None:
     recovery = Recovery("crash", 1, 1.0, frozenset({1}), 0.0).to_json() | {"seconds": 2.0, "server_cpu_s": 1.0}
     storm = recovery | {"what": "storm", "seconds": None}
     result["disturbances"] = [recovery, storm | {"lost": 1}, storm | {"round": 2}]
-    result["noise"] = {"ratio": 1.0, "ratio_stderr": 0.01, "least_above_plan": 1.2}
+    result["noise"] = {"ratio": 1.0, "ratio_stderr": 0.01, "honest_over_needed": [1.0, 1.1, 1.2]}
     result["late_answers"], result["resumed"] = 7, 5
     result["drops"] = result["drops"] | {"by_cause": {"link": 2}}
     result["cheats"] = result["cheats"] | {"participants": 2, "by_way": {"silence": {"participants": 2, "excluded": 0}}}

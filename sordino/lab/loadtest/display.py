@@ -260,9 +260,10 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
         )
         lines.append(" " * _INDENT + ways)
     if noise is not None:
+        least, _, most = noise["honest_over_needed"]
         lines.append(
             f"noise               {noise['ratio']:.4f} times what its shares add up to (standard error "
-            f"{noise['ratio_stderr']:.4f}); at least {noise['least_above_plan']:.3f} times the plan's central deviation"
+            f"{noise['ratio_stderr']:.4f}); variance of the honest part over what is needed {least:.3f} to {most:.3f}"
         )
     if result["ledger_rows"] is not None and any(one["what"] == "crash" for one in result["disturbances"]):
         lines.append(f"ledger              {counted(result['ledger_rows'], 'row')}, verified")

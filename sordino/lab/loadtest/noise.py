@@ -30,9 +30,9 @@ class NoiseSeen:
     Attributes:
         h: |u3| - A: the noise shares that count.
         achieved_stddev: root mean square of the sum's coordinates.
-        expected_stddev: of the noise of all survivors.
+        expected_stddev: of the noise that stays of all survivors.
         planned_central_stddev: the deviation that the accounting counts on, at h_min.
-        planned_at_h: the same at the realised h.
+        planned_at_h: of what stays if all survivors take back what they can.
         ratio_stderr: standard error of ``ratio``.
     """
 
@@ -59,21 +59,23 @@ class NoiseSeen:
         return asdict(self) | {"ratio": round(self.ratio, 5), "ratio_stderr": round(self.ratio_stderr, 5)}
 
 
-def noise_in(plan: Plan, round_: int, survivors: int, total: NDArray[np.float64]) -> NoiseSeen:
+def noise_in(plan: Plan, round_: int, survivors: int, answers: int, total: NDArray[np.float64]) -> NoiseSeen:
     """Measure the noise in a decoded sum of zero updates.
 
     Args:
+        answers: survivors that revealed their shares, and the seeds of their surplus noise.
         total: (dim,) data units.
     """
     honest = survivors - plan.colluders
+    stays, whole = plan.share_variance(plan.local_variance, survivors), plan.local_variance
     return NoiseSeen(
         round=round_,
         survivors=survivors,
         h=honest,
         achieved_stddev=math.sqrt(float(np.mean(np.square(total)))),
-        expected_stddev=plan.local_stddev * math.sqrt(survivors),
+        expected_stddev=plan.granularity * math.sqrt(stays * answers + whole * (survivors - answers)),
         planned_central_stddev=plan.central_stddev,
-        planned_at_h=plan.local_stddev * math.sqrt(max(honest, 0)),
+        planned_at_h=plan.granularity * math.sqrt(stays * max(honest, 0)),
         ratio_stderr=1 / math.sqrt(2 * len(total)),
     )
 
@@ -93,10 +95,12 @@ def figures(seen: Sequence[NoiseSeen]) -> Mapping[str, Any] | None:
     if not seen:
         return None
     ratio = math.sqrt(sum(one.ratio**2 for one in seen) / len(seen))
+    excess = [(one.achieved_stddev / one.planned_central_stddev) ** 2 * one.h / one.survivors for one in seen]
     return {
         "ratio": round(ratio, 5),
         "ratio_stderr": round(seen[0].ratio_stderr / math.sqrt(len(seen)), 5),
-        "least_above_plan": round(min(one.achieved_stddev / one.planned_central_stddev for one in seen), 5),
+        # Variance of the honest survivors' noise over what the plan needs.
+        "honest_over_needed": [round(min(excess), 5), round(sum(excess) / len(seen), 5), round(max(excess), 5)],
         "rounds": [one.to_json() for one in seen],
     }
 

@@ -14,7 +14,6 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,7 @@ from runtime.child_process import STOP_S, Child, StopRequest, child_environment,
 from runtime.failure import ExitCode, InputFailure
 from runtime.processes import free_port
 from runtime.text import counted
-from server.events import AttemptStarted
+from server.events import AttemptStarted, RoundCompleted
 from server.study_view import StudyView
 from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.display import LoadDisplay
@@ -289,9 +288,9 @@ class LoadTest:
 
     # ---- results -------------------------------------------------------------------------------
 
-    def _sum_is_right(self, round_: int, attempt: int, survivors: Sequence[int], digest: str) -> bool:
+    def _sum_is_right(self, event: RoundCompleted) -> bool:
         """Whether the coordinator's sum is the plain sum of these participants' vectors."""
-        plan = self.study.plan
+        plan, round_, survivors = self.study.plan, event.round, event.survivors
         if len(survivors) < plan.min_survivors:
             return False
         if self.options.noise:
@@ -300,11 +299,11 @@ class LoadTest:
                 total = decoded_sum(self.study.directory / "coordinator" / "checkpoints", round_, len(survivors))
             except (OSError, ValueError):
                 return False
-            self.noise_seen.append(noise_in(plan, round_, len(survivors), total))
+            self.noise_seen.append(noise_in(plan, round_, len(survivors), event.u5, total))
             return self.noise_seen[-1].fits
         identities = [self.identities[who] for who in survivors]
-        plain = plain_sum(self.options.seed, round_, attempt, identities, dim=plan.padded_dim, bits=plan.bits)
-        return sum_digest(plain) == digest
+        plain = plain_sum(self.options.seed, round_, event.attempt, identities, dim=plan.padded_dim, bits=plan.bits)
+        return sum_digest(plain) == event.sum_sha256
 
     def _ledger(self) -> tuple[int | None, str]:
         """Rows of the coordinator's ledger and why it doesn't verify, if it doesn't: as `sordino budget verify`."""

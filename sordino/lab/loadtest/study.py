@@ -123,6 +123,7 @@ def _study(options: LoadOptions, port: int, stddevs: float) -> NewStudy:
         min_survivors=survivors,
         quorum=survivors,
         k_stddevs=stddevs,
+        noise_parts=None if options.noise else 0,  # vectors that anyone can compute hold no noise to take back
         listen=f"127.0.0.1:{port}",
         deadline_s=options.seconds,
         connect_s=max(60.0, 0.1 * clients),

@@ -103,8 +103,8 @@ class EndedRound:
         }
 
 
-SumCheck = Callable[[int, int, Sequence[int], str], bool]
-"""(round, attempt, survivors, digest of the sum) -> whether that is the plain sum of the survivors."""
+SumCheck = Callable[[RoundCompleted], bool]
+"""Whether a round's sum is the plain sum of its survivors."""
 
 
 @dataclass
@@ -180,9 +180,7 @@ class Outcomes:
     def _completed(self, event: RoundCompleted) -> EndedRound:
         # A participant that was to leave before its vector was complete can't be in the sum.
         gone = {who for who, drop in self._planned.items() if drop.phase in PHASES[:3]}
-        right = gone.isdisjoint(event.survivors) and self.check(
-            event.round, event.attempt, event.survivors, event.sum_sha256 or ""
-        )
+        right = gone.isdisjoint(event.survivors) and self.check(event)
         return self._end(
             self.view.current,
             completed=True,
