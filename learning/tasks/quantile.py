@@ -34,6 +34,7 @@ from learning.tasks.statistic import (
     OneColumnOptions,
     StatisticTask,
     list_of_numbers,
+    rows_of,
     shares_of,
     shown_numbers,
     why_withheld,
@@ -155,22 +156,17 @@ class Quantile(StatisticTask):
             rank_error: the same in participants.
             from_share, to_share: between which quantiles of the participants what is found lies, at 95 %.
         """
-        withheld = _TOO_FEW * self._answered_error(stddev) >= 1
-        found = []
-        for share in self.options.shares:
-            error = float(self._share_errors(share, 1.0, stddev).max())
-            found.append(
-                {
-                    "name": _name(share),
-                    "share": share,
-                    "share_error": error,
-                    "rank_error": error * participants,
-                    "from_share": max(share - INTERVAL * error, 0.0),
-                    "to_share": min(share + INTERVAL * error, 1.0),
-                    "withheld": withheld,
-                }
-            )
-        return found
+        shares = np.array(self.options.shares)
+        errors = np.array([self._share_errors(share, 1.0, stddev).max() for share in self.options.shares])
+        return rows_of(
+            name=map(_name, self.options.shares),
+            share=self.options.shares,
+            share_error=errors.tolist(),
+            rank_error=(errors * participants).tolist(),
+            from_share=np.maximum(shares - INTERVAL * errors, 0.0).tolist(),
+            to_share=np.minimum(shares + INTERVAL * errors, 1.0).tolist(),
+            withheld=[_TOO_FEW * self._answered_error(stddev) >= 1] * len(shares),
+        )
 
     def _answered_error(self, stddev: float) -> float:
         """Standard error of the share who have a value."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final, Self
@@ -115,6 +115,11 @@ class StatisticOptions(TaskOptions):
         distinct = len(set(found)) == len(found) <= MOST_COLUMNS
         require(distinct, "column", self.column, f"at most {MOST_COLUMNS} columns, none of them twice")
         return tuple(found)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns as they stand in front of figures."""
+        return [column_name(column) for column in self.columns]
 
     @cached_property
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -428,6 +433,11 @@ class StatisticLearner:
         self._total = total.astype(np.float64)
         self._participations, self._rounds, self._last = (int(value) for value in counts[:3])
         self._variance = float(counts[3])
+
+
+def rows_of(**columns: Iterable[Any]) -> list[dict[str, Any]]:
+    """The rows of a table of equally long columns, by the columns' names."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def why_withheld(answered: float, stddev: float) -> str:
