@@ -68,8 +68,17 @@ class TaskOptions:
         return cls(**values)
 
     def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """Return every option with its value, ready for a study file; ``from_mapping`` reads it back."""
-        return dataclasses.asdict(self)
+        """Return every option that counts with its value, for a study file; ``from_mapping`` reads it back."""
+        left_out = self._left_out()
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+
+    def _left_out(self) -> set[str]:
+        """Options that `to_mapping` leaves out, since they have no effect beside the others."""
+        return set()
+
+    def is_usual(self, name: str) -> bool:
+        """Whether an option has its default."""
+        return bool(getattr(self, name) == getattr(type(self), name))
 
     def for_one_step(self) -> dict[str, bool | int | float | str]:
         """As `to_mapping`, changed so that one contribution takes as little work as possible: for a trial."""
@@ -155,12 +164,9 @@ class TrainingOptions(TaskOptions):
                 )
         return made
 
-    def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """As `TaskOptions.to_mapping`, without what doesn't count for the method."""
-        left_out = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
-        if not self.local_steps:
-            left_out.add("local_steps")
-        return {name: value for name, value in super().to_mapping().items() if name not in left_out}
+    def _left_out(self) -> set[str]:
+        of_others = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
+        return of_others if self.local_steps else of_others | {"local_steps"}
 
     def for_one_step(self) -> dict[str, bool | int | float | str]:
         """One step; dp-fedsgd takes one in any case."""

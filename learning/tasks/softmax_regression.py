@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class SoftmaxOptions(ImageOrRowOptions):
     pooling: int = 4
     pixel_scale: float = 2.0
     pixel_offset: float = -0.25
+    of_images: ClassVar = (*ImageOrRowOptions.of_images, "pooling", "pixel_scale", "pixel_offset")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,10 +42,6 @@ class SoftmaxOptions(ImageOrRowOptions):
         scale, offset = self.pixel_scale, self.pixel_offset
         require(math.isfinite(scale) and scale != 0, "pixel_scale", scale, "finite and not 0")
         require(math.isfinite(offset), "pixel_offset", offset, "finite")
-
-    @classmethod
-    def of_images(cls) -> tuple[str, ...]:
-        return (*super().of_images(), "pooling", "pixel_scale", "pixel_offset")
 
 
 def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int) -> NDArray[np.float32]:
