@@ -17,19 +17,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import field_validator
 
 from learning.task_names import check_task_name
 from runtime.failure import InputFailure
-from runtime.key_files import KeyFileError, read_key_file, write_key_file
+from runtime.key_files import read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings, split_address
 from runtime.settings_keys import key, tables_toml
 from secagg.lottery import MAX_DRAWS
 from secagg.roster import LARGEST_ROSTER
 from wire.authority_statements import Card, sign_card
-from wire.certificates import CLIENT_DAYS, UNREADABLE, CertificateAuthority, CertificateError, new_key, private_pem
+from wire.certificates import (
+    CLIENT_DAYS,
+    CertificateAuthority,
+    CertificateError,
+    new_key,
+    private_pem,
+    read_ed25519_key,
+)
 from wire.join_code import fingerprint
 
 AUTHORITY_FILE: Final = "authority.toml"
@@ -151,14 +157,7 @@ def open_folder(path: Path) -> AuthorityFolder:
     if path.is_dir() and not (path / AUTHORITY_FILE).exists() and (path / "authority" / AUTHORITY_FILE).exists():
         raise AuthorityError(f"{path} is a study's folder: name its authority's folder, {path / 'authority'}")
     settings = read_settings(AuthoritySettings, path / AUTHORITY_FILE, hint=_HINT).authority
-    try:
-        signing = serialization.load_pem_private_key(read_key_file(path / KEY_FILE), None)
-    except UNREADABLE as error:
-        if isinstance(error, KeyFileError):
-            raise
-        raise AuthorityError(f"{path / KEY_FILE} is no unencrypted private key in PEM: restore it") from None
-    if not isinstance(signing, Ed25519PrivateKey):
-        raise AuthorityError(f"{path / KEY_FILE} is not an Ed25519 key: restore it")
+    signing = read_ed25519_key(path / KEY_FILE)
     try:
         tls = CertificateAuthority.load((path / TLS_FILE).read_bytes(), read_key_file(path / TLS_KEY_FILE))
     except CertificateError as error:

@@ -25,20 +25,17 @@ signed: the coordinator could make every participant begin anew, with a new ledg
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
 import re
-import shutil
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.durable import replace_durably, sync_folder
+from runtime.durable import hold, replace_durably, sync_folder, whole_folder
 from runtime.failure import Failure, InputFailure
 from runtime.key_files import KeyFileError, write_key_file
 
@@ -116,11 +113,8 @@ def make_home(
     public[TERMS_FILE] = terms
     public |= {REQUEST_FILE: request, ".gitignore": b"*\n"}  # keys must never be committed, wherever the folder lies
     path = home.absolute()
-    with contextlib.ExitStack() as clean:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-            clean.callback(shutil.rmtree, work, ignore_errors=True)
+    try:
+        with whole_folder(path) as work:
             write_key_file(work / IDENTITY_FILE, identity_key)
             write_key_file(work / TLS_KEY_FILE, tls_key)
             (work / "join").mkdir()
@@ -129,18 +123,17 @@ def make_home(
                     replace_durably(work / name, content, at_once=False, mode=0o644)
             for folder in (work / "keys", work / "tls", work / "join", work):
                 sync_folder(folder)
-            os.replace(work, path)
-            sync_folder(path.parent)
-        except (OSError, KeyFileError) as error:
-            if path.is_dir() and any(path.iterdir()):
-                raise InputFailure(
-                    f"{path} isn't empty any more: another process joined there. Run the command again."
-                ) from None
-            reason = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
+        sync_folder(path.parent)
+    except (OSError, KeyFileError) as error:
+        if path.is_dir() and any(path.iterdir()):
             raise InputFailure(
-                f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
-                "another folder with --home."
-            ) from error
+                f"{path} isn't empty any more: another process joined there. Run the command again."
+            ) from None
+        reason = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
+        raise InputFailure(
+            f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
+            "another folder with --home."
+        ) from error
     return _read_home(home, request)
 
 
@@ -347,7 +340,7 @@ def _homes_here() -> Iterator[JoinedHome]:
 @contextlib.contextmanager
 def only_process(home: JoinedHome) -> Iterator[None]:
     """Lock the folder for this process while it waits for the answer; raises InputFailure if another one has."""
-    descriptor = _hold(home.path / REQUEST_FILE, os.O_RDONLY)
+    descriptor = hold(home.path / REQUEST_FILE, os.O_RDONLY)
     if descriptor is None:
         raise InputFailure(f"{home.path} is in use by another process: stop that one, or name another folder.")
     try:
@@ -380,7 +373,7 @@ def take_home(
         homes.mkdir(parents=True, exist_ok=True)
         present = sorted(one.parent.parent.name for one in homes.glob(f"[!.]*/{REQUEST_FILE}"))
         for name in _names(present, begin):
-            held = _hold(homes / f".{name}.lock", os.O_RDWR | os.O_CREAT)
+            held = hold(homes / f".{name}.lock")
             if held is None:
                 continue
             why = ""
@@ -407,20 +400,6 @@ def _names(present: list[str], begin: bool) -> Iterator[str]:
     yield from present
     if begin:
         yield from (name for name in (f"home-{number:02}" for number in itertools.count(1)) if name not in present)
-
-
-def _hold(path: Path, flags: int) -> int | None:
-    """A lock, as a file descriptor, that ends with the process; None if another process has it."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _keep(descriptor: int) -> None:
