@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_vali
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
 from learning.data_names import OWN, check_dataset_name, located
-from learning.option_help import OPTION_HELP
+from learning.options import OPTION_HELP
 from learning.task_names import trained_task
 from runtime.settings_file import Settings, Table, check_files, number_if_it_is_one, read_settings, split_address
 from runtime.settings_keys import key as declared

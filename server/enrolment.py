@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from runtime.durable import StorageError
+from runtime.settings_file import ConfigurationError
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
@@ -31,7 +32,7 @@ from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, P
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study import Study
-from server.study_file import ConfigurationError, StudyConfiguration
+from server.study_file import StudyConfiguration
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import (
     LARGEST_PACKAGE,

@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from mechanisms.plan import Plan
     from wire.study import StudyDocument
 
-__all__ = [
-    "ConfigurationError",
-    "CoordinatorTable",
-    "DataTable",
-    "DeadlineTable",
-    "PrivacyTable",
-    "ServerOptimizerTable",
-    "StudyConfiguration",
-    "StudyTable",
-    "load",
-]
-
 STUDY_FILE = "study.toml"
 _PATHS = (
     *("state", "tls_certificate", "tls_key", "client_ca", "roster", "lottery", "authority_public_key", "card"),

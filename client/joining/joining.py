@@ -34,20 +34,8 @@ from client.enrolment import (
     reach,
 )
 from client.host_file import host_toml
-from client.joining.checks import (
-    JoinOptions,
-    accept_terms,
-    accepted_plan,
-    check_again,
-    check_host,
-    check_task,
-    choose_data,
-    read_example,
-    read_own_file,
-    read_policy,
-    spent_in,
-    unread,
-)
+from client.joining import checks
+from client.joining.checks import JoinOptions
 from client.joining.description import describe_study
 from client.joining.folder import (
     IDENTITY_FILE,
@@ -147,7 +135,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
 def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
     """Complete a folder from an earlier join, with the same options. Raises as `join_by_code`."""
     say = _safely(say)
-    asyncio.run(check_again(options, home, say))
+    asyncio.run(checks.check_again(options, home, say))
     if home.complete:
         say(f"{home.path} has already joined {home.study}.")
     else:
@@ -160,7 +148,9 @@ def accept(options: JoinOptions, say: Say) -> None:
     if home is None:
         raise InputFailure("--accept needs --home DIR: the folder that a join by code has made.")
     say = _safely(say)
-    asyncio.run(accept_terms(home, options.task, say, lambda: _agree(options, say, "Accept these terms? [y/N] ")))
+    asyncio.run(
+        checks.accept_terms(home, options.task, say, lambda: _agree(options, say, "Accept these terms? [y/N] "))
+    )
 
 
 def finish_joining(home: Path, say: Say) -> None:
@@ -194,24 +184,24 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     place = options.home if options.home is not None else default_home(study)
     found = _matching(open_home(place), code)
     if found is not None:
-        await check_again(options, found, say)
+        await checks.check_again(options, found, say)
         return found
     if seen.clock_difference_s is not None and abs(seen.clock_difference_s) > CLOCK_NOTED_S:
         say(f"Note: {clock_sentence(seen.clock_difference_s)}.\n")
-    check_task(options, document.task, document.task_options)
+    checks.check_task(options, document.task, document.task_options)
     if document.own_data and options.data is None:
         raise InputFailure(
             "the participants of this study bring their own data: add --data FILE, your .csv or .npz file."
         )
     # Without an option derived from the code, so that the shown values are the final ones.
     host = options.name if options.name is not None else f"participant-{_derived(code, b'name')[:4].hex()}"
-    data = choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
-    own = None if options.data is None else read_own_file(options, options.data, seen)
-    held = own if own is not None else read_example(data, seen)
+    data = checks.choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
+    own = None if options.data is None else checks.read_own_file(options, options.data, seen)
+    held = own if own is not None else checks.read_example(data, seen)
     of = data.dataset if options.data is None else str(options.data)
     if held is not None:  # before the question: the form alone may make joining impossible
         check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
-    policy, policy_file = (None, None) if options.policy_file is None else read_policy(options.policy_file)
+    policy, policy_file = (None, None) if options.policy_file is None else checks.read_policy(options.policy_file)
     data_table, held_here = data.tables()
     text = host_toml(
         _HEADER,
@@ -223,12 +213,12 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
         address=seen.card.address,
         enrolment=options.address,
-        policy=accepted_plan(seen) if policy_file is None else {"file": POLICY_FILE},
+        policy=checks.accepted_plan(seen) if policy_file is None else {"file": POLICY_FILE},
         data=data_table,
         participants=[{"key": str(IDENTITY_FILE), **held_here}],
         ledger="ledger.sqlite" if options.ledger is None else str(options.ledger.absolute()),
     )
-    check_host(text, options.policy_file, policy, seen, spent_in(options.ledger))
+    checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
     lines = describe_study(
         seen,
         fingerprint=show_fingerprint(code.fingerprint),
@@ -244,7 +234,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     for line in (*lines, ""):
         say(line)
     if options.data is not None and own is not None:
-        for sentence in unread(options.data, own, seen):
+        for sentence in checks.unread(options.data, own, seen):
             say(f"Warning: {sentence}.\n")
     _agree(options, say)
     if held is not None:  # after the question: this runs the task with options from a stranger
