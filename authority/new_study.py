@@ -262,7 +262,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
 
     from authority.folder import AuthorityKeys, make_coordinator_files
     from client.host_file import host_toml
-    from learning.option_help import OPTION_HELP
+    from learning.options import OPTION_HELP
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
