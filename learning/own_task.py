@@ -97,9 +97,8 @@ def task_class(name: str) -> TaskClass:
 def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = False) -> Iterator[None]:
     """Report an error in a user's own class as a `TaskMistake`.
 
-    Args:
-        judges_examples: a ValueError then says that examples don't fit, and stays one, with its origin as its
-            `place_of`.
+    ``judges_examples``: a ValueError then says that examples don't fit, and stays one, with its origin as its
+    `place_of`.
     """
     try:
         yield

@@ -169,9 +169,7 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
         blocks: of each part.
         about: further keys of the manifest, JSON values: title, source, licence, how it was made.
 
-    Raises:
-        OSError: it can't be written.
-        ValueError: blocks of one part differ in type or shape.
+    Raises OSError: it can't be written; ValueError: blocks of one part differ in type or shape.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -45,8 +45,7 @@ class ServerOptimizer(ABC):
             parameters: float32 (d,).
             mean_update: (d,), the decoded sum divided by the number of survivors.
 
-        Raises:
-            ValueError: lengths differ, or the mean holds NaN or infinity. The state stays as it was.
+        Raises ValueError: lengths differ, or the mean holds NaN or infinity. The state stays as it was.
         """
         mean = np.asarray(mean_update, dtype=np.float64)
         if parameters.ndim != 1 or mean.shape != parameters.shape:

@@ -325,8 +325,7 @@ class StatisticTask(ABC):
     def answers(self, data: Dataset) -> dict[str, int]:
         """How many values the examples have in each column that is read, by its name or number; for their owner alone.
 
-        Args:
-            data: of a form that `check_form` takes.
+        ``data``: of a form that `check_form` takes.
         """
         if not math.prod(data.features.shape[1:]) and not data.columns:
             return {}

@@ -48,11 +48,9 @@ class TorchModule(TrainedTask):
 
     def __init__(self, options: TrainingOptions) -> None:
         """
-        Args:
-            options: an instance of ``Options``.
+        ``options``: an instance of ``Options``.
 
-        Raises:
-            learning.own_task.RuleBroken: the module can't be trained here; it says why.
+        Raises learning.own_task.RuleBroken: the module can't be trained here; it says why.
         """
         self.options = options
         torch.set_num_threads(1)

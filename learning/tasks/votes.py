@@ -172,8 +172,7 @@ class Votes:
 
     def __init__(self, options: VoteOptions) -> None:
         """
-        Raises:
-            OptionError: the task ``of`` is no classifier of images or rows, or its queries are too large.
+        Raises OptionError: the task ``of`` is no classifier of images or rows, or its queries are too large.
         """
         self.options = options
         self._local = _classifier(options.of, options.classifier.to_mapping())
@@ -308,11 +307,9 @@ class VoteLearner:
 
     def __init__(self, task: Votes, data: Dataset) -> None:
         """
-        Args:
-            data: the coordinator's own; a public shuffle splits it into queries and examples that judge the model.
+        ``data``: the coordinator's own; a public shuffle splits it into queries and examples that judge the model.
 
-        Raises:
-            OptionError: the examples don't fit the task, or are too few for one round.
+        Raises OptionError: the examples don't fit the task, or are too few for one round.
         """
         if not len(data):
             raise OptionError("votes are on the coordinator's own examples, and it has none: name a file of them")
