@@ -100,8 +100,6 @@ class AuthorityStore:
 
     def __init__(self, path: Path) -> None:
         """Raises runtime.durable.StorageError: not an authority's store, or not writable."""
-        if not path.exists():  # SQLite would use the umask for its mode, and it holds the codes' secrets
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from authority.requests import Judgement, newest_roster
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
 from runtime.text import counted
+from runtime.text import minute as minute
 from wire.join_code import show_fingerprint
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
@@ -183,8 +183,3 @@ def overview_lines(found: dict[str, Any]) -> list[str]:
         participants = counted(version["participants"], "participant")
         result.append(f"  {version['version']:>4}  {minute(version['signed'])}  {participants}  {published}".rstrip())
     return result
-
-
-def minute(seconds: float) -> str:
-    """``2030-01-31 12:00 UTC``."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -27,10 +27,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.message import DecodeError
 
 from client.connection import open_channel
-from client.credentials import shown
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
-from runtime.text import peer_text
+from runtime.text import minute, peer_text
 from secagg.roster import InvalidRoster
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
@@ -143,7 +142,7 @@ def _check_terms(address: str, card: Card, document: StudyDocument, sha256: byte
     if document.roster_valid_s and time.time() >= newest.until:
         raise EnrolmentRefused(
             f"{address}: old-terms: the authority's statement that these terms are the newest ended on "
-            f"{shown(newest.until)}: ask the study's authority to sign again, unless this machine's clock is wrong"
+            f"{minute(newest.until)}: ask the study's authority to sign again, unless this machine's clock is wrong"
         )
     return newest
 
@@ -152,7 +151,7 @@ def clock_sentence(difference_s: float) -> str:
     """One of the clocks is wrong; with both times."""
     now = time.time()
     return (
-        f"this machine's clock says {shown(now)}, the coordinator's {shown(now + difference_s)}: one of the two is "
+        f"this machine's clock says {minute(now)}, the coordinator's {minute(now + difference_s)}: one of the two is "
         "wrong; set this machine's if it is that one"
     )
 
@@ -290,12 +289,12 @@ def _check_times(certificate: x509.Certificate, address: str) -> None:
     begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     if now < begins:
         raise EnrolmentRefused(
-            f"the certificate of {address} is valid from {shown(begins)} on, and this machine's clock says "
-            f"{shown(now)}: the clock may be wrong, set it"
+            f"the certificate of {address} is valid from {minute(begins)} on, and this machine's clock says "
+            f"{minute(now)}: the clock may be wrong, set it"
         )
     if now >= ends:
         raise EnrolmentRefused(
-            f"the certificate of {address} expired on {shown(ends)}, and this machine's clock says {shown(now)}: "
+            f"the certificate of {address} expired on {minute(ends)}, and this machine's clock says {minute(now)}: "
             "unless the clock is wrong, ask the study's owner for a new one"
         )
 

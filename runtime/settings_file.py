@@ -95,7 +95,8 @@ def read_settings(
     try:
         return model.model_construct(**dict(sourced(**content)))
     except ValidationError as error:
-        lines = [_explain(path, model, detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        lines = [f"{origin(path, detail['loc'])}: {explain(model, detail)}" for detail in details]
         raise ConfigurationError("\n".join(lines)) from None
     except SettingsError as error:
         raise ConfigurationError(
@@ -147,11 +148,6 @@ def number_if_it_is_one(value: Any) -> Any:
             except ValueError:
                 continue
     return value
-
-
-def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
-    """One line for one refused key."""
-    return f"{origin(path, detail['loc'])}: {explain(model, detail)}"
 
 
 def explain(model: type[BaseModel], detail: Any) -> str:

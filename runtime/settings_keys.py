@@ -100,12 +100,15 @@ class SettingsKey:
     @property
     def kind(self) -> type:
         """Of its value: bool, int, float, str, Path or dict; names are str."""
-        return _kind(self.field.annotation)
+        (first, *_) = _parts(self.field.annotation)
+        found: type = str if get_origin(first) is Literal else get_origin(first) or first
+        return found
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The names it may hold; empty where it isn't a choice."""
-        return _choices(self.field.annotation)
+        (first, *_) = _parts(self.field.annotation)
+        return tuple(map(str, get_args(first))) if get_origin(first) is Literal else ()
 
     @property
     def range(self) -> str:
@@ -134,17 +137,6 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(part for one in get_args(annotation) if one is not type(None) for part in _parts(one))
     return (annotation,)
-
-
-def _kind(annotation: Any) -> type:
-    (first, *_) = _parts(annotation)
-    found: type = str if get_origin(first) is Literal else get_origin(first) or first
-    return found
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    (first, *_) = _parts(annotation)
-    return tuple(map(str, get_args(first))) if get_origin(first) is Literal else ()
 
 
 def is_table(annotation: Any) -> bool:

@@ -149,6 +149,7 @@ _OF_PLAN: Final = (
     *("mechanism", "bits", "epsilon", "delta", "max_dropout", "adversarial", "adversary", "graph", "min_survivors"),
     *("key_agreement", "offer_offset_s", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
 )
+_OF_CLIPS: Final = ("by_layer", "scaling", "update", "quantile", "rate", "bit_weight")
 
 
 class PrivacyTable(Table):
@@ -283,18 +284,11 @@ class PrivacyTable(Table):
         """
         from wire.study import coding
 
-        return coding(
-            layers,
-            clip=clip,
-            by_layer=self.clip_by_layer,
-            scaling=self.clip_scaling,
-            update=self.clip_update,
-            quantile=self.clip_quantile,
-            rate=self.clip_rate,
-            bit_weight=self.clip_bit_weight,
-            sketch_rows=self.sketch_rows,
-            sketch_ratio=self.sketch_ratio,
-        ) | {"rotation": None if self.rotation == "auto" else self.rotation}
+        clips = {name: getattr(self, f"clip_{name}") for name in _OF_CLIPS}
+        sketch: dict[str, Any] = {"sketch_rows": self.sketch_rows, "sketch_ratio": self.sketch_ratio}
+        return coding(layers, clip=clip, **clips, **sketch) | {
+            "rotation": None if self.rotation == "auto" else self.rotation
+        }
 
     @model_validator(mode="after")
     def _drawn(self) -> Self:

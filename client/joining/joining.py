@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client.credentials import shown
 from client.enrolment import (
     CLOCK_NOTED_S,
     EnrolmentRefused,
@@ -54,7 +53,7 @@ from client.joining.local_enrolment import join_code_at
 from learning.data_checks import check_form_fits, check_task_takes
 from runtime.failure import Failure, InputFailure, NetworkFailure
 from runtime.key_files import KeyFileError, read_key_file
-from runtime.text import peer_text, printable, terminal_width
+from runtime.text import minute, peer_text, printable, terminal_width
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
 from wire.certificates import identity_uri, new_key, private_pem
@@ -125,7 +124,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
         code.check_time(now)
     except InvalidCode as error:
         raise InputFailure(
-            f"{_sentence(error)} (It was valid until {shown(code.expires)}; this machine's clock says {shown(now)}.)"
+            f"{_sentence(error)} (It was valid until {minute(code.expires)}; this machine's clock says {minute(now)}.)"
         ) from None
     home = asyncio.run(_begin(options, code, say))
     asyncio.run(_wait(home, say))
@@ -363,7 +362,7 @@ async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.Enr
                     ) from error
                 state = f"{error}; trying again"
             if state != reported or time.monotonic() - told_at >= REMIND_S:
-                say(f"{shown(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
+                say(f"{minute(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
                 reported, told_at = state, time.monotonic()
             await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that clients don't ask together
             poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
