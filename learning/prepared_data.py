@@ -27,7 +27,6 @@ from runtime.text import did_you_mean
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "sordino prepared data 1"
 _TYPES: Final = ("uint8", "float32", "int32", "int64")
-_PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -236,11 +235,8 @@ def _read(blocks: Iterator[Block]) -> Iterator[tuple[Block, NDArray[Any], NDArra
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of_all(arrays: Mapping[str, str]) -> str:

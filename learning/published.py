@@ -183,10 +183,6 @@ def _sha256(file: Path, *_: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _cifar_images(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-
-
 def _cifar_batch(file: Path) -> Block:
     size = file.stat().st_size
     if size == 0 or size % (1 + _CIFAR_PIXELS):
@@ -194,7 +190,8 @@ def _cifar_batch(file: Path) -> Block:
     records = np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, 1 + _CIFAR_PIXELS)
     if int(records[:, 0].max()) > 9:
         raise damaged(file, "holds classes above 9")
-    return Block(len(records), lambda: _cifar_images(records[:, 1:]), lambda: np.asarray(records[:, 0], dtype=np.int64))
+    images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Block(len(records), lambda: images, lambda: np.asarray(records[:, 0], dtype=np.int64))
 
 
 def _inked(pixels: NDArray[Any]) -> NDArray[np.uint8]:

@@ -47,7 +47,14 @@ class NumpyTask(TrainedTask):
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """Gradient of the mean cross-entropy over the examples that count (None: all), in fresh arrays."""
+        """Gradient of the mean cross-entropy over the examples that count (None: all), in fresh arrays.
+
+        Args:
+            model: of any float dtype.
+            inputs: (..., n, f), n >= 1.
+            labels: int64 (..., n), in 0..classes - 1.
+            counted: bool (..., n).
+        """
 
     def local_update(
         self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
