@@ -96,7 +96,8 @@ class SoftmaxRegression(NumpyTask):
         return np.concatenate([rows, np.ones((len(rows), 1), dtype=np.float32)], axis=1)
 
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        return inputs @ np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)
+        stacked: NDArray[np.floating] = np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)
+        return inputs @ stacked
 
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
