@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -193,25 +193,19 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
 
 @dataclass(frozen=True)
 class CoordinatorFiles:
-    """What the coordinator gets from the authority; its two keys are kept nowhere else."""
+    """What the coordinator gets from the authority, by file; its two keys are kept nowhere else."""
 
-    authority_public: bytes
-    card: bytes
-    tls_ca: bytes
-    server_certificate: bytes
-    server_key: bytes = field(repr=False)
-    transcript_key: bytes = field(repr=False)
+    public: Mapping[str, bytes]
+    keys: Mapping[str, bytes] = field(repr=False)
 
     def write(self, folder: Path) -> None:
         """Write them into a folder that is carried to the coordinator's machine."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tls").mkdir(exist_ok=True)
-        (folder / PUBLIC_FILE).write_bytes(self.authority_public)
-        (folder / "card.json").write_bytes(self.card)
-        (folder / "tls" / "ca.pem").write_bytes(self.tls_ca)
-        (folder / "tls" / "server.pem").write_bytes(self.server_certificate)
-        write_key_file(folder / "tls" / "server.key", self.server_key)
-        write_key_file(folder / "transcript.key", self.transcript_key)
+        for name, content in self.public.items():
+            (folder / name).write_bytes(content)
+        for name, content in self.keys.items():
+            write_key_file(folder / name, content)
 
 
 def make_coordinator_files(
@@ -225,11 +219,8 @@ def make_coordinator_files(
     server, transcript = new_key(), Ed25519PrivateKey.generate()
     certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)
     card = Card(study, keys.public, keys.tls.pem, transcript.public_key().public_bytes_raw(), address)
+    pinned, signed = f"{keys.public.hex()}\n".encode(), sign_card(card, keys.signing)
     return CoordinatorFiles(
-        authority_public=f"{keys.public.hex()}\n".encode(),
-        card=sign_card(card, keys.signing),
-        tls_ca=keys.tls.pem,
-        server_certificate=certificate,
-        server_key=private_pem(server),
-        transcript_key=private_pem(transcript),
+        {PUBLIC_FILE: pinned, "card.json": signed, "tls/ca.pem": keys.tls.pem, "tls/server.pem": certificate},
+        {"tls/server.key": private_pem(server), "transcript.key": private_pem(transcript)},
     )

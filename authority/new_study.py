@@ -329,7 +329,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     _write_authority(work, new, study, plan.draws if plan.drawn else 0, authority, entries, clock)
     files.write(work / "coordinator")
     (work / "coordinator").chmod(0o755)
-    _write_public(work / "tls" / "ca.pem", files.tls_ca)
+    _write_public(work / "tls" / "ca.pem", authority.tls.pem)
     return list(hosts)
 
 

@@ -52,6 +52,7 @@ class Settings(Table):
 
 
 Model = TypeVar("Model", bound=Settings)
+Within = TypeVar("Within", bound=Table)
 
 
 def read_settings(
@@ -121,6 +122,11 @@ def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
     except RecursionError:
         raise ConfigurationError(f"{path}: not valid TOML: lists or tables are nested too deeply.") from None
+
+
+def absolute(table: Within, base: Path) -> Within:
+    """The table of a settings file with its paths, which are relative to the file's folder, made absolute."""
+    return table.model_copy(update={name: base / value for name, value in table if isinstance(value, Path)})
 
 
 def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
