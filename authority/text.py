@@ -110,11 +110,7 @@ def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict
         "members": [
             {
                 "identity": member.identity.hex(),
-                "host": member.host,
-                "place": member.place,
-                "joined": member.joined,
-                "by_code": member.by_code,
-                "revoked": member.revoked,
+                **{name: getattr(member, name) for name in ("host", "place", "joined", "by_code", "revoked")},
                 "listed": member.identity in listed,
             }
             for member in sorted(store.members(), key=lambda one: one.place)

@@ -192,17 +192,13 @@ class JoinedHome:
         """
         file, wanted = self.path / HOST_FILE, {"file": POLICY_FILE}
         named = self.settings().get("policy") == wanted
-        try:
+        with self._writing("the policy isn't kept."):
             if named and (self.path / POLICY_FILE).read_bytes() == policy:
                 return False
             text = None if named else self._with_tables({"policy": wanted}, {})
             replace_durably(self.path / POLICY_FILE, policy)
             if text is not None:
                 replace_durably(file, text.encode())
-        except OSError as error:
-            raise InputFailure(
-                f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
-            ) from error
         return True
 
     def terms(self) -> bytes | None:
@@ -217,14 +213,17 @@ class JoinedHome:
 
         Raises InputFailure if a file can't be written.
         """
-        try:
+        with self._writing("run the same command again."):
             text = self._with_tables(tables, {})
             replace_durably(self.path / HOST_FILE, text.encode())
             replace_durably(self.path / TERMS_FILE, terms)
+
+    @contextlib.contextmanager
+    def _writing(self, otherwise: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise InputFailure(
-                f"{self.path} can't be written ({error.strerror or error}): run the same command again."
-            ) from error
+            raise InputFailure(f"{self.path} can't be written ({error.strerror or error}): {otherwise}") from error
 
     def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str]) -> str:
         """host.toml with these tables replaced; raises InputFailure if its layout prevents that, and OSError."""
@@ -264,7 +263,8 @@ class JoinedHome:
                 f"{self.path}: --part place needs the participant's place, which the release of the study's authority "
                 "doesn't state: write a number for part into host.toml, and run the same command again."
             )
-        try:
+        otherwise = "the certificate isn't kept. Make room and run the same command again; it continues there."
+        with self._writing(otherwise):
             if by_place:
                 replace_durably(self.path / PLACE_FILE, f"{place}\n".encode())
             content = self.settings()
@@ -278,11 +278,6 @@ class JoinedHome:
                 text = self._with_tables(tables, {"part": f"the place on the roster is {place}"})
                 replace_durably(self.path / HOST_FILE, text.encode())
             replace_durably(self.path / CERTIFICATE_FILE, certificate)
-        except OSError as error:
-            raise InputFailure(
-                f"{self.path} can't be written ({error.strerror or error}): the certificate isn't kept. Make room and "
-                "run the same command again; it continues there."
-            ) from error
 
 
 def open_home(home: Path) -> JoinedHome | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -73,7 +74,18 @@ class Cnn(ImageTask):
 
     def module(self) -> nn.Module:
         """The network; its weights are not the ones begun with."""
-        return _Cnn(self.options)
+        side = ((self.options.side - 4) // 2 - 4) // 2
+        layers: dict[str, nn.Module] = {
+            "conv1": nn.Conv2d(self.options.channels, 16, 5),
+            "relu1": nn.ReLU(),
+            "pool1": nn.MaxPool2d(2),
+            "conv2": nn.Conv2d(16, 32, 5),
+            "relu2": nn.ReLU(),
+            "pool2": nn.MaxPool2d(2),
+            "flat": nn.Flatten(),
+            "linear": nn.Linear(32 * side * side, self.options.classes),
+        }
+        return nn.Sequential(OrderedDict(layers))
 
     def initial_parameters(self) -> Parameters:
         """Return He-uniform weights and zero biases, drawn by numpy from ``initial_seed``.
@@ -91,22 +103,6 @@ class Cnn(ImageTask):
     def inputs(self, features: torch.Tensor) -> torch.Tensor:
         """Pixels in -1..1, float32 (n, channels, side, side)."""
         return super().inputs(features) * 2 - 1
-
-
-class _Cnn(nn.Module):
-    def __init__(self, options: CnnOptions) -> None:
-        super().__init__()
-        side = ((options.side - 4) // 2 - 4) // 2
-        self.conv1 = nn.Conv2d(options.channels, 16, 5)
-        self.conv2 = nn.Conv2d(16, 32, 5)
-        self.linear = nn.Linear(32 * side * side, options.classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores (n, classes) before softmax."""
-        hidden = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
-        hidden = functional.max_pool2d(functional.relu(self.conv2(hidden)), 2)
-        scores: torch.Tensor = self.linear(hidden.flatten(1))
-        return scores
 
 
 @dataclass(frozen=True, kw_only=True)
