@@ -260,25 +260,19 @@ class DurableStore:
         os.close(self._lock)
 
     def _run(self) -> None:
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            batch = [item]
-            stop = False
+        running = True
+        while running:
+            batch = [self._queue.get()]
             while not self._queue.empty():
-                more = self._queue.get()
-                if more is None:
-                    stop = True
-                    break
-                batch.append(more)
-            self._commit(batch)
-            if stop:
-                return
+                batch.append(self._queue.get())
+            running = batch[-1] is not None  # nothing is queued after what `close` puts there
+            self._commit([item for item in batch if item is not None])
 
     def _commit(self, batch: list[tuple[list[Statement], Future[None]]]) -> None:
         # From here on a caller can't cancel, so resolving the futures can't fail and end this thread.
         batch = [item for item in batch if item[1].set_running_or_notify_cancel()]
+        if not batch:
+            return
         results: list[Callable[[], None]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
