@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import NO_LABEL, Dataset
-from learning.learner import State
+from learning.learner import Learner, State
 from learning.options import OptionError, TaskOptions, require, shown_value
 from learning.parameters import Parameters, Shapes, dimension
 from learning.public_random import Shuffler
@@ -367,7 +367,7 @@ class StatisticTask(ABC):
         return StatisticLearner(self)
 
 
-class StatisticLearner:
+class StatisticLearner(Learner):
     """Joins rounds: all sums added up, over all their participants.
 
     A round counts by its survivors. Its mean has a variance in proportion to 1 over them where each participant adds a
@@ -379,9 +379,6 @@ class StatisticLearner:
         self._total = np.zeros(task.dim)
         self._participations = self._rounds = self._last = 0
         self._variance = 0.0  # of one coordinate of the total
-
-    def prepare(self, rounds: int) -> None:
-        """Nothing: any number of rounds will do."""
 
     def broadcast(self) -> Parameters:
         """What the task's participants begin from: nothing."""
@@ -395,10 +392,6 @@ class StatisticLearner:
         self._variance += (survivors * stddev) ** 2
         self._participations += survivors
         self._rounds, self._last = self._rounds + 1, survivors
-
-    def evaluate(self) -> dict[str, float]:
-        """Nothing: there is no model to judge."""
-        return {}
 
     def estimate(self) -> Estimate:
         """What all rounds say. Raises ValueError before the first."""
