@@ -27,15 +27,9 @@ from runtime.settings_file import Settings, Table, read_settings, split_address
 from runtime.settings_keys import key, tables_toml
 from secagg.lottery import MAX_DRAWS
 from secagg.roster import LARGEST_ROSTER
+from wire import certificates
 from wire.authority_statements import Card, sign_card
-from wire.certificates import (
-    CLIENT_DAYS,
-    CertificateAuthority,
-    CertificateError,
-    new_key,
-    private_pem,
-    read_ed25519_key,
-)
+from wire.certificates import CertificateAuthority
 from wire.join_code import fingerprint
 
 AUTHORITY_FILE: Final = "authority.toml"
@@ -78,7 +72,7 @@ class AuthorityTable(Table):
         panel=_PANEL,
     )
     client_days: float = key(
-        CLIENT_DAYS,
+        certificates.CLIENT_DAYS,
         help="validity of a participant's TLS certificate, which is renewed in time",
         gt=0,
         le=LONGEST_CLIENT_DAYS,
@@ -157,10 +151,10 @@ def open_folder(path: Path) -> AuthorityFolder:
     if path.is_dir() and not (path / AUTHORITY_FILE).exists() and (path / "authority" / AUTHORITY_FILE).exists():
         raise AuthorityError(f"{path} is a study's folder: name its authority's folder, {path / 'authority'}")
     settings = read_settings(AuthoritySettings, path / AUTHORITY_FILE, hint=_HINT).authority
-    signing = read_ed25519_key(path / KEY_FILE)
+    signing = certificates.read_ed25519_key(path / KEY_FILE)
     try:
         tls = CertificateAuthority.load((path / TLS_FILE).read_bytes(), read_key_file(path / TLS_KEY_FILE))
-    except CertificateError as error:
+    except certificates.CertificateError as error:
         raise AuthorityError(f"{path / TLS_FILE} with {TLS_KEY_FILE}: {error}") from None
     keys = AuthorityKeys(signing, tls)
     try:
@@ -180,7 +174,7 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
     if any((path / name).exists() for name in (KEY_FILE, AUTHORITY_FILE, TLS_KEY_FILE, STATE_FILE)):
         raise AuthorityError(f"{path} holds an authority already: name a new folder; an authority is never overwritten")
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_key_file(path / KEY_FILE, private_pem(keys.signing))
+    write_key_file(path / KEY_FILE, certificates.private_pem(keys.signing))
     write_key_file(path / TLS_KEY_FILE, keys.tls.key_pem)
     (path / PUBLIC_FILE).write_text(keys.public.hex() + "\n", encoding="ascii")
     (path / TLS_FILE).write_bytes(keys.tls.pem)
@@ -216,11 +210,11 @@ def make_coordinator_files(
 
     Raises ValueError: a name that no certificate can contain; InvalidCard: a study or address that no card can contain.
     """
-    server, transcript = new_key(), Ed25519PrivateKey.generate()
+    server, transcript = certificates.new_key(), Ed25519PrivateKey.generate()
     certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)
     card = Card(study, keys.public, keys.tls.pem, transcript.public_key().public_bytes_raw(), address)
     pinned, signed = f"{keys.public.hex()}\n".encode(), sign_card(card, keys.signing)
     return CoordinatorFiles(
         {PUBLIC_FILE: pinned, "card.json": signed, "tls/ca.pem": keys.tls.pem, "tls/server.pem": certificate},
-        {"tls/server.key": private_pem(server), "transcript.key": private_pem(transcript)},
+        {"tls/server.key": certificates.private_pem(server), "transcript.key": certificates.private_pem(transcript)},
     )

@@ -219,11 +219,8 @@ def open_local_enrolment(
     if path is None:
         yield None
         return
-    opened = LocalEnrolmentSocket(folder, path, tell, places=places)
-    try:
+    with contextlib.closing(LocalEnrolmentSocket(folder, path, tell, places=places)) as opened:
         yield opened
-    finally:
-        opened.close()
 
 
 def _listen(path: Path) -> socket.socket:

@@ -9,13 +9,11 @@ identity.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,7 +86,7 @@ async def look(address: str, fingerprint: bytes, terms: bytes = b"") -> Look:
     _check_times(certificate, address)
     # Trusted for this one call, whose answer is checked by the authority's signature.
     pem = certificate.public_bytes(serialization.Encoding.PEM)
-    async with enrolment_channel(address, pem) as channel:
+    async with open_channel(address, pem) as channel:
         call = _method(channel, "Describe", pb.Description)(
             pb.DescribeRequest(protocol_version=PROTOCOL_VERSION).SerializeToString(), timeout=CALL_S
         )
@@ -157,7 +155,7 @@ def clock_sentence(difference_s: float) -> str:
 
 
 async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
-    """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `enrolment_channel`.
+    """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `open_channel`.
 
     Raises EnrolmentUnavailable: not reachable, or too busy now; EnrolmentRefused: the coordinator doesn't accept such a
     request.
@@ -168,16 +166,6 @@ async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.Enr
     answer: pb.EnrolAnswer = await _answer(call, address)
     answer.reason = peer_text(answer.reason)
     return answer
-
-
-@contextlib.asynccontextmanager
-async def enrolment_channel(address: str, ca: bytes) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to an enrolment port that trusts only this certificate authority (PEM)."""
-    channel = open_channel(address, ca)
-    try:
-        yield channel
-    finally:
-        await channel.close()
 
 
 def check_answer(

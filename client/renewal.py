@@ -17,8 +17,9 @@ from typing import Final
 
 import structlog
 
+from client.connection import open_channel
 from client.credentials import ClientCertificate, load_certificate, store_renewed
-from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer, enrolment_channel
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer
 from client.settings import HostSettings
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
@@ -92,7 +93,7 @@ class Renewal:
             )
         key, request = await asyncio.to_thread(self._prepare)
         poll_s, away_since, reported = FIRST_POLL_S, time.monotonic(), ""
-        async with enrolment_channel(address, self._ca) as channel:
+        async with open_channel(address, self._ca) as channel:
             while True:
                 try:
                     answer = await ask(channel, address, request)

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from client.connection import open_channel
 from client.enrolment import (
     CLOCK_NOTED_S,
     EnrolmentRefused,
@@ -28,27 +29,14 @@ from client.enrolment import (
     ask,
     check_answer,
     clock_sentence,
-    enrolment_channel,
     look,
     reach,
 )
 from client.host_file import host_toml
-from client.joining import checks
+from client.joining import checks, folder
 from client.joining.checks import JoinOptions
 from client.joining.description import describe_study
-from client.joining.folder import (
-    IDENTITY_FILE,
-    POLICY_FILE,
-    JoinedHome,
-    default_home,
-    find_home,
-    home_at,
-    make_home,
-    only_process,
-    open_home,
-    take_home,
-    unfinished,
-)
+from client.joining.folder import JoinedHome
 from client.joining.local_enrolment import join_code_at
 from learning.data_checks import check_form_fits, check_task_takes
 from runtime.failure import Failure, InputFailure, NetworkFailure
@@ -86,7 +74,7 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
     home: JoinedHome | None = None
     if homes is not None:
         wanted = _read_code(options.code).fingerprint if options.code else None
-        path, home = take_home(
+        path, home = folder.take_home(
             homes,
             address=options.address or None,
             authority=lambda key: wanted is None or fingerprint(key) == wanted,
@@ -96,7 +84,7 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
         )
         options = replace(options, home=path)
     elif desk is not None:
-        home = home_at(options.address) if options.home is None else open_home(options.home)
+        home = folder.home_at(options.address) if options.home is None else folder.open_home(options.home)
     if home is not None:
         go_on(options, home, say)
         return home.path
@@ -115,7 +103,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
     """
     say = _safely(say)
     code = _read_code(options.code)
-    home = find_home(code.code_id) if options.home is None else _matching(open_home(options.home), code)
+    home = folder.find_home(code.code_id) if options.home is None else _matching(folder.open_home(options.home), code)
     if home is not None:
         go_on(options, home, say)
         return home.path
@@ -143,7 +131,7 @@ def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
 
 def accept(options: JoinOptions, say: Say) -> None:
     """Accept changed terms in the folder of ``options``. Raises as `client.joining.checks.accept_terms`."""
-    home = None if options.home is None else open_home(options.home)
+    home = None if options.home is None else folder.open_home(options.home)
     if home is None:
         raise InputFailure("--accept needs --home DIR: the folder that a join by code has made.")
     say = _safely(say)
@@ -154,7 +142,7 @@ def accept(options: JoinOptions, say: Say) -> None:
 
 def finish_joining(home: Path, say: Say) -> None:
     """Continue an interrupted join in ``home``, if there is one. Raises as `join_by_code`."""
-    if (found := unfinished(home)) is not None:
+    if (found := folder.unfinished(home)) is not None:
         asyncio.run(_wait(found, _safely(say)))
 
 
@@ -180,8 +168,8 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Show the study, ask the participant, and write the folder."""
     seen = await _patiently(lambda: look(options.address, code.fingerprint, code.terms), say)
     document, study = seen.document, seen.card.study
-    place = options.home if options.home is not None else default_home(study)
-    found = _matching(open_home(place), code)
+    place = options.home if options.home is not None else folder.default_home(study)
+    found = _matching(folder.open_home(place), code)
     if found is not None:
         await checks.check_again(options, found, say)
         return found
@@ -212,9 +200,9 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
         address=seen.card.address,
         enrolment=options.address,
-        policy=checks.accepted_plan(seen) if policy_file is None else {"file": POLICY_FILE},
+        policy=checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
         data=data_table,
-        participants=[{"key": str(IDENTITY_FILE), **held_here}],
+        participants=[{"key": str(folder.IDENTITY_FILE), **held_here}],
         ledger="ledger.sqlite" if options.ledger is None else str(options.ledger.absolute()),
     )
     checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
@@ -244,7 +232,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         request = EnrolmentRequest("join", study, identity.public, host, make_csr(tls_key), time.time(), code.code_id)
     except InvalidRequest as error:
         raise InputFailure(f"{error}: change --name.") from None
-    made = make_home(
+    made = folder.make_home(
         place,
         host_toml=text,
         policy_file=policy_file,
@@ -308,7 +296,7 @@ def _card_note(seen: Look) -> bytes:
 
 async def _wait(home: JoinedHome, say: Say) -> None:
     """Send the request until it is answered, and keep the answer."""
-    with only_process(home):
+    with folder.only_process(home):
         settings = home.settings()
         address = settings["coordinator"]["enrolment"]
         authority = bytes.fromhex(settings["study"]["authority_public_key"])
@@ -348,7 +336,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.EnrolAnswer:
     """The coordinator's final answer; after its first answer this also waits for an unreachable coordinator."""
     reported, told_at, poll_s, taken = "", 0.0, FIRST_POLL_S, False
-    async with enrolment_channel(address, ca) as channel:
+    async with open_channel(address, ca) as channel:
         while True:
             try:
                 answer = await ask(channel, address, home.request)
