@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from authority.folder import (
     AuthorityFolder,
     AuthorityKeys,
     AuthorityTable,
+    CoordinatorFiles,
     make_coordinator_files,
     open_folder,
     write_folder,
@@ -139,13 +139,9 @@ class CarriedAuthority:
 
     def copy(self, study: Path) -> None:
         """Into a study's folder, each file to its place in study.toml."""
-        for name in (*_PUBLIC, *_SECRET):
-            target = study / "coordinator" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            mode = 0o600 if name in _SECRET else 0o644
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write((self.folder / name).read_bytes())
+        public, keys = ({name: (self.folder / name).read_bytes() for name in names} for names in (_PUBLIC, _SECRET))
+        CoordinatorFiles(public, keys).write(study / COORDINATOR_FOLDER)
+        (study / COORDINATOR_FOLDER).chmod(0o755)
         (study / "tls").mkdir(exist_ok=True)
         shutil.copyfile(self.folder / "tls" / "ca.pem", study / "tls" / "ca.pem")
         for name in _ROSTER:

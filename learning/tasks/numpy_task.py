@@ -88,9 +88,7 @@ class NumpyTask(TrainedTask):
         l2_clip: float = math.inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim), in
-        ``out`` if given.
-        """
+        """As `learning.task.BatchedTask.local_updates`."""
         updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
         at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
         for start in range(0, len(data), at_once):
