@@ -10,29 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ValidationInfo, field_validator, model_validator
 
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
 from learning.data_names import OWN, check_dataset_name, located
 from learning.options import OPTION_HELP
 from learning.task_names import trained_task
-from runtime.settings_file import (
-    Settings,
-    Table,
-    absolute,
-    check_files,
-    number_if_it_is_one,
-    read_settings,
-    split_address,
-)
+from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings, split_address
 from runtime.settings_keys import key as declared
 from runtime.settings_keys import tables_toml
 
 HOST_FILE = "host.toml"
 _HINT = "Name a host's folder or its host.toml; `sordino init DIR` makes them under DIR/hosts."
-
-TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
 
 
 class HostTable(Table):

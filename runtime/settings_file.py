@@ -11,9 +11,9 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from runtime.address import split_address as split_address
@@ -154,6 +154,10 @@ def number_if_it_is_one(value: Any) -> Any:
             except ValueError:
                 continue
     return value
+
+
+TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
+"""One option of a task, in the table [task] of study.toml and host.toml."""
 
 
 def explain(model: type[BaseModel], detail: Any) -> str:

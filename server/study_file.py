@@ -18,6 +18,7 @@ from learning.task_names import DEFAULT_RATES
 from runtime.settings_file import (
     ConfigurationError,
     Settings,
+    TaskOption,
     absolute,
     check_files,
     number_if_it_is_one,
@@ -31,7 +32,6 @@ from server.study_tables import (
     PrivacyTable,
     ServerOptimizerTable,
     StudyTable,
-    TaskOption,
 )
 
 if TYPE_CHECKING:

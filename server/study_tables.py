@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from learning.data_names import OWN, check_dataset_name
 from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
-from runtime.settings_file import Table, number_if_it_is_one, split_address
+from runtime.settings_file import Table, split_address
 from runtime.settings_keys import key
 from wire.guarantee import CURIOUS_TRUST
 
@@ -28,8 +28,6 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _OWN: Final = "the task's own"
 ADAPTIVE_OPTIMIZERS: Final = ("fedadam", "fedyogi", "fedadagrad")
-
-TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
 
 
 def _cut_by(partition: str) -> tuple[str, Any]:

@@ -30,6 +30,7 @@ from learning.parameters import Parameters
 from learning.tasks.histogram import edges_of, places_of
 from learning.tasks.statistic import (
     SPREAD,
+    TOO_FEW,
     Estimate,
     OneColumnOptions,
     StatisticTask,
@@ -42,7 +43,6 @@ from learning.tasks.statistic import (
 
 _MOST_BINS: Final = 4096
 _MOST_QUANTILES: Final = 99
-_TOO_FEW: Final = 3.0
 INTERVAL: Final = 1.959964
 """Half width of an interval in standard deviations: 95 % of normal noise lies within."""
 
@@ -125,7 +125,7 @@ class Quantile(StatisticTask):
         total, answered_error = float(min(numbers[-1], 1.0)), self._answered_error(estimate.stddev)
         note = "Over participants, each of weight 1, whatever its number of rows."
         answered = {"answered": max(total, 0.0), "answered_error": answered_error}
-        if total <= _TOO_FEW * answered_error:
+        if total <= TOO_FEW * answered_error:
             why = why_withheld(total, answered_error)
             values = [self._value(share, None, None, None, None) | {"why": why} for share in self.options.shares]
             return {"values": values, "note": note, **answered, "edges": None, "cumulative": None}
@@ -165,7 +165,7 @@ class Quantile(StatisticTask):
             rank_error=(errors * participants).tolist(),
             from_share=np.maximum(shares - INTERVAL * errors, 0.0).tolist(),
             to_share=np.minimum(shares + INTERVAL * errors, 1.0).tolist(),
-            withheld=[_TOO_FEW * self._answered_error(stddev) >= 1] * len(shares),
+            withheld=[TOO_FEW * self._answered_error(stddev) >= 1] * len(shares),
         )
 
     def _answered_error(self, stddev: float) -> float:

@@ -26,6 +26,8 @@ from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 
 LABEL: Final = "label"
+TOO_FEW: Final = 3.0
+"""Standard deviations that the number of those who answered must stand above 0 for a figure of them to be stated."""
 NOISE, FEW_ANSWERED = "noise", "few answered"
 """Why no value is stated: the noise would hide even the answers of all; or, as far as it shows, not all answered."""
 SPREAD, MODE = "spread", "mode"

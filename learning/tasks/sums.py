@@ -10,10 +10,7 @@ import numpy as np
 
 from learning.datasets import Dataset
 from learning.parameters import Parameters
-from learning.tasks.statistic import GRID, Estimate, StatisticOptions, StatisticTask, rows_of, why_withheld
-
-_TOO_FEW: Final = 3.0
-"""Standard deviations that the number of those who answered must stand above 0 for a mean to be stated."""
+from learning.tasks.statistic import GRID, TOO_FEW, Estimate, StatisticOptions, StatisticTask, rows_of, why_withheld
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +138,7 @@ class Mean(StatisticTask):
         answered_error = _answered_error(estimate.stddev)
         for name, first, second, a, b in zip(self.options.names, low, high, above, below, strict=True):
             answered, share, error = float(a + b), None, None
-            if answered > _TOO_FEW * answered_error:  # else the quotient says nothing
+            if answered > TOO_FEW * answered_error:  # else the quotient says nothing
                 share = min(max(float(a) / answered, 0.0), 1.0)
                 error = float(second - first) * (estimate.stddev / answered) * math.hypot(share, 1 - share)
             entry: dict[str, Any] = {
@@ -167,7 +164,7 @@ class Mean(StatisticTask):
             standard_error_middle=self._errors(stddev, 0.5),
             least=low.tolist(),
             most=high.tolist(),
-            withheld=[self.options.count and _TOO_FEW * _answered_error(stddev) >= 1] * len(low),
+            withheld=[self.options.count and TOO_FEW * _answered_error(stddev) >= 1] * len(low),
         )
 
     def _errors(self, stddev: float, share: float = 1.0) -> list[float]:
