@@ -27,9 +27,11 @@ class TorchImageOptions(ImageOptions):
     """
 
     initial_seed: int = 0
+    least_side: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.side >= self.least_side, "side", self.side, f"at least {self.least_side} for this network")
         require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
@@ -53,12 +55,8 @@ class CnnOptions(TorchImageOptions):
     """Options of the network, besides those of training, of images and of the start."""
 
     client_rate: float = 0.05
-    batch_size: int = 20
     local_epochs: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.side >= 16, "side", self.side, "at least 16 for this network")
+    least_side: ClassVar[int] = 16
 
 
 class Cnn(ImageTask):
@@ -116,10 +114,7 @@ class FemnistCnnOptions(TorchImageOptions):
     client_rate: float = 0.03
     local_epochs: int = 1
     classes: int = 62
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.side >= 6, "side", self.side, "at least 6 for this network")
+    least_side: ClassVar[int] = 6
 
 
 class FemnistCnn(ImageTask):
