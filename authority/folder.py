@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import field_validator
 
 from learning.task_names import check_task_name
 from runtime.failure import InputFailure
-from runtime.key_files import KeyFileError, read_key_file, write_key_file
+from runtime.key_files import read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings, split_address
 from runtime.settings_keys import key, tables_toml
 from secagg.lottery import MAX_DRAWS
 from secagg.roster import LARGEST_ROSTER
+from wire import certificates
 from wire.authority_statements import Card, sign_card
-from wire.certificates import CLIENT_DAYS, UNREADABLE, CertificateAuthority, CertificateError, new_key, private_pem
+from wire.certificates import CertificateAuthority
 from wire.join_code import fingerprint
 
 AUTHORITY_FILE: Final = "authority.toml"
@@ -72,7 +72,7 @@ class AuthorityTable(Table):
         panel=_PANEL,
     )
     client_days: float = key(
-        CLIENT_DAYS,
+        certificates.CLIENT_DAYS,
         help="validity of a participant's TLS certificate, which is renewed in time",
         gt=0,
         le=LONGEST_CLIENT_DAYS,
@@ -151,17 +151,10 @@ def open_folder(path: Path) -> AuthorityFolder:
     if path.is_dir() and not (path / AUTHORITY_FILE).exists() and (path / "authority" / AUTHORITY_FILE).exists():
         raise AuthorityError(f"{path} is a study's folder: name its authority's folder, {path / 'authority'}")
     settings = read_settings(AuthoritySettings, path / AUTHORITY_FILE, hint=_HINT).authority
-    try:
-        signing = serialization.load_pem_private_key(read_key_file(path / KEY_FILE), None)
-    except UNREADABLE as error:
-        if isinstance(error, KeyFileError):
-            raise
-        raise AuthorityError(f"{path / KEY_FILE} is no unencrypted private key in PEM: restore it") from None
-    if not isinstance(signing, Ed25519PrivateKey):
-        raise AuthorityError(f"{path / KEY_FILE} is not an Ed25519 key: restore it")
+    signing = certificates.read_ed25519_key(path / KEY_FILE)
     try:
         tls = CertificateAuthority.load((path / TLS_FILE).read_bytes(), read_key_file(path / TLS_KEY_FILE))
-    except CertificateError as error:
+    except certificates.CertificateError as error:
         raise AuthorityError(f"{path / TLS_FILE} with {TLS_KEY_FILE}: {error}") from None
     keys = AuthorityKeys(signing, tls)
     try:
@@ -181,7 +174,7 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
     if any((path / name).exists() for name in (KEY_FILE, AUTHORITY_FILE, TLS_KEY_FILE, STATE_FILE)):
         raise AuthorityError(f"{path} holds an authority already: name a new folder; an authority is never overwritten")
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_key_file(path / KEY_FILE, private_pem(keys.signing))
+    write_key_file(path / KEY_FILE, certificates.private_pem(keys.signing))
     write_key_file(path / TLS_KEY_FILE, keys.tls.key_pem)
     (path / PUBLIC_FILE).write_text(keys.public.hex() + "\n", encoding="ascii")
     (path / TLS_FILE).write_bytes(keys.tls.pem)
@@ -194,25 +187,19 @@ def write_folder(path: Path, settings: AuthorityTable, keys: AuthorityKeys) -> A
 
 @dataclass(frozen=True)
 class CoordinatorFiles:
-    """What the coordinator gets from the authority; its two keys are kept nowhere else."""
+    """What the coordinator gets from the authority, by file; its two keys are kept nowhere else."""
 
-    authority_public: bytes
-    card: bytes
-    tls_ca: bytes
-    server_certificate: bytes
-    server_key: bytes = field(repr=False)
-    transcript_key: bytes = field(repr=False)
+    public: Mapping[str, bytes]
+    keys: Mapping[str, bytes] = field(repr=False)
 
     def write(self, folder: Path) -> None:
         """Write them into a folder that is carried to the coordinator's machine."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tls").mkdir(exist_ok=True)
-        (folder / PUBLIC_FILE).write_bytes(self.authority_public)
-        (folder / "card.json").write_bytes(self.card)
-        (folder / "tls" / "ca.pem").write_bytes(self.tls_ca)
-        (folder / "tls" / "server.pem").write_bytes(self.server_certificate)
-        write_key_file(folder / "tls" / "server.key", self.server_key)
-        write_key_file(folder / "transcript.key", self.transcript_key)
+        for name, content in self.public.items():
+            (folder / name).write_bytes(content)
+        for name, content in self.keys.items():
+            write_key_file(folder / name, content)
 
 
 def make_coordinator_files(
@@ -223,14 +210,11 @@ def make_coordinator_files(
 
     Raises ValueError: a name that no certificate can contain; InvalidCard: a study or address that no card can contain.
     """
-    server, transcript = new_key(), Ed25519PrivateKey.generate()
+    server, transcript = certificates.new_key(), Ed25519PrivateKey.generate()
     certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)
     card = Card(study, keys.public, keys.tls.pem, transcript.public_key().public_bytes_raw(), address)
+    pinned, signed = f"{keys.public.hex()}\n".encode(), sign_card(card, keys.signing)
     return CoordinatorFiles(
-        authority_public=f"{keys.public.hex()}\n".encode(),
-        card=sign_card(card, keys.signing),
-        tls_ca=keys.tls.pem,
-        server_certificate=certificate,
-        server_key=private_pem(server),
-        transcript_key=private_pem(transcript),
+        {PUBLIC_FILE: pinned, "card.json": signed, "tls/ca.pem": keys.tls.pem, "tls/server.pem": certificate},
+        {"tls/server.key": certificates.private_pem(server), "transcript.key": certificates.private_pem(transcript)},
     )

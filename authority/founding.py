@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +15,14 @@ from authority.folder import (
     AuthorityFolder,
     AuthorityKeys,
     AuthorityTable,
+    CoordinatorFiles,
     make_coordinator_files,
     open_folder,
     write_folder,
 )
 from authority.roster import begin, package_of
 from authority.store import AuthorityStore, locked
-from runtime.durable import replace_durably
+from runtime.durable import replace_durably, taken, whole_folder
 from runtime.failure import InputFailure
 from runtime.key_files import read_key_file
 from runtime.settings_file import split_address
@@ -61,11 +60,9 @@ def found(directory: Path, settings: AuthorityTable, *, address: str, names: Seq
 
     Raises AuthorityError: the folder isn't empty, or a name or address can't be used; OSError: it can't be written.
     """
-    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise AuthorityError(f"{directory} is not a folder: name one that is new or empty")
-    if directory.is_dir() and any(directory.iterdir()):
+    if why := taken(directory):
         raise AuthorityError(
-            f"{directory} is not empty: name a folder that is new or empty; an authority is never overwritten"
+            f"{directory} is {why}: name a folder that is new or empty; an authority is never overwritten"
         )
     now = time.time()
     when = datetime.datetime.fromtimestamp(int(now), datetime.UTC)
@@ -75,19 +72,13 @@ def found(directory: Path, settings: AuthorityTable, *, address: str, names: Seq
         files = make_coordinator_files(settings.study, keys, address, (*reached, *names), when)
     except (ValueError, InvalidCard) as error:
         raise AuthorityError(f"the coordinator's address or name can't be used: {error}") from error
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))  # mode 0700
-    try:
+    with whole_folder(directory) as work:
         folder = write_folder(work, settings, keys)
         files.write(work / COORDINATOR_FOLDER)
         with locked(folder.state, 0) as store:
             begin(folder, store, (), now)
             write_roster(folder, store, work / COORDINATOR_FOLDER, now)
         (work / ".gitignore").write_bytes(b"*\n")  # keys must never be committed
-        os.replace(work, directory)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
     return open_folder(directory)
 
 
@@ -148,13 +139,9 @@ class CarriedAuthority:
 
     def copy(self, study: Path) -> None:
         """Into a study's folder, each file to its place in study.toml."""
-        for name in (*_PUBLIC, *_SECRET):
-            target = study / "coordinator" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            mode = 0o600 if name in _SECRET else 0o644
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write((self.folder / name).read_bytes())
+        public, keys = ({name: (self.folder / name).read_bytes() for name in names} for names in (_PUBLIC, _SECRET))
+        CoordinatorFiles(public, keys).write(study / COORDINATOR_FOLDER)
+        (study / COORDINATOR_FOLDER).chmod(0o755)
         (study / "tls").mkdir(exist_ok=True)
         shutil.copyfile(self.folder / "tls" / "ca.pem", study / "tls" / "ca.pem")
         for name in _ROSTER:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -35,29 +34,22 @@ class LinkError(NetworkFailure):
     """The coordinator can't be reached, or refuses; one sentence."""
 
 
-@dataclass(frozen=True)
-class Pending:
-    """What the coordinator shows: requests as received, the roster version that it claims to have, and when the
-    statement that it is the newest ends (seconds since 1970).
-    """
-
-    requests: tuple[bytes, ...]
-    roster_version: int
-    newest_until: float = 0.0
-
-
 class Link:
     """Calls to one coordinator."""
 
     def __init__(self, channel: grpc.Channel, folder: AuthorityFolder) -> None:
         self._channel, self._folder = channel, folder
 
-    def pending(self) -> Pending:
-        """The requests that wait for the authority. Raises LinkError: they can't be fetched."""
+    def pending(self) -> pb.PendingRequests:
+        """The requests that wait for the authority, and what the coordinator claims to have.
+
+        Raises LinkError: they can't be fetched.
+        """
         nonce, signature = self._proof()
-        request = pb.PendingRequest(nonce=nonce, signature=signature)
-        found = self._unary("Pending", request, pb.PendingRequests)
-        return Pending(tuple(found.requests), found.roster_version, found.newest_until)
+        found: pb.PendingRequests = self._unary(
+            "Pending", pb.PendingRequest(nonce=nonce, signature=signature), pb.PendingRequests
+        )
+        return found
 
     def document(self) -> bytes:
         """The study document that the coordinator serves. Raises LinkError: it can't be fetched."""

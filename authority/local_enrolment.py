@@ -30,6 +30,7 @@ from authority.invitations import invite, open_places, places_of_desk
 from authority.store import locked
 from runtime.durable import StorageError
 from secagg.encoding import RandomBytes
+from server.open_calls import PeerRates
 from wire.authority_statements import standing_statement
 from wire.join_code import JoinCode
 
@@ -77,8 +78,8 @@ class LocalEnrolmentSocket:
             )
         self._folder, self._path, self._tell = folder, path, tell
         self._places, self._clock, self._random_bytes = places, clock, random_bytes
-        self._asking, self._answers_left = threading.Lock(), float(MOST_STANDINGS_AT_ONCE)
-        self._counted_at = time.monotonic()
+        self._asking = threading.Lock()
+        self._answers = PeerRates(STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE)
         self._handing_out, self._last = threading.Lock(), -BUSY_S
         self._visitors = threading.BoundedSemaphore(MOST_VISITORS)
         self._closed, self._refused = threading.Event(), ""
@@ -158,13 +159,7 @@ class LocalEnrolmentSocket:
 
     def _may_ask(self) -> bool:
         with self._asking:
-            now = time.monotonic()
-            rested = (now - self._counted_at) * STANDINGS_A_SECOND
-            self._answers_left, self._counted_at = min(MOST_STANDINGS_AT_ONCE, self._answers_left + rested), now
-            if self._answers_left < 1:
-                return False
-            self._answers_left -= 1
-            return True
+            return self._answers.allow("")
 
     def _give_code(self, visitor: socket.socket) -> None:
         with self._handing_out:
@@ -224,11 +219,8 @@ def open_local_enrolment(
     if path is None:
         yield None
         return
-    opened = LocalEnrolmentSocket(folder, path, tell, places=places)
-    try:
+    with contextlib.closing(LocalEnrolmentSocket(folder, path, tell, places=places)) as opened:
         yield opened
-    finally:
-        opened.close()
 
 
 def _listen(path: Path) -> socket.socket:

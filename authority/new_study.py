@@ -9,8 +9,6 @@ from __future__ import annotations
 import datetime
 import math
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from authority.study_data import check_data
 from learning.data_checks import concrete
 from learning.data_names import OWN
 from learning.task_names import TASKS, VOTES, trained_task
+from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Settings, split_address
 from runtime.settings_keys import build, flat_values, key, settings_keys, settings_toml
@@ -198,7 +197,8 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     """
     from wire.study import check_roster_fits
 
-    _check_place(directory)
+    if why := taken(directory):
+        raise InputFailure(f"{directory} is {why}. Name a folder that is new or empty.")
     check_data(new.study, new.making.participants)
     study = new.study.settled()
     test = study.data.test
@@ -217,9 +217,7 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
             f"{math.ceil(making.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
             "plays all parts",
         )
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
+    with whole_folder(directory) as work:
         if new.authority is not None:
             check_roster_fits(plan, new.authority.roster)
         names = _write(work, new, study, plan)
@@ -228,10 +226,6 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
         for folder in (path for path in work.rglob("*") if path.is_dir()):
             # Whatever the umask: a key is refused when others could put another one in its place.
             folder.chmod(folder.stat().st_mode & ~0o022)
-        os.replace(work, directory)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
     hosts = tuple(directory / "hosts" / name for name in names)
     keys = (path for host in hosts for path in sorted((host / "keys").glob("participant-*.key")))
     own = study.data.dataset == OWN
@@ -262,20 +256,13 @@ def _parts_of_hosts(participants: int, hosts: int) -> dict[str, list[int]]:
     return found
 
 
-def _check_place(directory: Path) -> None:
-    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise InputFailure(f"{directory} is not a folder. Name one that is new or empty.")
-    if directory.is_dir() and any(directory.iterdir()):
-        raise InputFailure(f"{directory} is not empty. Name a folder that is new or empty.")
-
-
 def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> list[str]:
     """Fill ``work`` from a settled study with every option of the task; returns the hosts' names."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from authority.folder import AuthorityKeys, make_coordinator_files
     from client.host_file import host_toml
-    from learning.option_help import OPTION_HELP
+    from learning.options import OPTION_HELP
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
@@ -342,7 +329,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     _write_authority(work, new, study, plan.draws if plan.drawn else 0, authority, entries, clock)
     files.write(work / "coordinator")
     (work / "coordinator").chmod(0o755)
-    _write_public(work / "tls" / "ca.pem", files.tls_ca)
+    _write_public(work / "tls" / "ca.pem", authority.tls.pem)
     return list(hosts)
 
 

@@ -30,7 +30,7 @@ def begin(
     now: float,
     random_bytes: RandomBytes = os.urandom,
     terms: bytes | None = None,
-) -> Version:
+) -> None:
     """Sign version 1 with the participants that were made with the study; they get the first places, in this order.
 
     ``terms``: the study document, where there is one already. Raises AuthorityError: there is already a version.
@@ -42,9 +42,6 @@ def begin(
     if terms is not None:
         accept_terms(folder, store, terms, now)
     _close(folder, store, None, 1, listed, now, random_bytes, members)
-    newest = store.newest()
-    assert newest is not None  # noqa: S101  # just written
-    return newest
 
 
 def accept_terms(folder: AuthorityFolder, store: AuthorityStore, document: bytes, now: float) -> None:

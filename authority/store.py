@@ -8,16 +8,15 @@ and only one process at a time uses the file.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from authority.folder import AuthorityError
-from runtime.durable import DurableStore, Statement
+from runtime.durable import DurableStore, Statement, hold
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
 VERSION: Final = 4
@@ -57,10 +56,6 @@ class Invitation:
     identity: bytes | None  # that used it
     withdrawn: float | None
     from_desk: bool = False  # through the local enrolment socket, not by hand
-
-    def is_open(self, now: float) -> bool:
-        """Whether it can still be used."""
-        return self.identity is None and self.withdrawn is None and now < self.expires
 
 
 @dataclass(frozen=True)
@@ -105,8 +100,6 @@ class AuthorityStore:
 
     def __init__(self, path: Path) -> None:
         """Raises runtime.durable.StorageError: not an authority's store, or not writable."""
-        if not path.exists():  # SQLite would use the umask for its mode, and it holds the codes' secrets
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self.path = path
         self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
 
@@ -118,13 +111,20 @@ class AuthorityStore:
         """One transaction. Raises runtime.durable.StorageError: nothing of it is stored."""
         self._store.submit(*statements).result()
 
+    def _all(self, kind: Any, table: str, rest: str, *parameters: object) -> list[Any]:
+        """Rows of a table as objects of a dataclass, whose fields are columns; SQLite keeps a bool as a number."""
+        named = fields(kind)
+        rows = self._store.read(f"SELECT {', '.join(one.name for one in named)} FROM {table} {rest}", parameters)
+        return [
+            kind(*(bool(it) if one.type == "bool" else it for one, it in zip(named, row, strict=True))) for row in rows
+        ]
+
+    def _number(self, query: str, *parameters: object) -> int:
+        """The one number that a query gives."""
+        return int(self._store.read(query, parameters)[0][0])
+
     def _invitations(self, condition: str = "", *parameters: object) -> list[Invitation]:
-        rows = self._store.read(
-            "SELECT code_id, secret, name, made, expires, identity, withdrawn, from_desk FROM invitations "
-            f"{condition} ORDER BY made, code_id",
-            parameters,
-        )
-        return [Invitation(*(*row[:7], bool(row[7]))) for row in rows]
+        return self._all(Invitation, "invitations", f"{condition} ORDER BY made, code_id", *parameters)
 
     def invitations(self) -> list[Invitation]:
         """All, the newest last."""
@@ -147,11 +147,7 @@ class AuthorityStore:
         return int(rows[0][0]), int(rows[0][1])
 
     def _members(self, condition: str = "", *parameters: object) -> list[Member]:
-        rows = self._store.read(
-            f"SELECT identity, host, by_code, joined, revoked, place FROM members {condition} ORDER BY identity",
-            parameters,
-        )
-        return [Member(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+        return self._all(Member, "members", f"{condition} ORDER BY identity", *parameters)
 
     def members(self) -> list[Member]:
         """Everybody who ever was one, in ascending order of identity."""
@@ -162,25 +158,21 @@ class AuthorityStore:
 
     def present(self) -> int:
         """How many members there are now."""
-        return int(self._store.read("SELECT count(*) FROM members WHERE revoked IS NULL")[0][0])
+        return self._number("SELECT count(*) FROM members WHERE revoked IS NULL")
 
     def present_by_desk(self) -> int:
         """How many of them joined with a code from the local enrolment socket."""
-        rows = self._store.read(
+        return self._number(
             "SELECT count(*) FROM members WHERE revoked IS NULL AND identity IN "
             "(SELECT identity FROM invitations WHERE from_desk AND identity IS NOT NULL)"
         )
-        return int(rows[0][0])
 
     def hosts(self) -> list[str]:
         """Host names of all members ever."""
         return [row[0] for row in self._store.read("SELECT host FROM members")]
 
     def _judged(self, condition: str, *parameters: object) -> list[Judged]:
-        rows = self._store.read(
-            f"SELECT id, kind, identity, csr, judged, answer FROM requests WHERE {condition} ORDER BY id", parameters
-        )
-        return [Judged(*row) for row in rows]
+        return self._all(Judged, "requests", f"WHERE {condition} ORDER BY id", *parameters)
 
     def judged(self, request_id: bytes) -> Judged | None:
         return next(iter(self._judged("id = ?", request_id)), None)
@@ -191,9 +183,7 @@ class AuthorityStore:
 
     def judged_since(self, identity: bytes, since: float) -> int:
         """How many requests of an identity were accepted after a time."""
-        return int(
-            self._store.read("SELECT count(*) FROM requests WHERE identity = ? AND judged > ?", (identity, since))[0][0]
-        )
+        return self._number("SELECT count(*) FROM requests WHERE identity = ? AND judged > ?", identity, since)
 
     def unpublished(self) -> list[tuple[bytes, bytes]]:
         """(request id, answer) that no coordinator has confirmed yet; at most as many as fit one package."""
@@ -209,14 +199,7 @@ class AuthorityStore:
 
     def newest(self) -> Version | None:
         """The last version that was signed."""
-        rows = self._store.read(
-            "SELECT version, signed, participants, roster, head, lottery, published FROM versions "
-            "ORDER BY version DESC LIMIT 1"
-        )
-        if not rows:
-            return None
-        version, signed, participants, roster, head, lottery, published = rows[0]
-        return Version(version, signed, participants, roster, head, lottery, bool(published))
+        return next(iter(self._all(Version, "versions", "ORDER BY version DESC LIMIT 1")), None)
 
     def heads(self) -> list[bytes]:
         """What was signed of each version, ascending, each as a history of one version (`wire.roster_history`)."""
@@ -276,17 +259,12 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
 @contextlib.contextmanager
 def exclusive(path: Path, wait_s: float) -> Iterator[None]:
     """A lock that is released when the process ends, in any way. Raises AuthorityError: another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + wait_s
+    while (descriptor := hold(path)) is None:
+        if time.monotonic() >= until:
+            raise AuthorityError(f"another process is using {path.parent}: wait for it, or stop it")
+        time.sleep(0.05)
     try:
-        until = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise AuthorityError(f"another process is using {path.parent}: wait for it, or stop it") from None
-                time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from authority.requests import Judgement, newest_roster
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
 from runtime.text import counted
+from runtime.text import minute as minute
 from wire.join_code import show_fingerprint
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
@@ -110,11 +110,7 @@ def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict
         "members": [
             {
                 "identity": member.identity.hex(),
-                "host": member.host,
-                "place": member.place,
-                "joined": member.joined,
-                "by_code": member.by_code,
-                "revoked": member.revoked,
+                **{name: getattr(member, name) for name in ("host", "place", "joined", "by_code", "revoked")},
                 "listed": member.identity in listed,
             }
             for member in sorted(store.members(), key=lambda one: one.place)
@@ -183,8 +179,3 @@ def overview_lines(found: dict[str, Any]) -> list[str]:
         participants = counted(version["participants"], "participant")
         result.append(f"  {version['version']:>4}  {minute(version['signed'])}  {participants}  {published}".rstrip())
     return result
-
-
-def minute(seconds: float) -> str:
-    """``2030-01-31 12:00 UTC``."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

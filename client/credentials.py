@@ -6,7 +6,6 @@ so after a crash at any moment there is a matching pair, old or new. The pair th
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,12 +16,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
+from runtime.text import minute
 from secagg.keys import IdentityKey
 from wire.certificates import UNREADABLE, CertificateError, read_ed25519_key
 
 RENEWED_FILE: Final = "renewed.pem"
 LARGEST_CHAIN: Final = 64 * 1024
 RENEW_AT: Final = 1 / 3  # of the validity that is left
+shown = minute
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class ClientCertificate:
         """Raises CertificateError where it isn't valid yet, or no longer, by this machine's clock; with both times."""
         if now < self.not_before:
             raise CertificateError(
-                f"the certificate {self.path} is valid from {shown(self.not_before)} on, and this machine's clock says "
-                f"{shown(now)}: the clock may be wrong, set it"
+                f"the certificate {self.path} is valid from {minute(self.not_before)} on, and this machine's clock "
+                f"says {minute(now)}: the clock may be wrong, set it"
             )
         if now >= self.not_after:
             raise CertificateError(
-                f"the certificate {self.path} expired on {shown(self.not_after)} (this machine's clock says "
-                f"{shown(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
+                f"the certificate {self.path} expired on {minute(self.not_after)} (this machine's clock says "
+                f"{minute(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
                 "again into a new folder, with --ledger and the old folder's ledger.sqlite: the new identity continues "
                 "with the same budget"
             )
@@ -54,14 +55,6 @@ class ClientCertificate:
     def renew_at(self) -> float:
         """When a third of its validity is left."""
         return self.not_after - (self.not_after - self.not_before) * RENEW_AT
-
-
-def shown(seconds: float) -> str:
-    """``2026-05-03 14:07 UTC``."""
-    try:
-        return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M} UTC"
-    except (OverflowError, ValueError, OSError):
-        return f"second {seconds:.0f} since 1970"
 
 
 def load_certificate(certificate: Path, key: Path) -> ClientCertificate:

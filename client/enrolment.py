@@ -9,13 +9,11 @@ identity.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,10 +25,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.message import DecodeError
 
 from client.connection import open_channel
-from client.credentials import shown
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
-from runtime.text import peer_text
+from runtime.text import minute, peer_text
 from secagg.roster import InvalidRoster
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import LARGEST_CARD, Answer, Card, InvalidAnswer, InvalidCard, verify_answer, verify_card
@@ -89,7 +86,7 @@ async def look(address: str, fingerprint: bytes, terms: bytes = b"") -> Look:
     _check_times(certificate, address)
     # Trusted for this one call, whose answer is checked by the authority's signature.
     pem = certificate.public_bytes(serialization.Encoding.PEM)
-    async with enrolment_channel(address, pem) as channel:
+    async with open_channel(address, pem) as channel:
         call = _method(channel, "Describe", pb.Description)(
             pb.DescribeRequest(protocol_version=PROTOCOL_VERSION).SerializeToString(), timeout=CALL_S
         )
@@ -143,7 +140,7 @@ def _check_terms(address: str, card: Card, document: StudyDocument, sha256: byte
     if document.roster_valid_s and time.time() >= newest.until:
         raise EnrolmentRefused(
             f"{address}: old-terms: the authority's statement that these terms are the newest ended on "
-            f"{shown(newest.until)}: ask the study's authority to sign again, unless this machine's clock is wrong"
+            f"{minute(newest.until)}: ask the study's authority to sign again, unless this machine's clock is wrong"
         )
     return newest
 
@@ -152,13 +149,13 @@ def clock_sentence(difference_s: float) -> str:
     """One of the clocks is wrong; with both times."""
     now = time.time()
     return (
-        f"this machine's clock says {shown(now)}, the coordinator's {shown(now + difference_s)}: one of the two is "
+        f"this machine's clock says {minute(now)}, the coordinator's {minute(now + difference_s)}: one of the two is "
         "wrong; set this machine's if it is that one"
     )
 
 
 async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.EnrolAnswer:
-    """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `enrolment_channel`.
+    """Send a request, or ask for its answer: the same bytes are the same request. ``channel``: of `open_channel`.
 
     Raises EnrolmentUnavailable: not reachable, or too busy now; EnrolmentRefused: the coordinator doesn't accept such a
     request.
@@ -169,16 +166,6 @@ async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.Enr
     answer: pb.EnrolAnswer = await _answer(call, address)
     answer.reason = peer_text(answer.reason)
     return answer
-
-
-@contextlib.asynccontextmanager
-async def enrolment_channel(address: str, ca: bytes) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to an enrolment port that trusts only this certificate authority (PEM)."""
-    channel = open_channel(address, ca)
-    try:
-        yield channel
-    finally:
-        await channel.close()
 
 
 def check_answer(
@@ -290,12 +277,12 @@ def _check_times(certificate: x509.Certificate, address: str) -> None:
     begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     if now < begins:
         raise EnrolmentRefused(
-            f"the certificate of {address} is valid from {shown(begins)} on, and this machine's clock says "
-            f"{shown(now)}: the clock may be wrong, set it"
+            f"the certificate of {address} is valid from {minute(begins)} on, and this machine's clock says "
+            f"{minute(now)}: the clock may be wrong, set it"
         )
     if now >= ends:
         raise EnrolmentRefused(
-            f"the certificate of {address} expired on {shown(ends)}, and this machine's clock says {shown(now)}: "
+            f"the certificate of {address} expired on {minute(ends)}, and this machine's clock says {minute(now)}: "
             "unless the clock is wrong, ask the study's owner for a new one"
         )
 

@@ -10,21 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ValidationInfo, field_validator, model_validator
 
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
 from learning.data_names import OWN, check_dataset_name, located
-from learning.option_help import OPTION_HELP
+from learning.options import OPTION_HELP
 from learning.task_names import trained_task
-from runtime.settings_file import Settings, Table, check_files, number_if_it_is_one, read_settings, split_address
+from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings, split_address
 from runtime.settings_keys import key as declared
 from runtime.settings_keys import tables_toml
 
 HOST_FILE = "host.toml"
 _HINT = "Name a host's folder or its host.toml; `sordino init DIR` makes them under DIR/hosts."
-
-TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
 
 
 class HostTable(Table):
@@ -234,14 +232,7 @@ def host_toml(
     tables = {
         "host": {"name": name, "journal": "journal.sqlite", "ledger": ledger},
         "study": {"name": study, "task": task, "authority_public_key": authority_public_key, "sha256": sha256},
-        "coordinator": {
-            "address": address,
-            "ca": "ca.pem",
-            "certificate": "tls/client.pem",
-            "key": "tls/client.key",
-            "enrolment": enrolment,
-            "give_up_s": 60,
-        },
+        "coordinator": CoordinatorTable.model_construct(address=address, enrolment=enrolment).model_dump(),
         "policy": policy,
         "task": task_options,
         "data": data,
@@ -260,20 +251,15 @@ def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:
         HostConfiguration, file, hint=_HINT, prepare=lambda content: policy_values(content, file, policy)
     )
     base = file.resolve().parent
-    participants = tuple(
-        entry.model_copy(update={"key": base / entry.key, "data": None if entry.data is None else base / entry.data})
-        for entry in configuration.participants
-    )
+    participants = tuple(absolute(entry, base) for entry in configuration.participants)
+    coordinator = absolute(configuration.coordinator, base)
     readable = {f"participants[{index}].key": entry.key for index, entry in enumerate(participants)}
-    files = {name: base / getattr(configuration.coordinator, name) for name in ("ca", "certificate", "key")}
-    readable |= {f"coordinator.{name}": file for name, file in files.items()}
+    readable |= {f"coordinator.{name}": file for name, file in coordinator if isinstance(file, Path)}
     check_files(file, readable, hint="Correct the path, or copy the host's folder again, whole.")
     return configuration.model_copy(
         update={
-            "host": configuration.host.model_copy(
-                update={name: base / getattr(configuration.host, name) for name in ("journal", "ledger")}
-            ),
-            "coordinator": configuration.coordinator.model_copy(update=files),
+            "host": absolute(configuration.host, base),
+            "coordinator": coordinator,
             "data": configuration.data.model_copy(update={"dataset": located(configuration.data.dataset, base)}),
             "participants": participants,
         }

@@ -17,11 +17,13 @@ from typing import Final
 
 import structlog
 
-from client.credentials import ClientCertificate, load_certificate, shown, store_renewed
-from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer, enrolment_channel
+from client.connection import open_channel
+from client.credentials import ClientCertificate, load_certificate, store_renewed
+from client.enrolment import EnrolmentRefused, EnrolmentUnavailable, ask, check_answer
 from client.settings import HostSettings
 from runtime.durable import replace_durably
 from runtime.key_files import KeyFileError, read_key_file
+from runtime.text import minute
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
 from wire.certificates import CertificateError, host_uri, new_key, private_pem
@@ -70,7 +72,7 @@ class Renewal:
                 await asyncio.sleep(LEAST_INTERVAL_S)
             except (EnrolmentRefused, CertificateError) as error:
                 log.warning(
-                    "the certificate isn't renewed", valid_until=shown(self.certificate.not_after), reason=str(error)
+                    "the certificate isn't renewed", valid_until=minute(self.certificate.not_after), reason=str(error)
                 )
                 await asyncio.sleep(LONGEST_SLEEP_S)
 
@@ -85,13 +87,13 @@ class Renewal:
         address = self._settings.coordinator.enrolment
         if not address:
             raise EnrolmentRefused(
-                f"the certificate {self.certificate.path} is valid until {shown(self.certificate.not_after)}, and "
+                f"the certificate {self.certificate.path} is valid until {minute(self.certificate.not_after)}, and "
                 "coordinator.enrolment in host.toml names no port where it could be renewed: ask the study's authority "
                 "for a new certificate"
             )
         key, request = await asyncio.to_thread(self._prepare)
         poll_s, away_since, reported = FIRST_POLL_S, time.monotonic(), ""
-        async with enrolment_channel(address, self._ca) as channel:
+        async with open_channel(address, self._ca) as channel:
             while True:
                 try:
                     answer = await ask(channel, address, request)
@@ -108,7 +110,7 @@ class Renewal:
                 await asyncio.sleep(poll_s)
                 poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)
         await asyncio.to_thread(self._finish, answer, key, request)
-        log.info("the certificate was renewed", valid_until=shown(self.certificate.not_after))
+        log.info("the certificate was renewed", valid_until=minute(self.certificate.not_after))
         self._renewed(self.certificate)
 
     def _prepare(self) -> tuple[bytes, bytes]:

@@ -51,9 +51,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
     The file is written beside ``path``, synced and renamed over it, and the folder synced: after a power cut there is
     the old file or the new one, never a part.
 
-    Raises:
-        CheckpointError: metadata that is not JSON.
-        OSError: the folder cannot be written; an older file at ``path`` stays.
+    Raises CheckpointError: metadata that is not JSON; OSError: the folder cannot be written; an older file at ``path``
+    stays.
     """
     try:
         header = json.dumps(
@@ -82,9 +81,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint and check its digest.
 
-    Raises:
-        FileNotFoundError: it doesn't exist: a study that has completed no round.
-        CheckpointError: the file is damaged, of another format, or not a checkpoint.
+    Raises FileNotFoundError: it doesn't exist: a study that has completed no round; CheckpointError: the file is
+    damaged, of another format, or not a checkpoint.
     """
     content = path.read_bytes()
     try:
@@ -132,12 +130,10 @@ class SavedModel:
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read the model that ``sordino serve`` or ``sordino simulate --output`` has written; the file is never unpickled.
 
-    Args:
-        path: such as ``my-study/coordinator/checkpoints/round-000040.npz``, or ``run.jsonl.npz``.
+    ``path``: such as ``my-study/coordinator/checkpoints/round-000040.npz``, or ``run.jsonl.npz``.
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: its digest shows that it is damaged, or it is no model of a study.
+    Raises FileNotFoundError: there is no such file; CheckpointError: its digest shows that it is damaged, or it is no
+    model of a study.
     """
     found = load_checkpoint(Path(path))
     about = found.metadata

@@ -109,9 +109,7 @@ def check_task_takes(
         planned: values of an update by the plan, where a participant joins a stranger's study: another number, or
             examples of another shape, are then refused before memory is taken for the model.
 
-    Raises:
-        Failure: it can't.
-        learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be made.
+    Raises Failure: it can't; learning.options.OptionError, learning.own_task.TaskUnavailable: the task can't be made.
     """
     from learning.make_task import make_task, options_of
     from learning.own_task import TaskMistake, with_place

@@ -17,11 +17,9 @@ _threads = 1
 def use_device(name: str) -> None:
     """Choose the device of all tasks of this process, from their next call on.
 
-    Args:
-        name: ``cpu``, ``cuda``, or ``auto``: the accelerator if one exists.
+    ``name``: ``cpu``, ``cuda``, or ``auto``: the accelerator if one exists.
 
-    Raises:
-        ValueError: another name.
+    Raises ValueError: another name.
     """
     global _chosen
     if name not in DEVICES:

@@ -18,10 +18,11 @@ class Learner(Protocol):
     """What a task's coordinator keeps between rounds. It reads noised means and nothing else of participants."""
 
     def prepare(self, rounds: int) -> None:
-        """Receive the study's number of rounds, before the first one and after every restart.
+        """Receive the study's number of rounds, before the first one and after every restart; by default any will do.
 
         Raises learning.options.OptionError: it can't serve that many.
         """
+        return
 
     def broadcast(self) -> Parameters:
         """What the next round begins from, shaped as the task's ``initial_parameters``."""
@@ -37,6 +38,7 @@ class Learner(Protocol):
 
     def evaluate(self) -> dict[str, float]:
         """Figures on the coordinator's own data; ``accuracy`` and ``loss`` where there is a model to judge."""
+        return {}
 
     def released(self) -> dict[str, Any]:
         """What the study has found so far, as finite JSON values; empty where all it finds is a model.
@@ -47,6 +49,7 @@ class Learner(Protocol):
         besides ``participants`` (in the last sum), ``rounds``, ``asked`` (option -> text) and ``note`` (what the
         figures mean, one sentence).
         """
+        return {}
 
     def state(self) -> tuple[Parameters, State]:
         """For a checkpoint: the model or statistic, and all other state that the next round depends on."""
@@ -55,7 +58,7 @@ class Learner(Protocol):
         """Take over what ``state`` returned. Raises ValueError: it is another task's."""
 
 
-class ModelLearner:
+class ModelLearner(Learner):
     """A model that the mean update changes, through a server optimiser."""
 
     def __init__(
@@ -75,19 +78,12 @@ class ModelLearner:
         """The model, to be read: a large one isn't copied."""
         return views(self._vector, self._shapes)
 
-    def prepare(self, rounds: int) -> None:
-        """Nothing: a model takes as many as there are."""
-
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
         self._vector = self._optimizer.apply(self._vector, mean)
 
     def evaluate(self) -> dict[str, float]:
         """Figures of the model."""
         return self._evaluate(views(self._vector, self._shapes, writable=True))
-
-    def released(self) -> dict[str, Any]:
-        """Nothing: the model is in the checkpoints."""
-        return {}
 
     def state(self) -> tuple[Parameters, State]:
         """Model and optimiser."""

@@ -73,19 +73,28 @@ def blocks(options: TrainingOptions, examples: int) -> Iterator[NDArray[np.int64
         yield np.arange(start, min(start + options.batch_size, examples))
 
 
-def side_by_side(of_each: Sequence[Iterable[NDArray[np.int64]]], first_rows: Sequence[int]) -> Iterator[Batch]:
+def side_by_side(of_each: Sequence[Iterable[NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:
     """Steps of several participants as steps of all; participants with fewer steps or examples are padded.
 
     Args:
         of_each: per participant the rows of its steps, numbered from 0.
-        first_rows: where the examples of each begin among those of all.
+        sizes: numbers of examples of each, which lie one behind the other among those of all.
     """
+    first_rows = np.cumsum([0, *sizes[:-1]])
     for step in zip_longest(*of_each):
-        sizes = np.array([0 if rows is None else len(rows) for rows in step])
-        counted = np.arange(int(sizes.max())) < sizes[:, None]
-        rows = np.repeat(np.asarray(first_rows, dtype=np.int64)[:, None], counted.shape[1], axis=1)
+        lengths = np.array([0 if rows is None else len(rows) for rows in step])
+        counted = np.arange(int(lengths.max())) < lengths[:, None]
+        rows = np.repeat(first_rows[:, None], counted.shape[1], axis=1)
         rows[counted] += np.concatenate([rows_of_one for rows_of_one in step if rows_of_one is not None])
         yield Batch(rows, None if counted.all() else counted)
+
+
+def batches_of_all(
+    options: TrainingOptions, sizes: Sequence[int], rngs: Sequence[Shuffler]
+) -> tuple[Iterator[Batch], Callable[[], Iterator[Batch]]]:
+    """``step_batches`` and ``all_batches`` of `local_change`, for participants side by side."""
+    of_steps = side_by_side([steps(options, size, rng) for size, rng in zip(sizes, rngs, strict=True)], sizes)
+    return of_steps, lambda: side_by_side([blocks(options, size) for size in sizes], sizes)
 
 
 def local_change(

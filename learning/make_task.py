@@ -82,9 +82,8 @@ def clip_of(task: Task, clip: float | None, *, adaptive: bool = False, sketch: b
         clip: L2 norm in the contribution's units, or None.
         adaptive, sketch: whether clips follow a quantile of the norms, or a sketch is sent.
 
-    Raises:
-        OptionError: it would cut contributions of a task that bounds them itself, and the result would not be its
-            statistic.
+    Raises OptionError: it would cut contributions of a task that bounds them itself, and the result would not be its
+    statistic.
     """
     bound = task.l2_sensitivity
     if bound is None:

@@ -68,8 +68,17 @@ class TaskOptions:
         return cls(**values)
 
     def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """Return every option with its value, ready for a study file; ``from_mapping`` reads it back."""
-        return dataclasses.asdict(self)
+        """Return every option that counts with its value, for a study file; ``from_mapping`` reads it back."""
+        left_out = self._left_out()
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+
+    def _left_out(self) -> set[str]:
+        """Options that `to_mapping` leaves out, since they have no effect beside the others."""
+        return set()
+
+    def is_usual(self, name: str) -> bool:
+        """Whether an option has its default."""
+        return bool(getattr(self, name) == getattr(type(self), name))
 
     def for_one_step(self) -> dict[str, bool | int | float | str]:
         """As `to_mapping`, changed so that one contribution takes as little work as possible: for a trial."""
@@ -155,13 +164,50 @@ class TrainingOptions(TaskOptions):
                 )
         return made
 
-    def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """As `TaskOptions.to_mapping`, without what doesn't count for the method."""
-        left_out = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
-        if not self.local_steps:
-            left_out.add("local_steps")
-        return {name: value for name, value in super().to_mapping().items() if name not in left_out}
+    def _left_out(self) -> set[str]:
+        of_others = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
+        return of_others if self.local_steps else of_others | {"local_steps"}
 
     def for_one_step(self) -> dict[str, bool | int | float | str]:
         """One step; dp-fedsgd takes one in any case."""
         return self.to_mapping() if self.method == DP_FEDSGD else self.to_mapping() | {"local_steps": 1}
+
+
+OPTION_HELP: Final[Mapping[str, str]] = {
+    "of": "the task that votes: a classifier",
+    "method": "dp-fedavg, dp-fedsgd, fedprox, blur, lus, blur-lus",
+    "queries": "public examples that participants vote on in a round",
+    "pool": "share of the coordinator's examples that may be asked about; the rest judge the model",
+    "confidence": "least share of votes that labels an example; 0 takes all",
+    "server_epochs": "passes of the global model over what was labelled",
+    "server_rate": "its step size; 0: client_rate",
+    "server_batch_size": "its examples in one step; 0: batch_size",
+    "column": "number of a column from 0, or label; several with commas",
+    "low": "public lower bound of a value, in the column's units",
+    "high": "public upper bound; values beyond count as the bound",
+    "reduce": "what a participant's rows become",
+    "count": "whether a participant may have no value; false is less noisy",
+    "bins": "of equal width between the bounds, or classes from 0",
+    "quantiles": "shares, with commas between; more of them cost nothing",
+    "local_steps": "steps in a round, whatever the number of examples",
+    "blur_weight": "lambda of BLUR: how hard a change longer than the clip is drawn back",
+    "sparsity": "share of each array that LUS zeroes",
+    "proximal_weight": "mu of FedProx",
+    "client_rate": "step size of local training",
+    "batch_size": "examples in one step",
+    "local_epochs": "passes over the participant's own data in a round",
+    "pooling": "side of the square of pixels averaged into one feature",
+    "pixel_scale": "a feature is pixel_scale x pixel + pixel_offset",
+    "pixel_offset": "",
+    "features": "numbers in one example; 0: examples are images",
+    "classes": "labels are 0 to classes - 1",
+    "side": "of the images, in pixels",
+    "channels": "of the images: 1 is grey, 3 are colours",
+    "hidden": "units of the hidden layer, or of the LSTM",
+    "initial_seed": "of the initial weights; public",
+    "groups": "of channels that are normalised together",
+    "vocabulary": "words, besides the four special ones",
+    "length": "words of one example",
+    "embedding": "numbers that stand for one word",
+}
+"""What each option of a task means, by name: comments of study.toml and host.toml."""

@@ -67,11 +67,9 @@ def read_own(path: Path) -> Dataset:
 def read_held(path: Path, *, statistics: bool) -> Dataset:
     """A participant's examples: every value is read, or is missing.
 
-    Args:
-        statistics: missing values are NaN in float32, and labels `NO_LABEL`. Else rows with any are left out.
+    ``statistics``: missing values are NaN in float32, and labels `NO_LABEL`. Else rows with any are left out.
 
-    Raises:
-        DatasetError: the file doesn't exist or has another form; no value decides it, and none is in the message.
+    Raises DatasetError: the file doesn't exist or has another form; no value decides it, and none is in the message.
     """
     return _read(path, _Missing.KEPT if statistics else _Missing.LEFT_OUT)
 
@@ -113,11 +111,9 @@ def check_form(task: Task, data: Dataset, path: Path) -> None:
 
     No value is looked at: a participant whose file is refused stays away, and others see that.
 
-    Args:
-        path: of the file, for the message.
+    ``path``: of the file, for the message.
 
-    Raises:
-        DatasetError: a column is missing, or examples are of another shape; the message names what the file has.
+    Raises DatasetError: a column is missing, or examples are of another shape; the message names what the file has.
     """
     check = getattr(task, "check_form", None)
     if check is None:  # a user's own task, which says nothing about examples
@@ -139,8 +135,7 @@ def unread_told(name: str, task: Task | None, data: Dataset, path: Path) -> list
         task: where it is a statistic: only the columns that it reads count.
         data: as `read_held` returns them.
 
-    Raises:
-        ValueError: a column that the task reads doesn't exist.
+    Raises ValueError: a column that the task reads doesn't exist.
     """
     file, unread = f"data file {_located(path)}", data.unread
     notes = []
@@ -219,8 +214,7 @@ def load_test(dataset: str, file: str) -> Dataset:
         dataset: as ``learning.data_names`` lists them.
         file: empty for none.
 
-    Raises:
-        DatasetError: the file or the set can't be used.
+    Raises DatasetError: the file or the set can't be used.
     """
     if file:
         return read_own(Path(file))
@@ -337,8 +331,7 @@ def _dataset(
         lines: line number of each row; None: the file has no lines.
         odd: number of lines that were left out.
 
-    Raises:
-        DatasetError: the features aren't numbers; or a value is missing, where that is refused.
+    Raises DatasetError: the features aren't numbers; or a value is missing, where that is refused.
     """
     values, unread, gaps = _values(features, missing)
     classes, label_unread, label_gaps = _classes(labels)

@@ -97,9 +97,8 @@ def task_class(name: str) -> TaskClass:
 def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = False) -> Iterator[None]:
     """Report an error in a user's own class as a `TaskMistake`.
 
-    Args:
-        judges_examples: a ValueError then says that examples don't fit, and stays one, with its origin as its
-            `place_of`.
+    ``judges_examples``: a ValueError then says that examples don't fit, and stays one, with its origin as its
+    `place_of`.
     """
     try:
         yield
@@ -113,7 +112,8 @@ def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = 
             if place:  # else Sordino's own check of examples says it
                 error.__dict__[_PLACE] = place  # whatever the class of the error does with attributes
             raise
-        place = place or _beginning_of(kind, error)
+        method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
+        place = place or _beginning(kind if method is None else method)
         change = "; correct it there" + (", or take other data if these don't fit" if judges_examples else "")
         if isinstance(error, RuleBroken):  # which says it already
             change = ""
@@ -289,12 +289,6 @@ def _place_in_own(kind: type | TaskClass, error: BaseException) -> str:
     frames = [frame for one in _causes(error) for frame in traceback.extract_tb(one.__traceback__)]
     own = [one for one in frames if one.filename == file or _is_somebodys(one.filename)]
     return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
-
-
-def _beginning_of(kind: type | TaskClass, error: BaseException) -> str:
-    """Where the method that breaks a rule, or the class, begins."""
-    method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
-    return _beginning(kind if method is None else method)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -44,9 +44,8 @@ def flatten_contribution(contribution: Parameters, shapes: Shapes) -> NDArray[np
         contribution: any real dtype.
         shapes: the task's ``contribution_shapes``.
 
-    Raises:
-        ValueError: no dict of arrays, or other names, another order or other shapes: in the sum it would change the
-            wrong values.
+    Raises ValueError: no dict of arrays, or other names, another order or other shapes: in the sum it would change the
+    wrong values.
     """
     if not isinstance(contribution, Mapping):
         kind = type(contribution).__name__
@@ -76,8 +75,7 @@ def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
     Returns:
         New float32 arrays that share no memory with ``vector``.
 
-    Raises:
-        ValueError: the vector is not one-dimensional or its length is not the sum of the sizes.
+    Raises ValueError: the vector is not one-dimensional or its length is not the sum of the sizes.
     """
     flat = np.asarray(vector)
     expected = dimension(shapes)

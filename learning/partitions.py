@@ -50,8 +50,7 @@ def partition(
     Returns:
         Ascending int64 indices for each participant.
 
-    Raises:
-        ValueError: an unknown name, a number out of range, or too few examples for that many participants.
+    Raises ValueError: an unknown name, a number out of range, or too few examples for that many participants.
     """
     if name not in PARTITIONS:
         raise ValueError(f"unknown partition {name!r}; known partitions: {', '.join(PARTITIONS)}")
@@ -88,9 +87,7 @@ def cut_dataset(
 ) -> list[NDArray[np.int64]]:
     """Return the training rows of each participant, see `partition`, reading no more of the set than that needs.
 
-    Raises:
-        learning.blocks.DatasetError: the set can't be loaded.
-        ValueError: it can't be cut in this way.
+    Raises learning.blocks.DatasetError: the set can't be loaded; ValueError: it can't be cut in this way.
     """
     users = None
     if name in ("dirichlet", "shards"):

@@ -138,9 +138,6 @@ class PlainData:
         """Return all of it. Raises DatasetError: the file is damaged, or there is no memory for it."""
         return self._reading.checked(lambda: np.asarray(self._data[()]))
 
-    def _texts(self, at: slice) -> list[bytes | str]:
-        return list(self._data[at])
-
     def first_texts(self, count: int) -> list[str]:
         """Return the first ``count`` texts, or all; bytes that aren't UTF-8 become question marks.
 
@@ -150,7 +147,7 @@ class PlainData:
         room, most = max(self._reading.size, MOST_BYTES), min(count, self.shape[0])
         while len(found) < most:
             at = slice(len(found), min(len(found) + _TEXTS_AT_ONCE, most))
-            for one in self._reading.checked(partial(self._texts, at)):
+            for one in self._reading.checked(partial(self._data.__getitem__, at)):
                 room -= len(one)
                 found.append(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one))
             if room < 0:

@@ -27,7 +27,6 @@ from runtime.text import did_you_mean
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "sordino prepared data 1"
 _TYPES: Final = ("uint8", "float32", "int32", "int64")
-_PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -169,9 +168,7 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
         blocks: of each part.
         about: further keys of the manifest, JSON values: title, source, licence, how it was made.
 
-    Raises:
-        OSError: it can't be written.
-        ValueError: blocks of one part differ in type or shape.
+    Raises OSError: it can't be written; ValueError: blocks of one part differ in type or shape.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -238,11 +235,8 @@ def _read(blocks: Iterator[Block]) -> Iterator[tuple[Block, NDArray[Any], NDArra
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of_all(arrays: Mapping[str, str]) -> str:

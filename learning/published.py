@@ -39,11 +39,9 @@ _TEST_SENTENCES: Final = 10_000
 def open_published(kind: str, path: Path) -> Blocks:
     """Return the set at ``path``, not read yet.
 
-    Args:
-        kind: one of ``learning.data_names.FORMATS``.
+    ``kind``: one of ``learning.data_names.FORMATS``.
 
-    Raises:
-        DatasetError: there is nothing of this format; while reading, that a file isn't in it.
+    Raises DatasetError: there is nothing of this format; while reading, that a file isn't in it.
     """
     readers = {"cifar10": cifar10, "femnist": femnist, "leaf": leaf, "stackoverflow": stackoverflow}
     return readers[kind](path)
@@ -71,8 +69,7 @@ def femnist(path: Path) -> Blocks:
     A group ``examples/WRITER`` for each writer holds ``pixels``, float32 (n, 28, 28), and ``label``, int32 (n,) or
     (n, 1). Every writer stands in both files, so the test part is of the same writers.
 
-    Args:
-        path: the training file, or a folder that holds one.
+    ``path``: the training file, or a folder that holds one.
 
     Raises:
         DatasetError: there is no such file; while reading, that it isn't in the format, or that h5py isn't installed.
@@ -92,12 +89,10 @@ def leaf(path: Path) -> Blocks:
     Lists of 784 numbers in 0..1 are FEMNIST's images (uint8 (n, 28, 28), ink 255); others become float32 (n, length).
     The text sets of LEAF, whose x are strings, are refused.
 
-    Args:
-        path: a folder with ``train`` and ``test``, as LEAF's preprocessing leaves it; or a folder of such files, or
-            one file, which is then all for training.
+    ``path``: a folder with ``train`` and ``test``, as LEAF's preprocessing leaves it; or a folder of such files, or one
+    file, which is then all for training.
 
-    Raises:
-        DatasetError: there is no such file; while reading, that one isn't in the format.
+    Raises DatasetError: there is no such file; while reading, that one isn't in the format.
     """
     folders: dict[Part, Path] = {"train": path}
     if (path / "train").is_dir():
@@ -118,11 +113,9 @@ def stackoverflow(path: Path) -> Blocks:
     most frequent first. Of each user the first 256 sentences are taken, of ``stackoverflow_test.h5``, where it lies
     beside them, the first 10,000 in all; sequences are of 20 words over the 10,000 most frequent.
 
-    Args:
-        path: the training file, or the folder that holds it.
+    ``path``: the training file, or the folder that holds it.
 
-    Raises:
-        DatasetError: a file is missing; while reading, that one isn't in the format, or that h5py isn't installed.
+    Raises DatasetError: a file is missing; while reading, that one isn't in the format, or that h5py isn't installed.
     """
     train = path / "stackoverflow_train.h5" if path.is_dir() else path
     counts = train.with_name(_WORD_COUNTS)
@@ -190,10 +183,6 @@ def _sha256(file: Path, *_: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _cifar_images(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-
-
 def _cifar_batch(file: Path) -> Block:
     size = file.stat().st_size
     if size == 0 or size % (1 + _CIFAR_PIXELS):
@@ -201,7 +190,8 @@ def _cifar_batch(file: Path) -> Block:
     records = np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, 1 + _CIFAR_PIXELS)
     if int(records[:, 0].max()) > 9:
         raise damaged(file, "holds classes above 9")
-    return Block(len(records), lambda: _cifar_images(records[:, 1:]), lambda: np.asarray(records[:, 0], dtype=np.int64))
+    images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Block(len(records), lambda: images, lambda: np.asarray(records[:, 0], dtype=np.int64))
 
 
 def _inked(pixels: NDArray[Any]) -> NDArray[np.uint8]:

@@ -23,8 +23,12 @@ class ServerOptimizer(ABC):
     ) -> None:
         """
         Args:
+            rate: server step size, finite and > 0.
+            momentum: of the mean update, in [0, 1).
             starts: initial value of each moment, by its name.
             precision: of the moments in memory; a checkpoint holds float64.
+
+        Raises ValueError, as the subclasses do: an argument lies outside its range.
         """
         if not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"the server rate is {rate}; it must be a finite number above 0")
@@ -41,8 +45,7 @@ class ServerOptimizer(ABC):
             parameters: float32 (d,).
             mean_update: (d,), the decoded sum divided by the number of survivors.
 
-        Raises:
-            ValueError: lengths differ, or the mean holds NaN or infinity. The state stays as it was.
+        Raises ValueError: lengths differ, or the mean holds NaN or infinity. The state stays as it was.
         """
         mean = np.asarray(mean_update, dtype=np.float64)
         if parameters.ndim != 1 or mean.shape != parameters.shape:
@@ -88,15 +91,6 @@ class FedAvg(ServerOptimizer):
     """
 
     def __init__(self, rate: float = 1.0, momentum: float = 0.0) -> None:
-        """Make an optimizer at rest.
-
-        Args:
-            rate: server step size, finite and > 0.
-            momentum: in [0, 1).
-
-        Raises:
-            ValueError: an argument lies outside its range.
-        """
         super().__init__(rate, momentum, {"velocity": 0.0}, np.float32)  # as fine as the model that it moves
 
     def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
@@ -124,17 +118,11 @@ class FedAdaptive(ServerOptimizer):
     def __init__(
         self, name: str, rate: float = 0.01, momentum: float = 0.9, second: float = 0.99, adaptivity: float = 1e-3
     ) -> None:
-        """Make an optimizer at rest.
-
+        """
         Args:
             name: ``fedadagrad``, ``fedadam`` or ``fedyogi``.
-            rate: server step size, finite and > 0.
-            momentum: of m, in [0, 1).
             second: b2, of v, in [0, 1); FedAdagrad has none.
             adaptivity: tau, finite and > 0: smaller is more adaptive.
-
-        Raises:
-            ValueError: an argument lies outside its range.
         """
         if name not in ADAPTIVE:
             raise ValueError(f"unknown server optimizer {name!r}; known ones: {', '.join(SERVER_OPTIMIZERS)}")
@@ -178,11 +166,7 @@ def make_server_optimizer(
 ) -> ServerOptimizer:
     """Make one of ``SERVER_OPTIMIZERS`` by name; the last two arguments count for the adaptive ones only.
 
-    Args:
-        rate: None takes that of `DEFAULT_RATES`.
-
-    Raises:
-        ValueError: an unknown name, or an argument outside its range.
+    ``rate``: None takes that of `DEFAULT_RATES`. Raises ValueError: an unknown name, or an argument outside its range.
     """
     if rate is None:
         rate = DEFAULT_RATES.get(name, 1.0)

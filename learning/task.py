@@ -60,8 +60,7 @@ class Task(Protocol):
             l2_clip: norm to which the contribution will be clipped in this round, data units; the smallest ball that
                 holds all layers where they are clipped one by one. Infinite: it won't be.
 
-        Raises:
-            ValueError: no examples, labels or shapes that don't fit the task.
+        Raises ValueError: no examples, labels or shapes that don't fit the task.
         """
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:

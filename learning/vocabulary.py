@@ -47,10 +47,6 @@ class Vocabulary:
         """V + 3."""
         return len(self.numbers) + 3
 
-    def numbered(self, words: Sequence[str]) -> list[int]:
-        """The number of each word."""
-        return [self.numbers.get(word, self.unknown) for word in words]
-
     def sequences(self, sentences: Sequence[Sequence[str]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """What a model is given and what it should predict: int32 and int64, both (sentences, 20).
 
@@ -60,7 +56,7 @@ class Vocabulary:
         table = np.full((len(sentences), WORDS + 1), PADDING, dtype=np.int64)
         table[:, 0] = self.beginning
         for row, words in zip(table, sentences, strict=True):
-            numbers = self.numbered(words[:WORDS])
+            numbers = [self.numbers.get(word, self.unknown) for word in words[:WORDS]]
             if len(numbers) < WORDS:
                 numbers.append(self.end)
             row[1 : 1 + len(numbers)] = numbers

@@ -12,10 +12,12 @@ import contextlib
 import fcntl
 import os
 import queue
+import shutil
 import sqlite3
 import stat
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -33,14 +35,14 @@ DAMAGED: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a database may raise; the second where SQLite's own message quotes bytes of a damaged file."""
 
 
-def _lock(path: Path) -> int:
-    """A lock beside the database, as a file descriptor; held until it is closed or the process ends in any way."""
-    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def hold(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
+    """A lock, as a file descriptor; held until it is closed or the process ends in any way. None if another has it."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise StorageError(f"{path} is in use by another process: stop that one, or use another folder") from None
+        return None
     except BaseException:
         os.close(descriptor)
         raise
@@ -102,6 +104,26 @@ def replace_durably(path: Path, data: bytes, *, at_once: bool = True, mode: int 
     os.replace(temporary, path)
     if at_once:
         sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, of mode 0700, which takes its place at the end of the block; after an error there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        yield work
+        os.replace(work, path)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def taken(path: Path) -> str:
+    """Why no new folder can be made there, such as ``not empty``; empty where it can."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        return "not a folder"
+    return "not empty" if path.is_dir() and any(path.iterdir()) else ""
 
 
 def sync_folder(folder: Path) -> None:
@@ -179,9 +201,12 @@ class DurableStore:
         """Why the last transaction was not written; None if it was."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _lock(path)
+            lock = hold(path.with_name(path.name + ".lock"))
         except OSError as error:
             raise StorageError(f"{path} can't be used as a database: {error}") from error
+        if lock is None:
+            raise StorageError(f"{path} is in use by another process: stop that one, or use another folder")
+        self._lock = lock
         try:
             if check is not None:
                 check()
@@ -235,25 +260,19 @@ class DurableStore:
         os.close(self._lock)
 
     def _run(self) -> None:
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            batch = [item]
-            stop = False
+        running = True
+        while running:
+            batch = [self._queue.get()]
             while not self._queue.empty():
-                more = self._queue.get()
-                if more is None:
-                    stop = True
-                    break
-                batch.append(more)
-            self._commit(batch)
-            if stop:
-                return
+                batch.append(self._queue.get())
+            running = batch[-1] is not None  # nothing is queued after what `close` puts there
+            self._commit([item for item in batch if item is not None])
 
     def _commit(self, batch: list[tuple[list[Statement], Future[None]]]) -> None:
         # From here on a caller can't cancel, so resolving the futures can't fail and end this thread.
         batch = [item for item in batch if item[1].set_running_or_notify_cancel()]
+        if not batch:
+            return
         results: list[Callable[[], None]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")

@@ -98,20 +98,11 @@ def use_few_arenas() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def resident_mb(pid: int) -> float | None:
-    """Resident memory of a process in megabytes (10^6 bytes); None if it is gone or the system has no such figure."""
-    return _status_mb(pid, "VmRSS")
-
-
 def peak_resident_mb(pid: int) -> float | None:
-    """Peak of a process's resident memory, in megabytes; None as above."""
-    return _status_mb(pid, "VmHWM")
-
-
-def _status_mb(pid: int, field: str) -> float | None:
+    """Peak of a process's resident memory, in megabytes (10^6 bytes); None if it is gone or there is no such figure."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(field + ":"):
+            if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024 / 1e6
     except (OSError, ValueError, IndexError):
         pass

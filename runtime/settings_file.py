@@ -11,9 +11,9 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from runtime.address import split_address as split_address
@@ -52,6 +52,7 @@ class Settings(Table):
 
 
 Model = TypeVar("Model", bound=Settings)
+Within = TypeVar("Within", bound=Table)
 
 
 def read_settings(
@@ -95,7 +96,8 @@ def read_settings(
     try:
         return model.model_construct(**dict(sourced(**content)))
     except ValidationError as error:
-        lines = [_explain(path, model, detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        lines = [f"{origin(path, detail['loc'])}: {explain(model, detail)}" for detail in details]
         raise ConfigurationError("\n".join(lines)) from None
     except SettingsError as error:
         raise ConfigurationError(
@@ -120,6 +122,11 @@ def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not valid TOML: {error}{quotes}.") from None
     except RecursionError:
         raise ConfigurationError(f"{path}: not valid TOML: lists or tables are nested too deeply.") from None
+
+
+def absolute(table: Within, base: Path) -> Within:
+    """The table of a settings file with its paths, which are relative to the file's folder, made absolute."""
+    return table.model_copy(update={name: base / value for name, value in table if isinstance(value, Path)})
 
 
 def check_files(path: Path, files: Mapping[str, Path], *, hint: str) -> None:
@@ -149,9 +156,8 @@ def number_if_it_is_one(value: Any) -> Any:
     return value
 
 
-def _explain(path: Path, model: type[BaseModel], detail: Any) -> str:
-    """One line for one refused key."""
-    return f"{origin(path, detail['loc'])}: {explain(model, detail)}"
+TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
+"""One option of a task, in the table [task] of study.toml and host.toml."""
 
 
 def explain(model: type[BaseModel], detail: Any) -> str:

@@ -2,7 +2,7 @@
 
 A settings file is a pydantic model of tables (`runtime.settings_file`). Each key is declared with `key`.
 `settings_keys` lists the keys, `build` makes a model from values by option name, `settings_toml` writes the commented
-file and `settings_markdown` the table for the docs. `sordino.cli.options` makes options of the same keys.
+file, tests/server/study_docs.py the table for the docs. `sordino.cli.options` makes options of the same keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field
@@ -100,12 +99,15 @@ class SettingsKey:
     @property
     def kind(self) -> type:
         """Of its value: bool, int, float, str, Path or dict; names are str."""
-        return _kind(self.field.annotation)
+        (first, *_) = _parts(self.field.annotation)
+        found: type = str if get_origin(first) is Literal else get_origin(first) or first
+        return found
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The names it may hold; empty where it isn't a choice."""
-        return _choices(self.field.annotation)
+        (first, *_) = _parts(self.field.annotation)
+        return tuple(map(str, get_args(first))) if get_origin(first) is Literal else ()
 
     @property
     def range(self) -> str:
@@ -134,17 +136,6 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(part for one in get_args(annotation) if one is not type(None) for part in _parts(one))
     return (annotation,)
-
-
-def _kind(annotation: Any) -> type:
-    (first, *_) = _parts(annotation)
-    found: type = str if get_origin(first) is Literal else get_origin(first) or first
-    return found
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    (first, *_) = _parts(annotation)
-    return tuple(map(str, get_args(first))) if get_origin(first) is Literal else ()
 
 
 def is_table(annotation: Any) -> bool:
@@ -299,18 +290,3 @@ def toml_value(value: object) -> str:
         return f"[{', '.join(map(toml_value, value))}]"
     # A JSON string is a TOML basic string, but for one character.
     return json.dumps(str(value)).replace("\x7f", "\\u007f")
-
-
-def settings_markdown(model: type[BaseModel]) -> str:
-    """A table of all keys for the docs."""
-    lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
-    for one in settings_keys(model).values():
-        default = one.about.shown or ("" if one.default in (None, {}) else f"`{toml_value(_plain(one.default))}`")
-        allowed = ", ".join(f"`{name}`" for name in one.choices) or one.range
-        unit = f" ({one.about.unit})" if one.about.unit else ""
-        lines.append(f"| `{one.dotted}` | {default} | {allowed} | {one.about.help}{unit} |")
-    return "\n".join(lines) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value

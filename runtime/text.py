@@ -30,6 +30,14 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
+def minute(seconds: float) -> str:
+    """``2026-05-03 14:07 UTC``, of seconds since 1970."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"second {seconds:.0f} since 1970"
+
+
 def printable(text: str) -> str:
     """Without control characters, escape sequences and marks that change the direction of writing; keeps lines.
 

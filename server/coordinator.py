@@ -38,7 +38,8 @@ from server.open_calls import OpenCalls
 from server.peer_certificate import CertificateHolders
 from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
-from server.study_file import CoordinatorTable, StudyConfiguration
+from server.study_file import StudyConfiguration
+from server.study_tables import CoordinatorTable
 from server.transcripts import open_transcripts
 from wire import coordinator_pb2
 from wire.study import TERMS_FILE, StudyDocument, check_roster_fits, read_draws

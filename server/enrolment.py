@@ -23,6 +23,8 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from runtime.durable import StorageError
+from runtime.settings_file import ConfigurationError
+from runtime.text import minute
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
@@ -31,7 +33,7 @@ from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, P
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study import Study
-from server.study_file import ConfigurationError, StudyConfiguration
+from server.study_file import StudyConfiguration
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import (
     LARGEST_PACKAGE,
@@ -189,7 +191,7 @@ class Enrolment:
             if request.at > time.time() + CLOCK_AHEAD_S:
                 raise CallRefused(
                     StatusCode.FAILED_PRECONDITION,
-                    f"the request is of {_shown(request.at)}, the coordinator's clock says {_shown(time.time())}: one "
+                    f"the request is of {minute(request.at)}, the coordinator's clock says {minute(time.time())}: one "
                     "of the two clocks is wrong",
                 )
             if not self._new.allow(address):
@@ -321,10 +323,6 @@ def _read_card(path: Path, study: str, authority_public: bytes) -> bytes:
     if card.study != study:
         raise ConfigurationError(f"{path} is the card of the study {card.study!r}, this is {study!r}.")
     return data
-
-
-def _shown(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if seconds < 2**36 else f"second {seconds:.0f}"
 
 
 def _parse(kind: Any, raw: bytes) -> Any:

@@ -11,7 +11,7 @@ import structlog
 
 from server.membership import Membership
 from server.sessions import Session, Sessions
-from server.study_file import DeadlineTable
+from server.study_tables import DeadlineTable
 
 log = structlog.get_logger()
 

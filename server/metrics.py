@@ -21,19 +21,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from secagg.messages import PHASES
-from server.events import (
-    CONNECTING,
-    AttemptAborted,
-    Event,
-    ParticipantConnected,
-    ParticipantDropped,
-    ParticipantExcluded,
-    ParticipantLost,
-    ParticipantSetAside,
-    PhaseEnded,
-    RoundCompleted,
-    SurvivorsFrozen,
-)
+from server import events
+from server.events import CONNECTING, Event
 from server.journal import Journal
 from server.study import Study
 from server.study_file import StudyConfiguration
@@ -128,7 +117,7 @@ class StudyMetrics:
         self._reading = Reading()
         self._live: Callable[[], Mapping[str, float]] = dict
         self._budgets = dict.fromkeys(READERS, 0.0)
-        self._last: RoundCompleted | None = None
+        self._last: events.RoundCompleted | None = None
         ProcessCollector(registry=self._always)
         try:
             release = version("sordino")
@@ -210,25 +199,25 @@ class StudyMetrics:
         """One event of the study, when it happens."""
         self.view.apply(event)
         match event:
-            case ParticipantConnected():
+            case events.ParticipantConnected():
                 self._counters["sessions_opened"].inc()
-            case ParticipantLost():
+            case events.ParticipantLost():
                 self._counters["sessions_lost"].labels(class_of_dropout(event.reason)).inc()
-            case ParticipantExcluded():
+            case events.ParticipantExcluded():
                 self._counters["participants_excluded"].inc()
-            case ParticipantSetAside():
+            case events.ParticipantSetAside():
                 self._counters["participants_set_aside"].inc()
-            case ParticipantDropped() if event.phase in PHASES:
+            case events.ParticipantDropped() if event.phase in PHASES:
                 self._counters["dropouts"].labels(event.phase, class_of_dropout(event.reason)).inc()
-            case PhaseEnded() if event.phase in PHASES:
+            case events.PhaseEnded() if event.phase in PHASES:
                 self._phase_seconds.labels(event.phase).observe(event.seconds)
-            case AttemptAborted() if event.phase in (CONNECTING, *PHASES):
+            case events.AttemptAborted() if event.phase in (CONNECTING, *PHASES):
                 self._counters["attempts_aborted"].labels(event.phase, _first(_ABORTS, event.reason)).inc()
                 self._late(event.loop_lag_ms)
-            case SurvivorsFrozen():
+            case events.SurvivorsFrozen():
                 self._spend(event.epsilon_coordinator, event.epsilon_released)
                 self._gauges["ledger_rows"].set(event.ledger_rows)
-            case RoundCompleted():
+            case events.RoundCompleted():
                 self._counters["rounds_completed"].inc()
                 self._round_seconds.observe(event.seconds)
                 self._learnt(event)
@@ -238,7 +227,7 @@ class StudyMetrics:
             self._gauges["epsilon_spent"].labels(reader).set(spent)
             self._gauges["epsilon_left"].labels(reader).set(max(0.0, self._budgets[reader] - spent))
 
-    def _learnt(self, last: RoundCompleted) -> None:
+    def _learnt(self, last: events.RoundCompleted) -> None:
         self._last = last
         self._gauges["last_round_completed_timestamp_seconds"].set(last.at)
         self._gauges["round_upload_bytes"].set(last.upload_bytes)

@@ -14,15 +14,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from secagg.errors import (
-    CoordinatorMisbehaved,
-    InvalidKey,
-    InvalidMessage,
-    ProtocolError,
-    ReconstructionFailed,
-    TooFewClients,
-    UnexpectedMessage,
-)
+from secagg import errors
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, TooManySessions
@@ -41,19 +33,19 @@ HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())
 
 # From an error to the status for the peer, which gets a bland sentence; the log has the detail.
 STATUS: dict[type[Exception], grpc.StatusCode] = {
-    InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
-    UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
+    errors.InvalidMessage: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
+    errors.UnexpectedMessage: grpc.StatusCode.FAILED_PRECONDITION,  # retrying won't help
     UploadRefused: grpc.StatusCode.INVALID_ARGUMENT,  # this participant is dropped
     BrokenUpload: grpc.StatusCode.INVALID_ARGUMENT,  # and unless it goes on soon, its participant is dropped
     MalformedUpload: grpc.StatusCode.INVALID_ARGUMENT,  # and excluded
     UnexpectedUpload: grpc.StatusCode.FAILED_PRECONDITION,  # late, or a second one: discarded
-    TooFewClients: grpc.StatusCode.ABORTED,  # join the next attempt
-    ReconstructionFailed: grpc.StatusCode.ABORTED,
-    CoordinatorMisbehaved: grpc.StatusCode.ABORTED,
-    InvalidKey: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TooFewClients: grpc.StatusCode.ABORTED,  # join the next attempt
+    errors.ReconstructionFailed: grpc.StatusCode.ABORTED,
+    errors.CoordinatorMisbehaved: grpc.StatusCode.ABORTED,
+    errors.InvalidKey: grpc.StatusCode.INVALID_ARGUMENT,
     SessionRefused: grpc.StatusCode.PERMISSION_DENIED,
     TooManySessions: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ProtocolError: grpc.StatusCode.INTERNAL,
+    errors.ProtocolError: grpc.StatusCode.INTERNAL,
 }
 
 

@@ -15,7 +15,15 @@ from pydantic import model_validator
 
 from learning.data_names import OWN, located
 from learning.task_names import DEFAULT_RATES
-from runtime.settings_file import ConfigurationError, Settings, check_files, number_if_it_is_one, read_settings
+from runtime.settings_file import (
+    ConfigurationError,
+    Settings,
+    TaskOption,
+    absolute,
+    check_files,
+    number_if_it_is_one,
+    read_settings,
+)
 from runtime.settings_keys import key
 from server.study_tables import (
     CoordinatorTable,
@@ -24,7 +32,6 @@ from server.study_tables import (
     PrivacyTable,
     ServerOptimizerTable,
     StudyTable,
-    TaskOption,
 )
 
 if TYPE_CHECKING:
@@ -32,23 +39,7 @@ if TYPE_CHECKING:
     from mechanisms.plan import Plan
     from wire.study import StudyDocument
 
-__all__ = [
-    "ConfigurationError",
-    "CoordinatorTable",
-    "DataTable",
-    "DeadlineTable",
-    "PrivacyTable",
-    "ServerOptimizerTable",
-    "StudyConfiguration",
-    "StudyTable",
-    "load",
-]
-
 STUDY_FILE = "study.toml"
-_PATHS = (
-    *("state", "tls_certificate", "tls_key", "client_ca", "roster", "lottery", "authority_public_key", "card"),
-    "transcript_key",
-)
 _HINT = "Name a study's folder or its study.toml; `sordino init DIR` makes one."
 
 
@@ -207,15 +198,13 @@ def load(path: Path) -> StudyConfiguration:
     file = path / STUDY_FILE if path.is_dir() else path
     configuration = read_settings(StudyConfiguration, file, hint=_HINT)
     base = file.resolve().parent
-    table = configuration.coordinator
+    table = absolute(configuration.coordinator, base)
     made_later = {"state", "lottery", "transcript_key"} | (set() if table.enrolment_listen else {"card"})
-    paths: dict[str, Any] = {name: base / getattr(table, name) for name in _PATHS}
-    readable = {f"coordinator.{name}": value for name, value in paths.items() if name not in made_later}
+    paths = {name: value for name, value in table if isinstance(value, Path) and name not in made_later}
+    readable = {f"coordinator.{name}": value for name, value in paths.items()}
     if configuration.data.test:
         readable["data.test"] = base / configuration.data.test
     check_files(file, readable, hint="Correct the path, or make the study again with `sordino init`.")
     data = configuration.data
     examples = {"dataset": located(data.dataset, base), "test": str(base / data.test) if data.test else ""}
-    return configuration.model_copy(
-        update={"coordinator": table.model_copy(update=paths), "data": data.model_copy(update=examples)}
-    )
+    return configuration.model_copy(update={"coordinator": table, "data": data.model_copy(update=examples)})

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from learning.data_names import OWN, check_dataset_name
 from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
-from runtime.settings_file import Table, number_if_it_is_one, split_address
+from runtime.settings_file import Table, split_address
 from runtime.settings_keys import key
 from wire.guarantee import CURIOUS_TRUST
 
@@ -28,8 +28,6 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _OWN: Final = "the task's own"
 ADAPTIVE_OPTIMIZERS: Final = ("fedadam", "fedyogi", "fedadagrad")
-
-TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
 
 
 def _cut_by(partition: str) -> tuple[str, Any]:
@@ -150,6 +148,7 @@ _OF_PLAN: Final = (
     *("key_agreement", "offer_offset_s", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
     "noise_parts",
 )
+_OF_CLIPS: Final = ("by_layer", "scaling", "update", "quantile", "rate", "bit_weight")
 
 
 class PrivacyTable(Table):
@@ -291,18 +290,11 @@ class PrivacyTable(Table):
         """
         from wire.study import coding
 
-        return coding(
-            layers,
-            clip=clip,
-            by_layer=self.clip_by_layer,
-            scaling=self.clip_scaling,
-            update=self.clip_update,
-            quantile=self.clip_quantile,
-            rate=self.clip_rate,
-            bit_weight=self.clip_bit_weight,
-            sketch_rows=self.sketch_rows,
-            sketch_ratio=self.sketch_ratio,
-        ) | {"rotation": None if self.rotation == "auto" else self.rotation}
+        clips = {name: getattr(self, f"clip_{name}") for name in _OF_CLIPS}
+        sketch: dict[str, Any] = {"sketch_rows": self.sketch_rows, "sketch_ratio": self.sketch_ratio}
+        return coding(layers, clip=clip, **clips, **sketch) | {
+            "rotation": None if self.rotation == "auto" else self.rotation
+        }
 
     @model_validator(mode="after")
     def _drawn(self) -> Self:

@@ -13,31 +13,8 @@ from typing import Any, Final
 
 from learning.task_names import STATISTICS
 from secagg.messages import PHASES, UNMASKING
-from server.events import (
-    CONNECTING,
-    AttemptAborted,
-    AttemptEvent,
-    AttemptStarted,
-    Event,
-    ParticipantConnected,
-    ParticipantDropped,
-    ParticipantExcluded,
-    ParticipantLost,
-    ParticipantResumed,
-    ParticipantSetAside,
-    Pausing,
-    PhaseEnded,
-    PhaseProgress,
-    PhaseStarted,
-    RosterAdopted,
-    RoundCompleted,
-    StudyFinished,
-    StudyStarted,
-    SurvivorsFrozen,
-    WaitingForAuthority,
-    WaitingForEnrolment,
-    WaitingForParticipants,
-)
+from server import events
+from server.events import CONNECTING, Event
 
 STARTING, ENROLMENT, AUTHORITY, LEARNING = "Starting", "Enrolment", "Authority", "Learning"
 BETWEEN, PAUSING, FINISHED = "Between", "Pausing", "Finished"
@@ -93,7 +70,7 @@ class AttemptView:
     connected: frozenset[int] = frozenset()
     reached: list[str] = field(default_factory=list)
     phase_seconds: dict[str, float] = field(default_factory=dict)
-    dropped: list[ParticipantDropped] = field(default_factory=list)
+    dropped: list[events.ParticipantDropped] = field(default_factory=list)
     resumed: int = 0
     under_way: bool = False
 
@@ -130,7 +107,7 @@ class StudyView:
     """
 
     history: bool = True
-    started: StudyStarted = field(default_factory=StudyStarted)
+    started: events.StudyStarted = field(default_factory=events.StudyStarted)
     started_at: float | None = None
     last_at: float = 0.0
     participants: int = 0
@@ -148,81 +125,81 @@ class StudyView:
     dropped_now: set[int] = field(default_factory=set)
     epsilon_coordinator: float = 0.0
     epsilon_released: float = 0.0
-    rounds: list[RoundCompleted] = field(default_factory=list)
-    dropouts: list[ParticipantDropped] = field(default_factory=list)
-    aborted: list[AttemptAborted] = field(default_factory=list)
+    rounds: list[events.RoundCompleted] = field(default_factory=list)
+    dropouts: list[events.ParticipantDropped] = field(default_factory=list)
+    aborted: list[events.AttemptAborted] = field(default_factory=list)
     absent: dict[int, frozenset[int]] = field(default_factory=dict)
     excluded: dict[int, str] = field(default_factory=dict)
     set_aside: Counter[int] = field(default_factory=Counter)
-    finished: StudyFinished | None = None
+    finished: events.StudyFinished | None = None
     begun: bool = False
     _waiting_since: float | None = None
 
-    def apply_all(self, events: Iterable[Event]) -> StudyView:
+    def apply_all(self, happened: Iterable[Event]) -> StudyView:
         """Fold events in, oldest first; returns self."""
-        for event in events:
+        for event in happened:
             self.apply(event)
         return self
 
     def apply(self, event: Event) -> None:
         """Fold one event in."""
         self.last_at = event.at or self.last_at
-        if isinstance(event, AttemptEvent):
+        if isinstance(event, events.AttemptEvent):
             self.round, self.attempt = event.round, event.attempt
         match event:
-            case StudyStarted():
+            case events.StudyStarted():
                 self._study_started(event)
-            case WaitingForEnrolment():
+            case events.WaitingForEnrolment():
                 self.begun = True
                 self._wait_for(ENROLMENT, Wait(event.received, event.needed, event.needed))
-            case WaitingForAuthority():
+            case events.WaitingForAuthority():
                 self.begun = True
                 self._wait_for(AUTHORITY, Wait())
-            case WaitingForParticipants():
+            case events.WaitingForParticipants():
                 self.begun = True
                 if self._waiting_since is None:
                     self._waiting_since = self.last_at
                 ends_at = self.last_at + event.left_s
                 self._wait_for(CONNECTING, Wait(event.received, event.needed, event.expected, ends_at))
-            case Pausing():
+            case events.Pausing():
                 self._wait_for(PAUSING, Wait(ends_at=self.last_at + event.left_s))
-            case RosterAdopted():
+            case events.RosterAdopted():
                 self._roster_adopted(event)
-            case ParticipantConnected():
+            case events.ParticipantConnected():
                 self.hosts[event.participant] = event.host
                 self._is_here(event.participant)
-            case ParticipantLost():
+            case events.ParticipantLost():
                 self._participant_lost(event)
-            case AttemptStarted():
+            case events.AttemptStarted():
                 self._attempt_started(event)
-            case PhaseStarted():
+            case events.PhaseStarted():
                 self.current.reached.append(event.phase)
                 expected = min(event.expected, self.current.remaining)
                 self._wait_for(event.phase, Wait(0, event.needed, expected, self.last_at + event.deadline_s))
-            case PhaseProgress():
+            case events.PhaseProgress():
                 expected = min(event.expected, self.current.remaining)
                 self.wait = Wait(event.received, event.needed, expected, self.last_at + event.left_s)
-            case PhaseEnded():
+            case events.PhaseEnded():
                 self.current.phase_seconds[event.phase] = event.seconds
                 self._wait_for(LEARNING if event.phase == UNMASKING else BETWEEN)
-            case ParticipantDropped():
+            case events.ParticipantDropped():
                 self._participant_dropped(event)
-            case ParticipantResumed():
+            case events.ParticipantResumed():
                 self.current.resumed += 1
                 self._is_here(event.participant)
-            case ParticipantExcluded():
+            case events.ParticipantExcluded():
                 self.excluded[event.participant] = event.reason
-            case ParticipantSetAside():
+            case events.ParticipantSetAside():
                 self.set_aside[event.participant] += 1
-            case SurvivorsFrozen():
+            case events.SurvivorsFrozen():
                 self._spent(event)
-            case RoundCompleted():
+            case events.RoundCompleted():
                 self._attempt_ended()
                 self._spent(event)
                 self.rounds.append(event)
-            case AttemptAborted():
+            case events.AttemptAborted():
                 self._attempt_aborted(event)
-            case StudyFinished():
+            case events.StudyFinished():
                 self._attempt_ended(FINISHED)
                 self._spent(event)
                 self.finished = event
@@ -277,7 +254,7 @@ class StudyView:
         """Numbers of a host's participants."""
         return sorted(number for number, name in self.hosts.items() if name == host)
 
-    def dropouts_of(self, round_: int) -> list[ParticipantDropped]:
+    def dropouts_of(self, round_: int) -> list[events.ParticipantDropped]:
         """Of all attempts of a round."""
         return [dropout for dropout in self.dropouts if dropout.round == round_]
 
@@ -290,7 +267,7 @@ class StudyView:
     def _wait_for(self, state: str, wait: Wait | None = None) -> None:
         self.state, self.wait = state, wait or Wait()
 
-    def _study_started(self, event: StudyStarted) -> None:
+    def _study_started(self, event: events.StudyStarted) -> None:
         self.started, self.participants = event, event.participants
         self.roster = set(event.members or range(event.participants))
         if self.started_at is None:
@@ -302,7 +279,7 @@ class StudyView:
         self._attempt_ended()
         self.dropped_now, self.finished, self.begun = set(), None, False
 
-    def _roster_adopted(self, event: RosterAdopted) -> None:
+    def _roster_adopted(self, event: events.RosterAdopted) -> None:
         left = set(event.left)
         self.roster = (self.roster | set(event.joined)) - left
         self.participants = event.participants
@@ -318,14 +295,14 @@ class StudyView:
         self.lost.discard(participant)
         self.came_at[participant] = self.last_at
 
-    def _participant_lost(self, event: ParticipantLost) -> None:
+    def _participant_lost(self, event: events.ParticipantLost) -> None:
         self.connected.discard(event.participant)
         self.left_at[event.participant] = self.last_at
         if self.finished is None:  # after the end sessions are closed, not lost
             self.hosts.setdefault(event.participant, event.host)
             self.lost.add(event.participant)
 
-    def _attempt_started(self, event: AttemptStarted) -> None:
+    def _attempt_started(self, event: events.AttemptStarted) -> None:
         if not self.history and event.round != self.current.round:
             self.dropouts.clear()
             self.aborted.clear()
@@ -339,7 +316,7 @@ class StudyView:
         self.dropped_now, self.begun, self._waiting_since = set(), True, None
         self._wait_for(BETWEEN)
 
-    def _participant_dropped(self, event: ParticipantDropped) -> None:
+    def _participant_dropped(self, event: events.ParticipantDropped) -> None:
         self.hosts.setdefault(event.participant, event.host)
         self.dropped_now.add(event.participant)
         self.current.dropped.append(event)
@@ -347,7 +324,7 @@ class StudyView:
         if self.phase is not None:
             self.wait.expected = max(self.wait.received, min(self.wait.expected, self.current.remaining))
 
-    def _attempt_aborted(self, event: AttemptAborted) -> None:
+    def _attempt_aborted(self, event: events.AttemptAborted) -> None:
         if not self.current.under_way:  # too few connected, and it never began
             since = self.last_at if self._waiting_since is None else self._waiting_since
             self.current = AttemptView(event.round, event.attempt, since, event.received, frozenset(self.connected))
@@ -360,6 +337,6 @@ class StudyView:
         self.current.under_way = False
         self._waiting_since = None
 
-    def _spent(self, event: SurvivorsFrozen | RoundCompleted | StudyFinished) -> None:
+    def _spent(self, event: events.SurvivorsFrozen | events.RoundCompleted | events.StudyFinished) -> None:
         self.epsilon_coordinator = event.epsilon_coordinator or self.epsilon_coordinator
         self.epsilon_released = event.epsilon_released or self.epsilon_released

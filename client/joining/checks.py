@@ -17,9 +17,8 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
-from client.credentials import shown
 from client.enrolment import Look, look
-from client.host_file import HostConfiguration, HostTable
+from client.host_file import DataTable, HostConfiguration, HostTable
 from client.joining.description import changed_terms, listed, terms_of
 from client.joining.folder import BY_PLACE, HOST_FILE, DataChoice, JoinedHome, only_process
 from client.journal import newest_seen
@@ -33,7 +32,7 @@ from learning.own_data import read_held, unread_told
 from learning.task_names import STATISTICS, TASKS, trained_task
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
-from runtime.text import counted, peer_text, terminal_width
+from runtime.text import counted, minute, peer_text, terminal_width
 from secagg.sharing import CURIOUS
 from wire.enrolment import read_request
 from wire.join_code import fingerprint
@@ -42,13 +41,7 @@ from wire.records.ledger_totals import Totals
 from wire.study import StudyDocument
 
 _NOTHING: Final = "Nothing was sent, and no folder was made."
-USUAL_DATA: Final[dict[str, Any]] = {
-    "dataset": "fashion-mnist-subset",
-    "partition": "dirichlet",
-    "alpha": 1.0,
-    "shards": 2,
-    "seed": 1,
-}
+USUAL_DATA: Final[dict[str, Any]] = DataTable().model_dump(exclude={"parts"})
 """The data of a participant if no option names others."""
 
 
@@ -301,7 +294,7 @@ async def accept_terms(
     if seen.newest.version < version or seen.newest.signed < stated:
         raise InputFailure(
             f"{home.path}: the coordinator shows version {seen.newest.version} of the roster, signed "
-            f"{shown(seen.newest.signed)}: this host has seen a later one. Nothing was changed."
+            f"{minute(seen.newest.signed)}: this host has seen a later one. Nothing was changed."
         )
     policy = held.get("policy", {})
     if set(policy) == {"file"}:

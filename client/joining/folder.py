@@ -25,20 +25,17 @@ signed: the coordinator could make every participant begin anew, with a new ledg
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
 import re
-import shutil
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.durable import replace_durably, sync_folder
+from runtime.durable import hold, replace_durably, sync_folder, whole_folder
 from runtime.failure import Failure, InputFailure
 from runtime.key_files import KeyFileError, write_key_file
 
@@ -116,11 +113,8 @@ def make_home(
     public[TERMS_FILE] = terms
     public |= {REQUEST_FILE: request, ".gitignore": b"*\n"}  # keys must never be committed, wherever the folder lies
     path = home.absolute()
-    with contextlib.ExitStack() as clean:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-            clean.callback(shutil.rmtree, work, ignore_errors=True)
+    try:
+        with whole_folder(path) as work:
             write_key_file(work / IDENTITY_FILE, identity_key)
             write_key_file(work / TLS_KEY_FILE, tls_key)
             (work / "join").mkdir()
@@ -129,18 +123,17 @@ def make_home(
                     replace_durably(work / name, content, at_once=False, mode=0o644)
             for folder in (work / "keys", work / "tls", work / "join", work):
                 sync_folder(folder)
-            os.replace(work, path)
-            sync_folder(path.parent)
-        except (OSError, KeyFileError) as error:
-            if path.is_dir() and any(path.iterdir()):
-                raise InputFailure(
-                    f"{path} isn't empty any more: another process joined there. Run the command again."
-                ) from None
-            reason = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
+        sync_folder(path.parent)
+    except (OSError, KeyFileError) as error:
+        if path.is_dir() and any(path.iterdir()):
             raise InputFailure(
-                f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
-                "another folder with --home."
-            ) from error
+                f"{path} isn't empty any more: another process joined there. Run the command again."
+            ) from None
+        reason = str(error) if isinstance(error, KeyFileError) else error.strerror or str(error)
+        raise InputFailure(
+            f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
+            "another folder with --home."
+        ) from error
     return _read_home(home, request)
 
 
@@ -199,17 +192,13 @@ class JoinedHome:
         """
         file, wanted = self.path / HOST_FILE, {"file": POLICY_FILE}
         named = self.settings().get("policy") == wanted
-        try:
+        with self._writing("the policy isn't kept."):
             if named and (self.path / POLICY_FILE).read_bytes() == policy:
                 return False
             text = None if named else self._with_tables({"policy": wanted}, {})
             replace_durably(self.path / POLICY_FILE, policy)
             if text is not None:
                 replace_durably(file, text.encode())
-        except OSError as error:
-            raise InputFailure(
-                f"{self.path} can't be written ({error.strerror or error}): the policy isn't kept."
-            ) from error
         return True
 
     def terms(self) -> bytes | None:
@@ -224,14 +213,17 @@ class JoinedHome:
 
         Raises InputFailure if a file can't be written.
         """
-        try:
+        with self._writing("run the same command again."):
             text = self._with_tables(tables, {})
             replace_durably(self.path / HOST_FILE, text.encode())
             replace_durably(self.path / TERMS_FILE, terms)
+
+    @contextlib.contextmanager
+    def _writing(self, otherwise: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise InputFailure(
-                f"{self.path} can't be written ({error.strerror or error}): run the same command again."
-            ) from error
+            raise InputFailure(f"{self.path} can't be written ({error.strerror or error}): {otherwise}") from error
 
     def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str]) -> str:
         """host.toml with these tables replaced; raises InputFailure if its layout prevents that, and OSError."""
@@ -271,7 +263,8 @@ class JoinedHome:
                 f"{self.path}: --part place needs the participant's place, which the release of the study's authority "
                 "doesn't state: write a number for part into host.toml, and run the same command again."
             )
-        try:
+        otherwise = "the certificate isn't kept. Make room and run the same command again; it continues there."
+        with self._writing(otherwise):
             if by_place:
                 replace_durably(self.path / PLACE_FILE, f"{place}\n".encode())
             content = self.settings()
@@ -285,11 +278,6 @@ class JoinedHome:
                 text = self._with_tables(tables, {"part": f"the place on the roster is {place}"})
                 replace_durably(self.path / HOST_FILE, text.encode())
             replace_durably(self.path / CERTIFICATE_FILE, certificate)
-        except OSError as error:
-            raise InputFailure(
-                f"{self.path} can't be written ({error.strerror or error}): the certificate isn't kept. Make room and "
-                "run the same command again; it continues there."
-            ) from error
 
 
 def open_home(home: Path) -> JoinedHome | None:
@@ -347,7 +335,7 @@ def _homes_here() -> Iterator[JoinedHome]:
 @contextlib.contextmanager
 def only_process(home: JoinedHome) -> Iterator[None]:
     """Lock the folder for this process while it waits for the answer; raises InputFailure if another one has."""
-    descriptor = _hold(home.path / REQUEST_FILE, os.O_RDONLY)
+    descriptor = hold(home.path / REQUEST_FILE, os.O_RDONLY)
     if descriptor is None:
         raise InputFailure(f"{home.path} is in use by another process: stop that one, or name another folder.")
     try:
@@ -380,7 +368,7 @@ def take_home(
         homes.mkdir(parents=True, exist_ok=True)
         present = sorted(one.parent.parent.name for one in homes.glob(f"[!.]*/{REQUEST_FILE}"))
         for name in _names(present, begin):
-            held = _hold(homes / f".{name}.lock", os.O_RDWR | os.O_CREAT)
+            held = hold(homes / f".{name}.lock")
             if held is None:
                 continue
             why = ""
@@ -407,20 +395,6 @@ def _names(present: list[str], begin: bool) -> Iterator[str]:
     yield from present
     if begin:
         yield from (name for name in (f"home-{number:02}" for number in itertools.count(1)) if name not in present)
-
-
-def _hold(path: Path, flags: int) -> int | None:
-    """A lock, as a file descriptor, that ends with the process; None if another process has it."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _keep(descriptor: int) -> None:

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client.credentials import shown
+from client.connection import open_channel
 from client.enrolment import (
     CLOCK_NOTED_S,
     EnrolmentRefused,
@@ -29,44 +29,19 @@ from client.enrolment import (
     ask,
     check_answer,
     clock_sentence,
-    enrolment_channel,
     look,
     reach,
 )
 from client.host_file import host_toml
-from client.joining.checks import (
-    JoinOptions,
-    accept_terms,
-    accepted_plan,
-    check_again,
-    check_host,
-    check_task,
-    choose_data,
-    read_example,
-    read_own_file,
-    read_policy,
-    spent_in,
-    unread,
-)
+from client.joining import checks, folder
+from client.joining.checks import JoinOptions
 from client.joining.description import describe_study
-from client.joining.folder import (
-    IDENTITY_FILE,
-    POLICY_FILE,
-    JoinedHome,
-    default_home,
-    find_home,
-    home_at,
-    make_home,
-    only_process,
-    open_home,
-    take_home,
-    unfinished,
-)
+from client.joining.folder import JoinedHome
 from client.joining.local_enrolment import join_code_at
 from learning.data_checks import check_form_fits, check_task_takes
 from runtime.failure import Failure, InputFailure, NetworkFailure
 from runtime.key_files import KeyFileError, read_key_file
-from runtime.text import peer_text, printable, terminal_width
+from runtime.text import minute, peer_text, printable, terminal_width
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
 from wire.certificates import identity_uri, new_key, private_pem
@@ -99,7 +74,7 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
     home: JoinedHome | None = None
     if homes is not None:
         wanted = _read_code(options.code).fingerprint if options.code else None
-        path, home = take_home(
+        path, home = folder.take_home(
             homes,
             address=options.address or None,
             authority=lambda key: wanted is None or fingerprint(key) == wanted,
@@ -109,7 +84,7 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
         )
         options = replace(options, home=path)
     elif desk is not None:
-        home = home_at(options.address) if options.home is None else open_home(options.home)
+        home = folder.home_at(options.address) if options.home is None else folder.open_home(options.home)
     if home is not None:
         go_on(options, home, say)
         return home.path
@@ -128,7 +103,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
     """
     say = _safely(say)
     code = _read_code(options.code)
-    home = find_home(code.code_id) if options.home is None else _matching(open_home(options.home), code)
+    home = folder.find_home(code.code_id) if options.home is None else _matching(folder.open_home(options.home), code)
     if home is not None:
         go_on(options, home, say)
         return home.path
@@ -137,7 +112,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
         code.check_time(now)
     except InvalidCode as error:
         raise InputFailure(
-            f"{_sentence(error)} (It was valid until {shown(code.expires)}; this machine's clock says {shown(now)}.)"
+            f"{_sentence(error)} (It was valid until {minute(code.expires)}; this machine's clock says {minute(now)}.)"
         ) from None
     home = asyncio.run(_begin(options, code, say))
     asyncio.run(_wait(home, say))
@@ -147,7 +122,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
 def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
     """Complete a folder from an earlier join, with the same options. Raises as `join_by_code`."""
     say = _safely(say)
-    asyncio.run(check_again(options, home, say))
+    asyncio.run(checks.check_again(options, home, say))
     if home.complete:
         say(f"{home.path} has already joined {home.study}.")
     else:
@@ -156,16 +131,18 @@ def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
 
 def accept(options: JoinOptions, say: Say) -> None:
     """Accept changed terms in the folder of ``options``. Raises as `client.joining.checks.accept_terms`."""
-    home = None if options.home is None else open_home(options.home)
+    home = None if options.home is None else folder.open_home(options.home)
     if home is None:
         raise InputFailure("--accept needs --home DIR: the folder that a join by code has made.")
     say = _safely(say)
-    asyncio.run(accept_terms(home, options.task, say, lambda: _agree(options, say, "Accept these terms? [y/N] ")))
+    asyncio.run(
+        checks.accept_terms(home, options.task, say, lambda: _agree(options, say, "Accept these terms? [y/N] "))
+    )
 
 
 def finish_joining(home: Path, say: Say) -> None:
     """Continue an interrupted join in ``home``, if there is one. Raises as `join_by_code`."""
-    if (found := unfinished(home)) is not None:
+    if (found := folder.unfinished(home)) is not None:
         asyncio.run(_wait(found, _safely(say)))
 
 
@@ -191,27 +168,27 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     """Show the study, ask the participant, and write the folder."""
     seen = await _patiently(lambda: look(options.address, code.fingerprint, code.terms), say)
     document, study = seen.document, seen.card.study
-    place = options.home if options.home is not None else default_home(study)
-    found = _matching(open_home(place), code)
+    place = options.home if options.home is not None else folder.default_home(study)
+    found = _matching(folder.open_home(place), code)
     if found is not None:
-        await check_again(options, found, say)
+        await checks.check_again(options, found, say)
         return found
     if seen.clock_difference_s is not None and abs(seen.clock_difference_s) > CLOCK_NOTED_S:
         say(f"Note: {clock_sentence(seen.clock_difference_s)}.\n")
-    check_task(options, document.task, document.task_options)
+    checks.check_task(options, document.task, document.task_options)
     if document.own_data and options.data is None:
         raise InputFailure(
             "the participants of this study bring their own data: add --data FILE, your .csv or .npz file."
         )
     # Without an option derived from the code, so that the shown values are the final ones.
     host = options.name if options.name is not None else f"participant-{_derived(code, b'name')[:4].hex()}"
-    data = choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
-    own = None if options.data is None else read_own_file(options, options.data, seen)
-    held = own if own is not None else read_example(data, seen)
+    data = checks.choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
+    own = None if options.data is None else checks.read_own_file(options, options.data, seen)
+    held = own if own is not None else checks.read_example(data, seen)
     of = data.dataset if options.data is None else str(options.data)
     if held is not None:  # before the question: the form alone may make joining impossible
         check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
-    policy, policy_file = (None, None) if options.policy_file is None else read_policy(options.policy_file)
+    policy, policy_file = (None, None) if options.policy_file is None else checks.read_policy(options.policy_file)
     data_table, held_here = data.tables()
     text = host_toml(
         _HEADER,
@@ -223,12 +200,12 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
         address=seen.card.address,
         enrolment=options.address,
-        policy=accepted_plan(seen) if policy_file is None else {"file": POLICY_FILE},
+        policy=checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
         data=data_table,
-        participants=[{"key": str(IDENTITY_FILE), **held_here}],
+        participants=[{"key": str(folder.IDENTITY_FILE), **held_here}],
         ledger="ledger.sqlite" if options.ledger is None else str(options.ledger.absolute()),
     )
-    check_host(text, options.policy_file, policy, seen, spent_in(options.ledger))
+    checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
     lines = describe_study(
         seen,
         fingerprint=show_fingerprint(code.fingerprint),
@@ -244,7 +221,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     for line in (*lines, ""):
         say(line)
     if options.data is not None and own is not None:
-        for sentence in unread(options.data, own, seen):
+        for sentence in checks.unread(options.data, own, seen):
             say(f"Warning: {sentence}.\n")
     _agree(options, say)
     if held is not None:  # after the question: this runs the task with options from a stranger
@@ -255,7 +232,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         request = EnrolmentRequest("join", study, identity.public, host, make_csr(tls_key), time.time(), code.code_id)
     except InvalidRequest as error:
         raise InputFailure(f"{error}: change --name.") from None
-    made = make_home(
+    made = folder.make_home(
         place,
         host_toml=text,
         policy_file=policy_file,
@@ -319,7 +296,7 @@ def _card_note(seen: Look) -> bytes:
 
 async def _wait(home: JoinedHome, say: Say) -> None:
     """Send the request until it is answered, and keep the answer."""
-    with only_process(home):
+    with folder.only_process(home):
         settings = home.settings()
         address = settings["coordinator"]["enrolment"]
         authority = bytes.fromhex(settings["study"]["authority_public_key"])
@@ -359,7 +336,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.EnrolAnswer:
     """The coordinator's final answer; after its first answer this also waits for an unreachable coordinator."""
     reported, told_at, poll_s, taken = "", 0.0, FIRST_POLL_S, False
-    async with enrolment_channel(address, ca) as channel:
+    async with open_channel(address, ca) as channel:
         while True:
             try:
                 answer = await ask(channel, address, home.request)
@@ -373,7 +350,7 @@ async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.Enr
                     ) from error
                 state = f"{error}; trying again"
             if state != reported or time.monotonic() - told_at >= REMIND_S:
-                say(f"{shown(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
+                say(f"{minute(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
                 reported, told_at = state, time.monotonic()
             await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that clients don't ask together
             poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)

@@ -200,12 +200,9 @@ _FORMAT_TITLES: Final = {
 def make_set(entry: Entry, sources: Sequence[Path], folder: Path, options: Options) -> PreparedSet:
     """Make a set and write it into ``folder``.
 
-    Args:
-        sources: for each package of the entry its archive, or a folder with its files.
+    ``sources``: for each package of the entry its archive, or a folder with its files.
 
-    Raises:
-        DatasetError: a source is missing, damaged or another one than the pinned.
-        OSError: the set can't be written.
+    Raises DatasetError: a source is missing, damaged or another one than the pinned; OSError: the set can't be written.
     """
     opened = [Opened(package, path) for package, path in zip(entry.packages, sources, strict=True)]
     made = entry.make(opened, options)
@@ -235,9 +232,7 @@ def make_set(entry: Entry, sources: Sequence[Path], folder: Path, options: Optio
 def make_from_format(kind: str, path: Path, folder: Path) -> PreparedSet:
     """Write a set of a published format as a prepared one: faster to open, and held against its digest at each start.
 
-    Raises:
-        DatasetError: there is no such set at ``path``, or it is damaged.
-        OSError: the set can't be written.
+    Raises DatasetError: there is no such set at ``path``, or it is damaged; OSError: the set can't be written.
     """
     if kind not in FORMATS:
         raise DatasetError(f"unknown format {kind!r}; known formats: {', '.join(FORMATS)}")

@@ -79,8 +79,7 @@ def spoken(text: str, *, alone: bool = False) -> Iterator[tuple[str, list[str]]]
 
     A speech is a block between blank lines whose first line begins with the speaker and a full stop.
 
-    Args:
-        alone: the speaker stands on a separate line instead, without a full stop.
+    ``alone``: the speaker stands on a separate line instead, without a full stop.
     """
     text = text.replace("\r\n", "\n")
     if alone:

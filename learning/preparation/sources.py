@@ -52,8 +52,7 @@ class Opened:
 
     def __init__(self, package: Package, path: Path) -> None:
         """
-        Raises:
-            DatasetError: it isn't there, is no archive, or is an archive of another SHA-256 than the pinned one.
+        Raises DatasetError: it isn't there, is no archive, or is an archive of another SHA-256 than the pinned one.
         """
         self.package, self.path = package, path
         self._digests: dict[str, str] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import lzma
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
 from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
-from learning.preparation.pickled_table import PickleRefused, read_table
 from learning.preparation.sources import LARGEST, Opened
 
 Columns = Mapping[str, NDArray[Any]]
@@ -141,10 +141,10 @@ def insteval(opened: Sequence[Opened], _: Options) -> Made:
     names = ("d", "studage", "lectage", "service", "dept")
     lecturers, number = np.unique(columns["d"], return_inverse=True)
     features = np.stack([number, *(columns[name] for name in names[1:])], axis=1).astype(np.int32)
-    parts, split = hold_out_users(by_user(columns["s"], features, columns["y"].astype(np.int64) - 1), "insteval")
+    blocks = by_user(columns["s"], features, columns["y"].astype(np.int64) - 1)
     lecturer = f"lecturer (0 to {len(lecturers) - 1})"
     described = f"features: {lecturer}, studage, lectage, service, dept; label: rating of 1 to 5, less 1"
-    return Made(in_memory(parts, "insteval"), (described, split))
+    return _finished("insteval", blocks, (), described)
 
 
 def movielens(opened: Sequence[Opened], _: Options) -> Made:
@@ -154,11 +154,10 @@ def movielens(opened: Sequence[Opened], _: Options) -> Made:
     year = np.where(np.isnan(columns["year"]), 0, columns["year"])
     features = np.stack([number, year], axis=1).astype(np.int32)
     labels = np.rint(columns["rating"] * 2).astype(np.int64) - 1
-    parts, split = hold_out_users(by_user(columns["userId"], features, labels), "movielens")
     described = (
         f"features: film (0 to {len(films) - 1}) and its year (0: unknown); label: twice the rating, less 1 (0 to 9)"
     )
-    return Made(in_memory(parts, "movielens"), (described, split))
+    return _finished("movielens", by_user(columns["userId"], features, labels), (), described)
 
 
 def _table(opened: Opened, name: str) -> dict[str, NDArray[Any]]:
@@ -195,3 +194,72 @@ def _finished(name: str, blocks: dict[str, Any], how: tuple[str, ...], label: st
 
 def _number(value: Any) -> float:
     return float("nan") if value in ("", None) else float(value)
+
+
+# ---------------------------------------------------------------- tables of pandas, without pandas
+
+# A pickle is a program. These come from packages whose content is held against a pinned SHA-256 before it is read
+# (`learning.preparation.sources.Opened`). Besides, a pickle may name nothing but what an array of numpy needs, and the
+# parts of a table, for which `_Part` stands.
+
+
+class PickleRefused(ValueError):
+    """A pickle is damaged, is no table, or names something that no table needs."""
+
+
+class _Part:
+    """Stands for an object of pandas: keeps what it is made of."""
+
+    given: tuple[Any, ...] = ()
+    state: Any = None
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_NUMPY: Final = {
+    *(("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode"), ("builtins", "slice")),
+    *(("numpy._core.multiarray", "_reconstruct"), ("numpy._core.numeric", "_frombuffer")),
+}
+_PANDAS: Final = {
+    ("pandas.core.frame", "DataFrame"),
+    ("pandas.core.internals.managers", "BlockManager"),
+    ("pandas._libs.internals", "_unpickle_block"),
+    ("pandas.core.indexes.base", "_new_Index"),
+    ("pandas.core.indexes.base", "Index"),
+    ("pandas.core.indexes.range", "RangeIndex"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PANDAS:
+            return _Part
+        module = module.replace("numpy.core.", "numpy._core.")  # as it was called before numpy 2
+        if (module, name) in _NUMPY:
+            return super().find_class(module, name)
+        raise PickleRefused(f"it names {module}.{name}, which no table needs")
+
+
+def read_table(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the columns of a pickled DataFrame by name: numbers as they are, text and mixtures as objects.
+
+    Raises PickleRefused: it is something else.
+    """
+    try:
+        manager = _Unpickler(io.BytesIO(content)).load().state["_mgr"]
+        blocks, (columns, _) = manager.given  # a block is (values, places, axes), an index (class, its state)
+        names = [str(name) for name in columns.given[1]["data"]]
+        found: dict[str, NDArray[Any]] = {}
+        for block in blocks:
+            values, places = block.given[:2]
+            at = range(len(names))[places] if isinstance(places, slice) else places
+            found |= {names[place]: row for place, row in zip(at, values, strict=True)}
+        return {name: found[name] for name in names}
+    except PickleRefused:
+        raise
+    except Exception as error:  # what a damaged pickle raises is not bounded: KeyError, EOFError, TypeError, ...
+        raise PickleRefused(f"not a pickled table ({type(error).__name__}: {error})") from None

@@ -21,9 +21,9 @@ from learning.tasks.statistic import (
     OneColumnOptions,
     StatisticTask,
     classes_of,
-    column_name,
     column_values,
     reduced,
+    rows_of,
     shares_of,
 )
 
@@ -52,18 +52,15 @@ class HistogramOptions(OneColumnOptions):
         super().__post_init__()
         if self.of_labels:
             for name in ("low", "high"):
-                usual = getattr(type(self), name)
-                require(getattr(self, name) == usual, name, getattr(self, name), "left out where classes are counted")
+                require(self.is_usual(name), name, getattr(self, name), "left out where classes are counted")
 
     @property
     def of_labels(self) -> bool:
         """Whether classes are counted, and not values between bounds."""
         return self.columns == (LABEL,)
 
-    def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """As `TaskOptions.to_mapping`, without bounds where classes are counted."""
-        left_out = ("low", "high") if self.of_labels else ()
-        return {name: value for name, value in super().to_mapping().items() if name not in left_out}
+    def _left_out(self) -> set[str]:
+        return {"low", "high"} if self.of_labels else set()
 
     def _check_reduction(self, known: tuple[str, ...]) -> None:
         super()._check_reduction(_OF_LABELS if self.column == LABEL else (SPREAD, *REDUCTIONS))
@@ -135,22 +132,18 @@ class Histogram(StatisticTask):
         known = total > 2 * estimate.stddev * np.sqrt(self.options.bins)
         shares = nearest_histogram(estimate.mean, total) / total if known else None
         [expected] = self.expected_errors(estimate.stddev, estimate.participants)
-        error = expected["standard_error"]
-        values = [
-            {
-                "name": name,
-                "value": float(mean * estimate.participants),
-                "standard_error": error,
-                "share": None if shares is None else float(shares[place]),
-            }
-            for place, (name, mean) in enumerate(zip(self._names(), estimate.mean, strict=True))
-        ]
+        bins = self.options.bins
+        values = rows_of(
+            name=self._names(),
+            value=(estimate.mean * estimate.participants).tolist(),
+            standard_error=[expected["standard_error"]] * bins,
+            share=[None] * bins if shares is None else shares.tolist(),
+        )
         spread = "shared among the bins of its rows" if self.options.reduce == SPREAD else "in one bin"
         return {
             "values": values,
-            "note": f"Participants of one round by {column_name(self.options.columns[0])}: each has a weight of 1, "
-            f"{spread}.",
-            "edges": None if self.options.of_labels else edges_of(self.options, self.options.bins).tolist(),
+            "note": f"Participants of one round by {self.options.names[0]}: each has a weight of 1, {spread}.",
+            "edges": None if self.options.of_labels else edges_of(self.options, bins).tolist(),
         }
 
     def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:

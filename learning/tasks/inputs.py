@@ -1,12 +1,15 @@
-"""What examples look like: options of tasks that learn classes of images or of rows of numbers, and one check."""
+"""What examples look like: options of tasks that learn classes of images or of rows of numbers, and their checks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from learning.datasets import CLASSES, IMAGE_SIDE, Dataset
 from learning.options import OptionError, TrainingOptions, require
+from learning.parameters import Parameters, check_shapes
+from learning.task import ModelTask
 
 LARGEST_SIDE: Final = 512
 MOST_CLASSES: Final = 100_000
@@ -38,9 +41,8 @@ class ImageOptions(TrainingOptions):
         """Shape of one example."""
         return (self.side, self.side) if self.channels == 1 else (self.side, self.side, self.channels)
 
-    def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """As `TrainingOptions.to_mapping`, without a shape that is the usual one."""
-        return _without_usual(self, super().to_mapping(), ("classes", "side", "channels"))
+    def _left_out(self) -> set[str]:
+        return super()._left_out() | {name for name in ("classes", "side", "channels") if self.is_usual(name)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,29 +54,43 @@ class ImageOrRowOptions(ImageOptions):
     """
 
     features: int = 0
+    of_images: ClassVar[tuple[str, ...]] = ("side", "channels")
+    """Options that count for images alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.features <= MOST_FEATURES, "features", self.features, f"from 0 to {MOST_FEATURES}")
         if self.features:
-            for name in self.of_images():
-                if getattr(self, name) != _default(self, name):
+            for name in self.of_images:
+                if not self.is_usual(name):
                     raise OptionError(f"option {name!r} is for images; with features = {self.features} leave it out")
-
-    @classmethod
-    def of_images(cls) -> tuple[str, ...]:
-        """Options that count for images alone."""
-        return ("side", "channels")
 
     @property
     def example_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return (self.features,) if self.features else super().example_shape
 
-    def to_mapping(self) -> dict[str, bool | int | float | str]:
-        """As `ImageOptions.to_mapping`, without what counts for the other kind of examples."""
-        left_out = self.of_images() if self.features else ("features",)
-        return {name: value for name, value in super().to_mapping().items() if name not in left_out}
+    def _left_out(self) -> set[str]:
+        return super()._left_out().union(self.of_images if self.features else ("features",))
+
+
+class TrainedTask(ModelTask):
+    """What models in numpy and in torch share: the checks before they train."""
+
+    @abstractmethod
+    def check(self, data: Dataset) -> None:
+        """Raise ``ValueError`` unless examples and labels are the task's."""
+
+    def check_form(self, data: Dataset) -> None:
+        """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
+        require_labels(data)
+        self.check(data)
+
+    def _check(self, parameters: Parameters, data: Dataset) -> None:
+        check_shapes(parameters, self.contribution_shapes)
+        self.check(data)
+        if not len(data):
+            raise ValueError("a participant without examples cannot train")
 
 
 def require_labels(data: Dataset) -> None:
@@ -105,13 +121,3 @@ def _described(shape: tuple[int, ...]) -> str:
         return f"rows of {shape[0]} numbers"
     channels = f" with {shape[2]} channels" if len(shape) == 3 else ""
     return f"{shape[0]} x {shape[1]} images{channels}"
-
-
-def _default(options: TrainingOptions, name: str) -> object:
-    return next(field.default for field in fields(options) if field.name == name)
-
-
-def _without_usual(
-    options: TrainingOptions, mapping: dict[str, bool | int | float | str], names: tuple[str, ...]
-) -> dict[str, bool | int | float | str]:
-    return {name: value for name, value in mapping.items() if name not in names or value != _default(options, name)}

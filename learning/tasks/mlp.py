@@ -75,7 +75,17 @@ class Mlp(NumpyTask):
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        return mlp_gradient(model, inputs, labels, counted)
+        """As `NumpyTask.slopes`, by backpropagation."""
+        hidden, scores = _forward(model, inputs)
+        scores = cross_entropy_slopes(scores, labels, counted)
+        back = scores @ model["output_weights"].swapaxes(-1, -2)
+        back *= hidden > 0
+        return {
+            "hidden_weights": inputs.swapaxes(-1, -2) @ back,
+            "hidden_bias": back.sum(axis=-2),
+            "output_weights": hidden.swapaxes(-1, -2) @ scores,
+            "output_bias": scores.sum(axis=-2),
+        }
 
 
 def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
@@ -91,29 +101,3 @@ def _forward(parameters: Arrays, inputs: NDArray[np.floating]) -> tuple[NDArray[
     hidden += parameters["hidden_bias"][..., None, :]
     np.maximum(hidden, 0, out=hidden)
     return hidden, hidden @ parameters["output_weights"] + parameters["output_bias"][..., None, :]
-
-
-def mlp_gradient(
-    parameters: Arrays,
-    inputs: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    counted: NDArray[np.bool_] | None = None,
-) -> Arrays:
-    """Gradient of the mean cross-entropy, by backpropagation.
-
-    Args:
-        parameters: as `Mlp.initial_parameters`, any float dtype; a leading axis is one of participants.
-        inputs: (..., n, f), n >= 1.
-        labels: int64 (..., n), in 0..classes - 1.
-        counted: bool (..., n), which examples count; None: all.
-    """
-    hidden, scores = _forward(parameters, inputs)
-    scores = cross_entropy_slopes(scores, labels, counted)
-    back = scores @ parameters["output_weights"].swapaxes(-1, -2)
-    back *= hidden > 0
-    return {
-        "hidden_weights": inputs.swapaxes(-1, -2) @ back,
-        "hidden_bias": back.sum(axis=-2),
-        "output_weights": hidden.swapaxes(-1, -2) @ scores,
-        "output_bias": scores.sum(axis=-2),
-    }

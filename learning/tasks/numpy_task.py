@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.local_training import Arrays, Batch, blocks, local_change, side_by_side, steps
+from learning.local_training import Arrays, Batch, batches_of_all, blocks, local_change, steps
 from learning.parameters import Parameters, Shapes, check_shapes
 from learning.public_random import Shuffler
-from learning.task import ModelTask
-from learning.tasks.inputs import ImageOptions, check_examples, require_labels
+from learning.tasks.inputs import ImageOptions, TrainedTask, check_examples
 
 _NUMBERS_SIDE_BY_SIDE: Final = 1 << 22  # of all models trained at once: 16 MB, and as much for slopes and change each
 
 
-class NumpyTask(ModelTask):
+class NumpyTask(TrainedTask):
     """A model in numpy. A subclass has shapes, inputs, scores and slopes.
 
     Its functions take one model, or one for each participant: arrays then have a leading axis.
@@ -48,7 +47,14 @@ class NumpyTask(ModelTask):
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """Gradient of the mean cross-entropy over the examples that count (None: all), in fresh arrays."""
+        """Gradient of the mean cross-entropy over the examples that count (None: all), in fresh arrays.
+
+        Args:
+            model: of any float dtype.
+            inputs: (..., n, f), n >= 1.
+            labels: int64 (..., n), in 0..classes - 1.
+            counted: bool (..., n).
+        """
 
     def local_update(
         self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
@@ -82,9 +88,7 @@ class NumpyTask(ModelTask):
         l2_clip: float = math.inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim), in
-        ``out`` if given.
-        """
+        """As `learning.task.BatchedTask.local_updates`."""
         updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
         at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
         for start in range(0, len(data), at_once):
@@ -105,7 +109,7 @@ class NumpyTask(ModelTask):
         inputs = self.inputs(np.concatenate([one.features for one in data]))
         labels = np.concatenate([one.labels for one in data])
         sizes = [len(one) for one in data]
-        first_rows = np.cumsum([0, *sizes[:-1]]).tolist()
+        of_steps, of_all = batches_of_all(self.options, sizes, rngs)
 
         def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, NDArray[np.float32]]:
             counted = batch.counted
@@ -113,17 +117,8 @@ class NumpyTask(ModelTask):
             return self.slopes(model, inputs[batch.rows], labels[batch.rows], counted), weight.astype(np.float32)
 
         with np.errstate(all="ignore"):
-            change = local_change(
-                parameters,
-                {name: np.repeat(array[None], len(data), axis=0) for name, array in parameters.items()},
-                self.options,
-                l2_clip,
-                side_by_side(
-                    [steps(self.options, size, rng) for size, rng in zip(sizes, rngs, strict=True)], first_rows
-                ),
-                lambda: side_by_side([blocks(self.options, size) for size in sizes], first_rows),
-                gradient,
-            )
+            models = {name: np.repeat(array[None], len(data), axis=0) for name, array in parameters.items()}
+            change = local_change(parameters, models, self.options, l2_clip, of_steps, of_all, gradient)
         np.concatenate([array.reshape(len(data), -1) for array in change.values()], axis=1, out=updates)
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
@@ -131,14 +126,11 @@ class NumpyTask(ModelTask):
 
         Raises ValueError: no labels that count, or shapes or labels that don't fit.
         """
-        check_shapes(parameters, self.shapes)
         self.check(data)
-        model = self.for_evaluation(parameters)
         correct, judged, loss = 0, 0, 0.0
         with np.errstate(all="ignore"):
-            for start in range(0, len(data), self.rows_a_block):  # float copies of a block at a time, not of all
-                labels = data.labels[start : start + self.rows_a_block]
-                scores = self.scores(model, self.inputs(data.features[start : start + self.rows_a_block]))
+            for block, scores in self._scored(parameters, data.features):
+                labels = data.labels[block]
                 counted = self.counted(labels)
                 correct += int(np.count_nonzero((scores.argmax(axis=-1) == labels) & counted))
                 judged += int(np.count_nonzero(counted))
@@ -166,33 +158,27 @@ class NumpyTask(ModelTask):
 
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
         """As `learning.task.Classifier.predict`; of equal scores the first class."""
-        check_shapes(parameters, self.shapes)
-        model = self.for_evaluation(parameters)
         found = np.zeros(len(examples), dtype=np.int64)
         with np.errstate(all="ignore"):
-            for start in range(0, len(examples), self.rows_a_block):
-                block = slice(start, start + self.rows_a_block)
-                found[block] = self.scores(model, self.inputs(examples[block])).argmax(axis=1)
+            for block, scores in self._scored(parameters, examples):
+                found[block] = scores.argmax(axis=1)
         return found
+
+    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+        """Scores of a block after the other: float copies of a block at a time, not of all."""
+        check_shapes(parameters, self.shapes)
+        model = self.for_evaluation(parameters)
+        for start in range(0, len(features), self.rows_a_block):
+            block = slice(start, start + self.rows_a_block)
+            yield block, self.scores(model, self.inputs(features[block]))
 
     def for_evaluation(self, parameters: Parameters) -> Arrays:
         """The parameters in the precision to evaluate in; as they are, unless a subclass says otherwise."""
         return parameters
 
-    def check_form(self, data: Dataset) -> None:
-        """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
-        require_labels(data)
-        self.check(data)
-
     def check(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples and labels are the task's."""
         check_examples(data, self.options.example_shape, self.options.classes)
-
-    def _check(self, parameters: Parameters, data: Dataset) -> None:
-        check_shapes(parameters, self.shapes)
-        self.check(data)
-        if not len(data):
-            raise ValueError("a participant without examples cannot train")
 
 
 def cross_entropy_slopes(

@@ -30,10 +30,12 @@ from learning.parameters import Parameters
 from learning.tasks.histogram import edges_of, places_of
 from learning.tasks.statistic import (
     SPREAD,
+    TOO_FEW,
     Estimate,
     OneColumnOptions,
     StatisticTask,
     list_of_numbers,
+    rows_of,
     shares_of,
     shown_numbers,
     why_withheld,
@@ -41,7 +43,6 @@ from learning.tasks.statistic import (
 
 _MOST_BINS: Final = 4096
 _MOST_QUANTILES: Final = 99
-_TOO_FEW: Final = 3.0
 INTERVAL: Final = 1.959964
 """Half width of an interval in standard deviations: 95 % of normal noise lies within."""
 
@@ -124,7 +125,7 @@ class Quantile(StatisticTask):
         total, answered_error = float(min(numbers[-1], 1.0)), self._answered_error(estimate.stddev)
         note = "Over participants, each of weight 1, whatever its number of rows."
         answered = {"answered": max(total, 0.0), "answered_error": answered_error}
-        if total <= _TOO_FEW * answered_error:
+        if total <= TOO_FEW * answered_error:
             why = why_withheld(total, answered_error)
             values = [self._value(share, None, None, None, None) | {"why": why} for share in self.options.shares]
             return {"values": values, "note": note, **answered, "edges": None, "cumulative": None}
@@ -155,22 +156,17 @@ class Quantile(StatisticTask):
             rank_error: the same in participants.
             from_share, to_share: between which quantiles of the participants what is found lies, at 95 %.
         """
-        withheld = _TOO_FEW * self._answered_error(stddev) >= 1
-        found = []
-        for share in self.options.shares:
-            error = float(self._share_errors(share, 1.0, stddev).max())
-            found.append(
-                {
-                    "name": _name(share),
-                    "share": share,
-                    "share_error": error,
-                    "rank_error": error * participants,
-                    "from_share": max(share - INTERVAL * error, 0.0),
-                    "to_share": min(share + INTERVAL * error, 1.0),
-                    "withheld": withheld,
-                }
-            )
-        return found
+        shares = np.array(self.options.shares)
+        errors = np.array([self._share_errors(share, 1.0, stddev).max() for share in self.options.shares])
+        return rows_of(
+            name=map(_name, self.options.shares),
+            share=self.options.shares,
+            share_error=errors.tolist(),
+            rank_error=(errors * participants).tolist(),
+            from_share=np.maximum(shares - INTERVAL * errors, 0.0).tolist(),
+            to_share=np.minimum(shares + INTERVAL * errors, 1.0).tolist(),
+            withheld=[TOO_FEW * self._answered_error(stddev) >= 1] * len(shares),
+        )
 
     def _answered_error(self, stddev: float) -> float:
         """Standard error of the share who have a value."""

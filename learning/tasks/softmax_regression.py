@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class SoftmaxOptions(ImageOrRowOptions):
     pooling: int = 4
     pixel_scale: float = 2.0
     pixel_offset: float = -0.25
+    of_images: ClassVar = (*ImageOrRowOptions.of_images, "pooling", "pixel_scale", "pixel_offset")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,10 +42,6 @@ class SoftmaxOptions(ImageOrRowOptions):
         scale, offset = self.pixel_scale, self.pixel_offset
         require(math.isfinite(scale) and scale != 0, "pixel_scale", scale, "finite and not 0")
         require(math.isfinite(offset), "pixel_offset", offset, "finite")
-
-    @classmethod
-    def of_images(cls) -> tuple[str, ...]:
-        return (*super().of_images(), "pooling", "pixel_scale", "pixel_offset")
 
 
 def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int) -> NDArray[np.float32]:
@@ -73,26 +70,6 @@ def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int)
     return totals.reshape(count, -1).astype(np.float32) * scale
 
 
-def cross_entropy_gradient(
-    weights: NDArray[np.floating],
-    features: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    counted: NDArray[np.bool_] | None = None,
-) -> NDArray[np.floating]:
-    """Gradient of the mean cross-entropy of softmax(features @ weights).
-
-    Args:
-        weights: (..., f, classes); the bias is the last row when the last feature is 1.
-        features: (..., n, f), n >= 1.
-        labels: int64 (..., n), in 0..classes - 1.
-        counted: bool (..., n), which examples count; None: all.
-
-    Returns:
-        (..., f, classes), features^T (softmax - one-hot) / n, in the dtype of the arguments.
-    """
-    return features.swapaxes(-1, -2) @ cross_entropy_slopes(features @ weights, labels, counted)
-
-
 class SoftmaxRegression(NumpyTask):
     """Multinomial logistic regression from all zeros."""
 
@@ -111,29 +88,24 @@ class SoftmaxRegression(NumpyTask):
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images pooled and scaled, rows of numbers as they are; and the constant of the bias: float32 (n, f + 1)."""
-        if self.options.features:
-            return np.concatenate([features, np.ones((len(features), 1), dtype=np.float32)], axis=1)
-        pooled = pooled_pixels(features, self.options.pooling)
-        inputs = np.ones((len(pooled), pooled.shape[1] + 1), dtype=np.float32)
-        pooled *= np.float32(self.options.pixel_scale)
-        pooled += np.float32(self.options.pixel_offset)
-        inputs[:, :-1] = pooled
-        return inputs
+        rows = features
+        if not self.options.features:
+            rows = pooled_pixels(features, self.options.pooling)
+            rows *= np.float32(self.options.pixel_scale)
+            rows += np.float32(self.options.pixel_offset)
+        return np.concatenate([rows, np.ones((len(rows), 1), dtype=np.float32)], axis=1)
 
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        return inputs @ _stacked(model)
+        stacked: NDArray[np.floating] = np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)
+        return inputs @ stacked
 
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        gradient = cross_entropy_gradient(_stacked(model), inputs, labels, counted)
+        """inputs^T (softmax - one-hot) / n, the last row of it that of the bias; as `NumpyTask.slopes`."""
+        gradient = inputs.swapaxes(-1, -2) @ cross_entropy_slopes(self.scores(model, inputs), labels, counted)
         return {"weights": gradient[..., :-1, :], "bias": gradient[..., -1, :]}
 
     def for_evaluation(self, parameters: Parameters) -> Arrays:
         """In double precision: the model is small."""
         return {name: array.astype(np.float64) for name, array in parameters.items()}
-
-
-def _stacked(model: Arrays) -> NDArray[np.floating]:
-    """Weights with the bias as their last row."""
-    return np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)

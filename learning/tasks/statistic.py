@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final, Self
@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import NO_LABEL, Dataset
-from learning.learner import State
+from learning.learner import Learner, State
 from learning.options import OptionError, TaskOptions, require, shown_value
 from learning.parameters import Parameters, Shapes, dimension
 from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 
 LABEL: Final = "label"
+TOO_FEW: Final = 3.0
+"""Standard deviations that the number of those who answered must stand above 0 for a figure of them to be stated."""
 NOISE, FEW_ANSWERED = "noise", "few answered"
 """Why no value is stated: the noise would hide even the answers of all; or, as far as it shows, not all answered."""
 SPREAD, MODE = "spread", "mode"
@@ -115,6 +117,11 @@ class StatisticOptions(TaskOptions):
         distinct = len(set(found)) == len(found) <= MOST_COLUMNS
         require(distinct, "column", self.column, f"at most {MOST_COLUMNS} columns, none of them twice")
         return tuple(found)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns as they stand in front of figures."""
+        return [column_name(column) for column in self.columns]
 
     @cached_property
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -320,8 +327,7 @@ class StatisticTask(ABC):
     def answers(self, data: Dataset) -> dict[str, int]:
         """How many values the examples have in each column that is read, by its name or number; for their owner alone.
 
-        Args:
-            data: of a form that `check_form` takes.
+        ``data``: of a form that `check_form` takes.
         """
         if not math.prod(data.features.shape[1:]) and not data.columns:
             return {}
@@ -363,7 +369,7 @@ class StatisticTask(ABC):
         return StatisticLearner(self)
 
 
-class StatisticLearner:
+class StatisticLearner(Learner):
     """Joins rounds: all sums added up, over all their participants.
 
     A round counts by its survivors. Its mean has a variance in proportion to 1 over them where each participant adds a
@@ -375,9 +381,6 @@ class StatisticLearner:
         self._total = np.zeros(task.dim)
         self._participations = self._rounds = self._last = 0
         self._variance = 0.0  # of one coordinate of the total
-
-    def prepare(self, rounds: int) -> None:
-        """Nothing: any number of rounds will do."""
 
     def broadcast(self) -> Parameters:
         """What the task's participants begin from: nothing."""
@@ -391,10 +394,6 @@ class StatisticLearner:
         self._variance += (survivors * stddev) ** 2
         self._participations += survivors
         self._rounds, self._last = self._rounds + 1, survivors
-
-    def evaluate(self) -> dict[str, float]:
-        """Nothing: there is no model to judge."""
-        return {}
 
     def estimate(self) -> Estimate:
         """What all rounds say. Raises ValueError before the first."""
@@ -428,6 +427,11 @@ class StatisticLearner:
         self._total = total.astype(np.float64)
         self._participations, self._rounds, self._last = (int(value) for value in counts[:3])
         self._variance = float(counts[3])
+
+
+def rows_of(**columns: Iterable[Any]) -> list[dict[str, Any]]:
+    """The rows of a table of equally long columns, by the columns' names."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def why_withheld(answered: float, stddev: float) -> str:

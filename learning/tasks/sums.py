@@ -10,10 +10,7 @@ import numpy as np
 
 from learning.datasets import Dataset
 from learning.parameters import Parameters
-from learning.tasks.statistic import GRID, Estimate, StatisticOptions, StatisticTask, column_name, why_withheld
-
-_TOO_FEW: Final = 3.0
-"""Standard deviations that the number of those who answered must stand above 0 for a mean to be stated."""
+from learning.tasks.statistic import GRID, TOO_FEW, Estimate, StatisticOptions, StatisticTask, rows_of, why_withheld
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,40 +47,29 @@ class Sum(StatisticTask):
 
     def statistic(self, estimate: Estimate) -> dict[str, Any]:
         """Return sums over the participants of one round, as many as took part on average."""
-        scale = self._unit * estimate.participants
-        errors = self._errors(estimate.stddev, estimate.participants)
-        values = [
-            {
-                "name": column_name(column),
-                "value": float(mean * one),
-                "standard_error": error,
-                "per_participant": float(mean * unit),
-            }
-            for column, mean, one, error, unit in zip(
-                self.options.columns, estimate.mean, scale, errors, self._unit, strict=True
-            )
-        ]
+        values = rows_of(
+            name=self.options.names,
+            value=(estimate.mean * (self._unit * estimate.participants)).tolist(),
+            standard_error=self._errors(estimate.stddev, estimate.participants),
+            per_participant=(estimate.mean * self._unit).tolist(),
+        )
         note = f"Sums over the {estimate.participants:.6g} participants of one round, on average."
         return {"values": values, "note": note}
 
     def expected_errors(self, stddev: float, participants: float) -> list[dict[str, Any]]:
         """As `StatisticTask.expected_errors`: of each column's sum; who has no value adds 0."""
-        return [
-            {
-                "name": column_name(column),
-                "standard_error": error,
-                "least": participants * min(float(low), 0.0),
-                "most": participants * max(float(high), 0.0),
-                "withheld": False,
-            }
-            for column, error, low, high in zip(
-                self.options.columns, self._errors(stddev, participants), *self.options.bounds, strict=True
-            )
-        ]
+        low, high = self.options.bounds
+        return rows_of(
+            name=self.options.names,
+            standard_error=self._errors(stddev, participants),
+            least=(participants * np.minimum(low, 0.0)).tolist(),
+            most=(participants * np.maximum(high, 0.0)).tolist(),
+            withheld=[False] * len(low),
+        )
 
     def _errors(self, stddev: float, participants: float) -> list[float]:
         """Of each column's sum."""
-        return [float(error) for error in stddev * participants * self._unit]
+        return list((stddev * participants * self._unit).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,31 +125,24 @@ class Mean(StatisticTask):
 
     def statistic(self, estimate: Estimate) -> dict[str, Any]:
         """Return the mean of each column with its standard error, and the share of participants who answered."""
-        columns, (low, high) = self.options.columns, self.options.bounds
+        low, high = self.options.bounds
         if not self.options.count:
-            spread, middle = (high - low) / 2, (high + low) / 2
-            errors = self._errors(estimate.stddev)
-            values = [
-                {
-                    "name": column_name(column),
-                    "value": float(centre + half * min(max(found, -1.0), 1.0)),
-                    "standard_error": error,
-                }
-                for column, centre, half, found, error in zip(
-                    columns, middle, spread, estimate.mean, errors, strict=True
-                )
-            ]
+            values = rows_of(
+                name=self.options.names,
+                value=((high + low) / 2 + (high - low) / 2 * np.clip(estimate.mean, -1.0, 1.0)).tolist(),
+                standard_error=self._errors(estimate.stddev),
+            )
             return {"values": values, "note": "Each participant counts once, whatever its number of rows."}
         values = []
-        above, below = estimate.mean[: len(columns)], estimate.mean[len(columns) :]
+        above, below = np.split(estimate.mean, 2)
         answered_error = _answered_error(estimate.stddev)
-        for column, first, second, a, b in zip(columns, low, high, above, below, strict=True):
+        for name, first, second, a, b in zip(self.options.names, low, high, above, below, strict=True):
             answered, share, error = float(a + b), None, None
-            if answered > _TOO_FEW * answered_error:  # else the quotient says nothing
+            if answered > TOO_FEW * answered_error:  # else the quotient says nothing
                 share = min(max(float(a) / answered, 0.0), 1.0)
                 error = float(second - first) * (estimate.stddev / answered) * math.hypot(share, 1 - share)
             entry: dict[str, Any] = {
-                "name": column_name(column),
+                "name": name,
                 "value": None if share is None else float(first + (second - first) * share),
                 "standard_error": error,
                 "answered": min(max(answered, 0.0), 1.0),
@@ -178,26 +157,21 @@ class Mean(StatisticTask):
         Where answers are counted, the error is largest if the mean lies at a bound; in the middle of the bounds it is
         smaller by sqrt(2): ``standard_error_middle``.
         """
-        counted = self.options.count
-        return [
-            {
-                "name": column_name(column),
-                "standard_error": error,
-                "standard_error_middle": middle,
-                "least": float(low),
-                "most": float(high),
-                "withheld": counted and _TOO_FEW * _answered_error(stddev) >= 1,
-            }
-            for column, error, middle, low, high in zip(
-                self.options.columns, self._errors(stddev), self._errors(stddev, 0.5), *self.options.bounds, strict=True
-            )
-        ]
+        low, high = self.options.bounds
+        return rows_of(
+            name=self.options.names,
+            standard_error=self._errors(stddev),
+            standard_error_middle=self._errors(stddev, 0.5),
+            least=low.tolist(),
+            most=high.tolist(),
+            withheld=[self.options.count and TOO_FEW * _answered_error(stddev) >= 1] * len(low),
+        )
 
     def _errors(self, stddev: float, share: float = 1.0) -> list[float]:
         """Of each column's mean, if all have a value; ``share``: where it lies between the bounds, 0 to 1."""
         low, high = self.options.bounds
         factor = math.hypot(share, 1 - share) if self.options.count else 0.5
-        return [float(error) for error in (high - low) * (stddev * factor)]
+        return list(((high - low) * (stddev * factor)).tolist())
 
 
 def _answered_error(stddev: float) -> float:

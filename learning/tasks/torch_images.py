@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -26,9 +27,11 @@ class TorchImageOptions(ImageOptions):
     """
 
     initial_seed: int = 0
+    least_side: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.side >= self.least_side, "side", self.side, f"at least {self.least_side} for this network")
         require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
@@ -52,12 +55,8 @@ class CnnOptions(TorchImageOptions):
     """Options of the network, besides those of training, of images and of the start."""
 
     client_rate: float = 0.05
-    batch_size: int = 20
     local_epochs: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.side >= 16, "side", self.side, "at least 16 for this network")
+    least_side: ClassVar[int] = 16
 
 
 class Cnn(ImageTask):
@@ -73,7 +72,18 @@ class Cnn(ImageTask):
 
     def module(self) -> nn.Module:
         """The network; its weights are not the ones begun with."""
-        return _Cnn(self.options)
+        side = ((self.options.side - 4) // 2 - 4) // 2
+        layers: dict[str, nn.Module] = {
+            "conv1": nn.Conv2d(self.options.channels, 16, 5),
+            "relu1": nn.ReLU(),
+            "pool1": nn.MaxPool2d(2),
+            "conv2": nn.Conv2d(16, 32, 5),
+            "relu2": nn.ReLU(),
+            "pool2": nn.MaxPool2d(2),
+            "flat": nn.Flatten(),
+            "linear": nn.Linear(32 * side * side, self.options.classes),
+        }
+        return nn.Sequential(OrderedDict(layers))
 
     def initial_parameters(self) -> Parameters:
         """Return He-uniform weights and zero biases, drawn by numpy from ``initial_seed``.
@@ -93,22 +103,6 @@ class Cnn(ImageTask):
         return super().inputs(features) * 2 - 1
 
 
-class _Cnn(nn.Module):
-    def __init__(self, options: CnnOptions) -> None:
-        super().__init__()
-        side = ((options.side - 4) // 2 - 4) // 2
-        self.conv1 = nn.Conv2d(options.channels, 16, 5)
-        self.conv2 = nn.Conv2d(16, 32, 5)
-        self.linear = nn.Linear(32 * side * side, options.classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores (n, classes) before softmax."""
-        hidden = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
-        hidden = functional.max_pool2d(functional.relu(self.conv2(hidden)), 2)
-        scores: torch.Tensor = self.linear(hidden.flatten(1))
-        return scores
-
-
 @dataclass(frozen=True, kw_only=True)
 class FemnistCnnOptions(TorchImageOptions):
     """Options of the network, besides those of training, of images and of the start.
@@ -120,10 +114,7 @@ class FemnistCnnOptions(TorchImageOptions):
     client_rate: float = 0.03
     local_epochs: int = 1
     classes: int = 62
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.side >= 6, "side", self.side, "at least 6 for this network")
+    least_side: ClassVar[int] = 6
 
 
 class FemnistCnn(ImageTask):

@@ -20,10 +20,9 @@ from learning.device import AUTO, CPU, CUDA, chosen_device, chosen_threads
 from learning.local_training import Arrays
 from learning.options import TrainingOptions
 from learning.own_task import RuleBroken, TaskUnavailable
-from learning.parameters import Parameters, Shapes, check_shapes, views
-from learning.task import ModelTask
+from learning.parameters import Parameters, Shapes, views
 from learning.tasks.dropout import replace_dropout
-from learning.tasks.inputs import check_examples, require_labels
+from learning.tasks.inputs import TrainedTask, check_examples
 from learning.tasks.shared_step import shareable
 
 IGNORED: Final = -100
@@ -33,7 +32,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class TorchModule(ModelTask):
+class TorchModule(TrainedTask):
     """The half of `learning.tasks.torch_task.TorchTask` that its authors see: what they state, and its defaults."""
 
     name: str
@@ -49,11 +48,9 @@ class TorchModule(ModelTask):
 
     def __init__(self, options: TrainingOptions) -> None:
         """
-        Args:
-            options: an instance of ``Options``.
+        ``options``: an instance of ``Options``.
 
-        Raises:
-            learning.own_task.RuleBroken: the module can't be trained here; it says why.
+        Raises learning.own_task.RuleBroken: the module can't be trained here; it says why.
         """
         self.options = options
         torch.set_num_threads(1)
@@ -149,17 +146,6 @@ class TorchModule(ModelTask):
     def _cut(self, flat: NDArray[np.float32]) -> Parameters:
         """Views of a flat vector, not copies: the first touch of a large model's memory costs as much as a step."""
         return views(flat, self.contribution_shapes, writable=True)
-
-    def check_form(self, data: Dataset) -> None:
-        """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
-        require_labels(data)
-        self.check(data)
-
-    def _check(self, parameters: Parameters, data: Dataset) -> None:
-        check_shapes(parameters, self.contribution_shapes)
-        self.check(data)
-        if not len(data):
-            raise ValueError("a participant without examples cannot train")
 
     def _device(self) -> torch.device:
         chosen = chosen_device()

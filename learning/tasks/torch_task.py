@@ -22,32 +22,227 @@ A user's own task takes some twenty lines::
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.func import functional_call
+from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from learning.datasets import Dataset
 from learning.device import CPU
+from learning.local_training import Arrays, Batch, Gradient, batches_of_all, blocks, local_change, steps
+from learning.options import BLUR_LUS, DP_FEDSGD, LUS
 from learning.parameters import Parameters, check_shapes
-from learning.tasks.torch_module import IGNORED, on_threads, tensors_of
-from learning.tasks.torch_training import TorchTraining
+from learning.public_random import Shuffler
+from learning.tasks.dropout import Masks, dropouts
+from learning.tasks.shared_step import Share, share
+from learning.tasks.torch_module import IGNORED, TorchModule, on_threads, tensors_of
 
 __all__ = ["IGNORED", "TorchTask"]
 
 _R = TypeVar("_R")
 
+_NUMBERS_SIDE_BY_SIDE: Final = 1 << 27  # of all models trained at once on an accelerator: 512 MB, some five times over
 
-class TorchTask(TorchTraining):
+_ROWS_TOGETHER: Final = 80
+
+
+class TorchTask(TorchModule):
     """A classifier in torch. A subclass gives ``Options``, ``example_shape``, ``classes`` and `module`.
 
     It may also give `inputs`, `counted`, `credited` and `loss`, and ``initial_seed`` among its options. Making one sets
     torch to a single thread in this process: several participants share a machine, and sums split over threads would
     differ from run to run. Simulations have threads over participants instead, see `learning.device.use_threads`.
     """
+
+    def local_update(
+        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
+    ) -> Parameters:
+        """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
+
+        The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged. ``rng``
+        also seeds the masks of dropout; torch's generators are neither read nor moved.
+        """
+        update = np.empty(self.dim, dtype=np.float32)
+        self._check(parameters, data)
+        self._train(tensors_of(parameters, self._device()), data, rng, l2_clip, update)
+        return self._cut(update)
+
+    def local_updates(
+        self,
+        parameters: Parameters,
+        data: Sequence[Dataset],
+        rngs: Sequence[Shuffler],
+        l2_clip: float = math.inf,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim).
+
+        Written into ``out`` if given: the first touch of fresh memory costs as much as a third of a small network's
+        step. On the processor participants are spread over threads, and those that take a single step from the same
+        weights go through the network together (`learning.tasks.shared_step`); on an accelerator models stand side by
+        side.
+        """
+        for one in data:
+            self._check(parameters, one)
+        device = self._device()
+        start = tensors_of(parameters, device)
+        updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
+        if device.type != CPU:
+            at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
+            for begin in range(0, len(data), at_once):
+                chunk = slice(begin, begin + at_once)
+                self._train_side_by_side(start, data[chunk], rngs[chunk], l2_clip, updates[chunk])
+        elif self._shareable is not None and self._one_step(data):
+            template = self._shareable
+            on_threads(lambda places: self._step_together(template, start, data, rngs, places, updates), _groups(data))
+        else:
+
+            def train(place: int) -> None:
+                self._train(start, data[place], rngs[place], l2_clip, updates[place])
+
+            on_threads(train, range(len(data)))
+        return updates
+
+    def _train(self, start: Arrays, data: Dataset, rng: Shuffler, l2_clip: float, update: NDArray[np.float32]) -> None:
+        """Train one participant; its change is written to ``update``, (dim,)."""
+        device = next(iter(start.values())).device
+        module = self._taken(self._template, self._spare)
+        trained = torch.from_numpy(update) if device.type == CPU else torch.empty(self.dim, device=device)
+        local_change(
+            start,
+            _written_into(trained, start),
+            self.options,
+            l2_clip,
+            (Batch(torch.from_numpy(rows)) for rows in steps(self.options, len(data), rng)),
+            lambda: (Batch(torch.from_numpy(rows)) for rows in blocks(self.options, len(data))),
+            self.gradient(module, data, Masks(dropouts(module), rng)),
+        )
+        if device.type != CPU:
+            update[:] = trained.cpu().numpy()
+        self._spare.append(module)
+
+    def gradient(self, module: nn.Module, data: Dataset, masks: Masks) -> Gradient:
+        """The gradient of one participant's loss, by the weights that each call hands to a module of its own."""
+        features, labels = torch.from_numpy(data.features), torch.from_numpy(data.labels)
+
+        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, int]:
+            module.train(training)
+            leaves = {name: tensor.detach().requires_grad_() for name, tensor in model.items()}
+            device = next(iter(leaves.values())).device
+            drawn = masks.draw(len(batch.rows)) if training else {}
+            given = leaves | {name: mask.to(device) for name, mask in drawn.items()}
+            of_batch = labels[batch.rows].to(device)
+            inputs = self.inputs(features[batch.rows].to(device))
+            loss = self.checked_loss(functional_call(module, given, (inputs,)), of_batch)
+            slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            return _own(dict(zip(leaves, slopes, strict=True))), int(self.counted(of_batch).sum())
+
+        return gradient
+
+    def _one_step(self, data: Sequence[Dataset]) -> bool:
+        """Whether every change is that of one step from the weights that all begin with.
+
+        There FedProx and BLUR have nothing to draw back: the one step begins where the round does.
+        """
+        options = self.options
+        if options.method in (LUS, BLUR_LUS):  # they look at the loss once more afterwards
+            return False
+        whole = max(map(len, data)) <= options.batch_size
+        if options.method == DP_FEDSGD:
+            return whole
+        return options.local_steps == 1 or (whole and options.local_steps == 0 and options.local_epochs == 1)
+
+    def _step_together(
+        self,
+        template: nn.Module,
+        start: Arrays,
+        data: Sequence[Dataset],
+        rngs: Sequence[Shuffler],
+        places: Sequence[int],
+        updates: NDArray[np.float32],
+    ) -> None:
+        """The one step of those at some places of ``data``."""
+        module = self._taken(template, self._spare_shareable).train()
+        features, labels, drawn, shares, end = [], [], [], [], 0
+        for place in places:
+            masks = Masks(dropouts(module), rngs[place])
+            if self.options.method == DP_FEDSGD:
+                rows = np.arange(len(data[place]))
+            else:
+                (rows,) = steps(self.options, len(data[place]), rngs[place])
+            drawn.append(masks.draw(len(rows)))
+            features.append(data[place].features[rows])
+            labels.append(torch.from_numpy(data[place].labels[rows]))
+            updates[place] = 0
+            gradients = {name: torch.from_numpy(part) for name, part in self._cut(updates[place]).items()}
+            shares.append(Share(slice(end, end := end + len(rows)), gradients))
+        share(module, shares)
+        # The order of axes in which convolutions and pooling are fastest, as measured; it costs one copy for all.
+        weights = {
+            name: tensor.detach().to(memory_format=torch.channels_last if tensor.ndim == 4 else torch.preserve_format)
+            for name, tensor in start.items()
+        }
+        leaves = {name: tensor.requires_grad_() for name, tensor in weights.items()}
+        masks_of_all = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}
+        inputs = self.inputs(torch.from_numpy(np.concatenate(features)))
+        outputs = functional_call(module, leaves | masks_of_all, (inputs,))
+        losses = [self.checked_loss(outputs[one.rows], of_one) for one, of_one in zip(shares, labels, strict=True)]
+        total = torch.stack(losses).sum().mul(-self.options.client_rate)
+        total.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        share(module, ())
+        self._spare_shareable.append(module)
+
+    def _train_side_by_side(
+        self,
+        start: Arrays,
+        data: Sequence[Dataset],
+        rngs: Sequence[Shuffler],
+        l2_clip: float,
+        updates: NDArray[np.float32],
+    ) -> None:
+        """Train several at once, on whatever device ``start`` lies; changes are written to ``updates``."""
+        module = self._taken(self._template, self._spare)
+        of_each = [Masks(dropouts(module), rng) for rng in rngs]
+        device = next(iter(start.values())).device
+        features = torch.from_numpy(np.concatenate([one.features for one in data])).to(device)
+        labels = torch.from_numpy(np.concatenate([one.labels for one in data])).to(device)
+
+        def loss(model: Arrays, masks: Arrays, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return self.checked_loss(functional_call(module, model | masks, (self.inputs(features),)), labels)
+
+        slopes_of_each = vmap(grad(loss))
+
+        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, torch.Tensor]:
+            module.train(training)
+            of_batch = labels[batch.rows]
+            if batch.counted is not None:
+                of_batch[~batch.counted] = IGNORED
+            drawn = {}
+            if training:
+                examples = [batch.rows.shape[1]] * len(data) if batch.counted is None else batch.counted.sum(1).tolist()
+                drawn = _padded([masks.draw(count) for masks, count in zip(of_each, examples, strict=True)])
+            masks = {name: mask.to(device) for name, mask in drawn.items()}
+            slopes = slopes_of_each(model, masks, features[batch.rows], of_batch)
+            return _own(slopes), self.counted(of_batch).flatten(1).sum(1).float()
+
+        def on_device(batches: Iterator[Batch]) -> Iterator[Batch]:
+            for batch in batches:
+                counted = None if batch.counted is None else torch.from_numpy(batch.counted).to(device)
+                yield Batch(torch.from_numpy(batch.rows).to(device), counted)
+
+        trained = torch.empty(len(data), self.dim, device=device)
+        model = _written_into(trained, start)
+        of_steps, of_all = batches_of_all(self.options, [len(one) for one in data], rngs)
+        local_change(start, model, self.options, l2_clip, on_device(of_steps), lambda: on_device(of_all()), gradient)
+        updates[:] = trained.cpu().numpy()
+        self._spare.append(module)
+
+    # -------------------------------------------------------------------------------------- its figures
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return accuracy in [0, 1] and the mean loss in nats (NaN for a diverged model), each over what it counts.
@@ -100,3 +295,45 @@ class TorchTask(TorchTraining):
 
         starts = range(0, len(features), self.rows_a_block)
         return on_threads(of_block, starts) if device.type == CPU else [of_block(start) for start in starts]
+
+
+def _groups(data: Sequence[Dataset]) -> list[list[int]]:
+    """Places of the participants that step together: some 80 examples, whose values stay near the processor."""
+    groups: list[list[int]] = []
+    room = 0
+    for place, one in enumerate(data):
+        if room <= 0:
+            groups.append([])
+            room = _ROWS_TOGETHER
+        groups[-1].append(place)
+        room -= len(one)
+    return groups
+
+
+def _written_into(flat: torch.Tensor, start: Arrays) -> Arrays:
+    """The model as views of a flat tensor (dim,) or (participants, dim), each a copy of ``start``."""
+    model, place = {}, 0
+    for name, tensor in start.items():
+        part = flat[..., place : place + tensor.numel()]
+        part.copy_(tensor.reshape(-1).expand(part.shape))
+        model[name] = part.view((*part.shape[:-1], *tensor.shape))
+        place += tensor.numel()
+    return model
+
+
+def _own(slopes: Arrays) -> Arrays:
+    """Gradients that may be written to: autograd may hand out one array twice, or one that is spread over many."""
+    seen: set[int] = set()
+    for name, slope in slopes.items():
+        if slope.data_ptr() in seen or 0 in slope.stride():
+            slopes[name] = slope.clone(memory_format=torch.contiguous_format)
+        seen.add(slope.data_ptr())
+    return slopes
+
+
+def _padded(masks: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Masks of all participants, (participants, examples, ...), ones where a participant has fewer examples."""
+    return {
+        name: nn.utils.rnn.pad_sequence([one[name] for one in masks], batch_first=True, padding_value=1.0)
+        for name in masks[0]
+    }

@@ -17,7 +17,7 @@ import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Protocol, Self
 
@@ -172,13 +172,12 @@ class Votes:
 
     def __init__(self, options: VoteOptions) -> None:
         """
-        Raises:
-            OptionError: the task ``of`` is no classifier of images or rows, or its queries are too large.
+        Raises OptionError: the task ``of`` is no classifier of images or rows, or its queries are too large.
         """
         self.options = options
         self._local = _classifier(options.of, options.classifier.to_mapping())
         check_questions(options.queries, self._local.example_shape)
-        self._server = _classifier(options.of, options.for_the_server())
+        self.server = _classifier(options.of, options.for_the_server())
         self.queries, self.classes = options.queries, int(self._local.classes)
         self.contribution_shapes: Shapes = {"votes": (self.queries, self.classes)}
         self.dim = self.queries * self.classes
@@ -210,7 +209,7 @@ class Votes:
         """
         check_shapes(parameters, shapes_of(self.initial_parameters()))
         votes = np.zeros((self.queries, self.classes), dtype=np.float32)
-        model = self._models.of(data, self._train) if len(data) else None
+        model = self._models.of(data, self._local) if len(data) else None
         queries = parameters["queries"]
         if model is None or not np.isfinite(queries).all():
             return {"votes": votes}
@@ -218,29 +217,12 @@ class Votes:
         votes[np.arange(self.queries), np.clip(chosen, 0, self.classes - 1)] = 1
         return {"votes": votes}
 
-    def _train(self, data: Dataset) -> Parameters | None:
-        return _trained(self._local, data, b"local model")
-
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> VoteLearner:
         """Return the coordinator's half: the labelled queries and the model trained on them.
 
         Raises OptionError: the coordinator's examples don't fit, or are too few for one round.
         """
         return VoteLearner(self, data)
-
-    # ------------------------------------------------------------ for the learner
-
-    def initial_model(self) -> Parameters:
-        """The public weights that all models begin from."""
-        return self._server.initial_parameters()
-
-    def train_global(self, data: Dataset) -> Parameters:
-        """Train the global model from the initial weights; where that diverges, they are returned."""
-        return _trained(self._server, data, b"global model") or self.initial_model()
-
-    def evaluate(self, model: Parameters, data: Dataset) -> dict[str, float]:
-        """Accuracy and loss of a model."""
-        return self._server.evaluate(model, data)
 
     def check_form(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples have the classifier's shape and labels."""
@@ -284,14 +266,14 @@ class _LocalModels:
         self._kept: OrderedDict[int, tuple[weakref.ref[Dataset], Parameters | None]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, data: Dataset, train: Callable[[Dataset], Parameters | None]) -> Parameters | None:
-        """Return the model trained on ``data``; it is trained now if it isn't kept."""
+    def of(self, data: Dataset, task: _TrainedClassifier) -> Parameters | None:
+        """Return the task's model trained on ``data``; it is trained now if it isn't kept."""
         with self._lock:
             found = self._kept.get(id(data))
             if found is not None and found[0]() is data:
                 self._kept.move_to_end(id(data))
                 return found[1]
-        model = train(data)  # not under the lock: others of this process train meanwhile
+        model = _trained(task, data, b"local model")  # not under the lock: others of this process train meanwhile
         size = 0 if model is None else sum(array.nbytes for array in model.values())
         most = min(_MOST_KEPT, _MOST_KEPT_BYTES // max(size, 1))
         with self._lock:
@@ -308,11 +290,9 @@ class VoteLearner:
 
     def __init__(self, task: Votes, data: Dataset) -> None:
         """
-        Args:
-            data: the coordinator's own; a public shuffle splits it into queries and examples that judge the model.
+        ``data``: the coordinator's own; a public shuffle splits it into queries and examples that judge the model.
 
-        Raises:
-            OptionError: the examples don't fit the task, or are too few for one round.
+        Raises OptionError: the examples don't fit the task, or are too few for one round.
         """
         if not len(data):
             raise OptionError("votes are on the coordinator's own examples, and it has none: name a file of them")
@@ -330,7 +310,7 @@ class VoteLearner:
         self._judges = data.take(np.sort(order[size:]))
         self._labels = np.zeros(0, dtype=np.int64)
         self._winning_share = 0.0  # mean over the queries of the round learnt last, of the winning class
-        self._model = task.initial_model()
+        self._model = task.server.initial_parameters()
         self.prepare(1)
 
     def prepare(self, rounds: int) -> None:
@@ -368,17 +348,14 @@ class VoteLearner:
         labels = np.where(winning >= least, votes.argmax(axis=1), _NOT_USED)
         self._labels = np.concatenate([self._labels, labels.astype(np.int64)])
         self._winning_share = float(np.clip(winning.mean(), 0, 1))
-        self._model = self._retrained()
-
-    def _retrained(self) -> Parameters:
-        used = np.flatnonzero(self._labels != _NOT_USED)
-        if not used.size:
-            return self._task.initial_model()
-        return self._task.train_global(Dataset(self._queries[used], self._labels[used]))
+        used, server = np.flatnonzero(self._labels != _NOT_USED), self._task.server
+        labelled = Dataset(self._queries[used], self._labels[used])
+        trained = _trained(server, labelled, b"global model") if used.size else None
+        self._model = trained or server.initial_parameters()
 
     def evaluate(self) -> dict[str, float]:
         """Figures of the model on those of the coordinator's examples that are never queries."""
-        return self._task.evaluate(self._model, self._judges)
+        return self._task.server.evaluate(self._model, self._judges)
 
     def released(self) -> dict[str, Any]:
         """How many queries were labelled; the model is in the checkpoints, with the labels."""

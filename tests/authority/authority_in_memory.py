@@ -12,13 +12,13 @@ from typing import Any
 
 from authority.folder import AuthorityFolder, AuthorityKeys, AuthorityTable, write_folder
 from authority.invitations import invite, revoke
-from authority.link import Pending
 from authority.roster import begin
 from authority.store import Member, locked
 from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
 from tests.support.enrolment_port import document
+from wire import coordinator_pb2 as pb
 from wire.authority_statements import Answer, Package, read_package, verify_answer
 from wire.certificates import new_key
 from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request
@@ -58,11 +58,11 @@ class Coordinator:
         self.shown: list[bytes] = []
         self.version = 0
         self.packages: list[Package] = []
-        self.newest_until = 0.0
+        self.newest_until = 0
         self.takes = True
 
-    def pending(self) -> Pending:
-        return Pending(tuple(self.shown), self.version, self.newest_until)
+    def pending(self) -> pb.PendingRequests:
+        return pb.PendingRequests(requests=self.shown, roster_version=self.version, newest_until=self.newest_until)
 
     def publish(self, data: bytes) -> int:
         if not self.takes:

@@ -301,7 +301,7 @@ def test_the_desk_gives_no_more_places_than_it_may(front: Front) -> None:
 
 
 def test_a_flood_of_questions_leaves_the_store_to_the_authority(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_enrolment, "STANDINGS_A_SECOND", 0.001)
+    monkeypatch.setattr(front.open._answers, "_per_s", 0.001)
     alice, opened, real = participant(1), [0], local_enrolment.locked
 
     def counted(*args: Any) -> Any:

@@ -117,13 +117,13 @@ def test_blocks_hold_every_row_once() -> None:
 def test_side_by_side_fills_up_and_marks_what_counts() -> None:
     first = [np.array([2, 0, 1]), np.array([3])]
     second = [np.array([1, 0])]
-    one, two = side_by_side([first, second], [0, 4])
+    one, two = side_by_side([first, second], [4, 2])
     assert one.counted.tolist() == [[True, True, True], [True, True, False]]
     assert one.rows[one.counted].tolist() == [2, 0, 1, 5, 4]
     assert two.counted.tolist() == [[True], [False]]
     assert two.rows[0].tolist() == [3]
     assert 4 <= two.rows[1, 0] < 6
-    (whole,) = side_by_side([second, second], [0, 4])
+    (whole,) = side_by_side([second, second], [2, 2])
     assert whole.counted is None
 
 

@@ -26,10 +26,9 @@ from learning.preparation import images, sources, tables
 from learning.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
 from learning.preparation.images import femnist_shaped, mnist
 from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
-from learning.preparation.pickled_table import PickleRefused, read_table
 from learning.preparation.plays import shakespeare, spoken
 from learning.preparation.sources import Opened, Package
-from learning.preparation.tables import Choice, Number, heart
+from learning.preparation.tables import Choice, Number, PickleRefused, heart, read_table
 from learning.prepared_data import open_prepared
 from tests.support.published_files import write_cifar, write_leaf
 

@@ -331,7 +331,7 @@ def test_one_step_together_equals_steps_alone(options: dict[str, object], monkey
     start, alone = start_and_alone(task, SOME)
     monkeypatch.setattr(task, "_train", None)  # no participant steps alone
     for rows in (1, 6, 80):
-        monkeypatch.setattr("learning.tasks.torch_training._ROWS_TOGETHER", rows)
+        monkeypatch.setattr("learning.tasks.torch_task._ROWS_TOGETHER", rows)
         np.testing.assert_allclose(together(task, start, SOME), alone, rtol=1e-3, atol=1e-7)
     assert alone.any(axis=1).all()
 

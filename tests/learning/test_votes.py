@@ -280,7 +280,7 @@ def test_options_of_both_are_written_and_read_again() -> None:
     written = task.options.to_mapping()
     assert written["of"] == "softmax-regression"
     assert make_task("votes", written).options == task.options
-    assert (task._server.options.client_rate, task._server.options.local_epochs) == (0.25, 30)
+    assert (task.server.options.client_rate, task.server.options.local_epochs) == (0.25, 30)
     assert (task._local.options.client_rate, task._local.options.local_epochs) == (0.5, 20)
 
 

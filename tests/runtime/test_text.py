@@ -16,7 +16,8 @@ import pytest
 import structlog
 
 import client.joining.joining
-from client.enrolment import EnrolmentRefused, ask, enrolment_channel, look
+from client.connection import open_channel
+from client.enrolment import EnrolmentRefused, ask, look
 from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
@@ -70,7 +71,7 @@ def test_a_coordinator_that_writes_escape_sequences() -> None:
             with pytest.raises(EnrolmentRefused) as error:
                 await look(address, bytes(16))
             assert is_harmless(str(error.value))
-        async with stranger("Enrol", refuses) as (address, ca), enrolment_channel(address, ca) as channel:
+        async with stranger("Enrol", refuses) as (address, ca), open_channel(address, ca) as channel:
             answer = await ask(channel, address, b"request")
             assert is_harmless(answer.reason)
 

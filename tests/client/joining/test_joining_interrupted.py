@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def test_interrupted_before_the_request_leaves(unsigned: Joining, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(client.joining.folder.tempfile if step == "mkdtemp" else os, step, crash)
+        patch.setattr(tempfile if step == "mkdtemp" else os, step, crash)
         with pytest.raises(KeyboardInterrupt):
             unsigned.join()
     assert list(unsigned.work.iterdir()) == []
