@@ -110,17 +110,7 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
     if stated.mechanism == DDGAUSS and smallest_part(stated, noise.local_variance) < SMALLEST_GAUSSIAN_PART:
         gaussian = math.inf
 
-    def at(orders: Floats) -> Floats:
-        given = np.asarray(orders, dtype=np.float64)
-        exact = given == GAUSSIAN_ORDER
-        if not exact.any():
-            return renyi(given)
-        found = np.full(given.shape, gaussian)
-        if not exact.all():
-            found[~exact] = renyi(given[~exact])
-        return found
-
-    return at
+    return _with_exact(renyi, lambda orders: np.full(orders.shape, gaussian))
 
 
 def smallest_part(stated: Statement, local_variance: Fraction) -> Fraction:
@@ -132,9 +122,10 @@ def smallest_part(stated: Statement, local_variance: Fraction) -> Fraction:
 
 
 def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> Curve:
-    """The Renyi curve of one round for a reader: "coordinator", "released" or "conditional".
+    """The cost of one round for a reader, "coordinator", "released" or "conditional", at given orders.
 
-    The amplified ones take the curve at h_min whatever ``honest`` is: how many left may depend on who was drawn.
+    The amplified ones take the curve at h_min whatever ``honest`` is: how many left may depend on who was drawn. At
+    order 1 nothing is amplified.
     """
     if not _amplified(stated, reader):
         return round_curve(stated, noise, honest)
@@ -142,7 +133,7 @@ def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> C
     if reader == CONDITIONAL:
         return lambda orders: np.asarray(poisson_rdp(orders, base, rate))
     if stated.sampling != FIXED_SIZE:
-        return lambda orders: np.asarray(sampled_rdp(orders, base, rate))
+        return _with_exact(lambda orders: np.asarray(sampled_rdp(orders, base, rate)), base)
     replaced = round_curve(stated, noise, stated.h_min, times=2)
 
     def at(orders: Floats) -> Floats:
@@ -152,6 +143,20 @@ def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> C
         if whole.any():
             found[whole] = np.minimum(found[whole], fixed_size_rdp(given[whole], replaced, rate))
         return found.reshape(np.shape(orders))
+
+    return _with_exact(at, base)
+
+
+def _with_exact(renyi: Curve, exact: Curve) -> Curve:
+    """The one at orders above 1, the other at `GAUSSIAN_ORDER`."""
+
+    def at(orders: Floats) -> Floats:
+        given = np.asarray(orders, dtype=np.float64)
+        found, above = np.empty(given.shape), given > GAUSSIAN_ORDER
+        for curve, some in ((renyi, above), (exact, ~above)):
+            if some.any():
+                found[some] = curve(given[some])
+        return found
 
     return at
 
@@ -170,9 +175,17 @@ def planned_epsilon(stated: Statement, noise: Noise, reader: str, orders: Floats
 
 def best_order(stated: Statement, noise: Noise, reader: str) -> float:
     """The order at which all planned rounds convert to the smallest epsilon: first on a grid, then close around it."""
-    curve = reader_curve(stated, noise, reader, stated.h_min)
-    if not _amplified(stated, reader) and math.isfinite(curve(np.array([GAUSSIAN_ORDER]))[0]):
+    if reader == CONDITIONAL and _amplified(stated, reader):
+        return _best_renyi_order(stated, noise, reader)
+    exactly = planned_epsilon(stated, noise, reader, GAUSSIAN_ORDER)
+    if exactly < math.inf and not _amplified(stated, reader):
         return GAUSSIAN_ORDER  # where it is proved, no other order is as close to the truth
+    order = _best_renyi_order(stated, noise, reader)
+    return GAUSSIAN_ORDER if exactly < planned_epsilon(stated, noise, reader, order) else order
+
+
+def _best_renyi_order(stated: Statement, noise: Noise, reader: str) -> float:
+    curve = reader_curve(stated, noise, reader, stated.h_min)
 
     def best(orders: Floats) -> int:
         converted = (
@@ -220,4 +233,5 @@ def coarse_orders(stated: Statement, reader: str) -> Floats:
         last, steps = (LARGEST_SAMPLED_ORDER, 48) if sampled else (10**6, 400)
         whole = np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
         found = np.concatenate([found, whole])
-    return np.unique(found if _amplified(stated, reader) else np.append(found, GAUSSIAN_ORDER))
+    published = reader == CONDITIONAL and _amplified(stated, reader)
+    return np.unique(found if published else np.append(found, GAUSSIAN_ORDER))

@@ -127,9 +127,9 @@ def test_a_failed_encoding_gets_the_same_answer(tmp_path: Path, monkeypatch: pyt
 
     honest = Encoder.encode
 
-    def failing(self: Encoder, update: np.ndarray | None, random_bytes: Any) -> np.ndarray:
+    def failing(self: Encoder, update: np.ndarray | None, *randomness: Any) -> np.ndarray:
         if update is None:
-            return honest(self, None, random_bytes)
+            return honest(self, None, *randomness)
         failed.append(len(failed))
         raise (RoundingFailed if len(failed) % 2 else InvalidUpdate)("no")
 

@@ -170,7 +170,7 @@ SENTENCES = {  # reason -> part of its sentence
     "roster-validity": "could withhold a revocation for 168 hours, max_roster_valid_h allows 167.9",
     "epsilon-in-study": "the study's epsilon 8 is above max_epsilon 7.99",
     "delta": "the study's delta 1e-05 is above max_delta 9e-06",
-    "epsilon-in-round": "one round may cost epsilon 3.592 at delta 1e-05",
+    "epsilon-in-round": "one round may cost epsilon 3.547 at delta 1e-05",
     "another-guarantee": "the study 'old' with 'gaussian', which this ledger holds, promise different things",
     "cohort": "a round may begin with 12 participants, min_cohort asks for 13",
     "survivors": "a sum may hold only 12 participants, min_survivors asks for 13",

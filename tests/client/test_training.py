@@ -155,7 +155,7 @@ class BreaksOn:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def encode(self, update: Any, _: Any) -> Any:
+    def encode(self, update: Any, *_: Any) -> Any:
         if update is not None:
             raise self._error
         return "noise alone"

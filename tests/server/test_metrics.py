@@ -71,7 +71,8 @@ async def test_a_studys_figures(study_folder: Path, tmp_path: Path) -> None:
         check_figures(where, shown)
         assert shown.get_one("sordino_sessions_opened_total") == PARTICIPANTS
         # Every vector whole, in frames of a few bytes more, but for the one that wasn't sent.
-        vectors = (2 * PARTICIPANTS - 1) * where.of("round_completed")[0]["vector_bytes"]
+        sizes = where.of("round_completed")[0]["vector_bytes"], 32 * where.study._plan.noise_parts
+        vectors = (2 * PARTICIPANTS - 1) * sum(sizes)
         assert vectors <= shown.get_one("sordino_received_vector_bytes_total") < 1.01 * vectors
         spoken = sum(event["upload_bytes"] for event in where.of("round_completed")) * (PARTICIPANTS - 1)
         assert shown.get_one("sordino_received_control_bytes_total") > (spoken - vectors) / 2
