@@ -20,7 +20,7 @@ from learning.datasets import Dataset, load_part
 from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
-from sordino.cli.experiment_runs import EXPERIMENTS
+from sordino.cli.experiment import EXPERIMENTS
 from sordino.lab.experiments import (
     bits,
     blur_lus,
