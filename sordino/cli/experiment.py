@@ -34,7 +34,7 @@ from sordino.cli.options import (
 from sordino.cli.verbs import Json, counting, rewritable, verb_group
 
 if TYPE_CHECKING:
-    from sordino.lab.experiments.run_pool import Standing
+    from sordino.lab.experiments.runs import Standing
 
 NAME = "experiment"
 app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
@@ -347,7 +347,7 @@ def _play(name: str, own: GridOptions, as_json: bool) -> int:
     from learning.blocks import DatasetError
     from learning.options import OptionError
     from sordino.lab.experiments.outcome import Request, write
-    from sordino.lab.experiments.run_pool import ExperimentError, RunPool
+    from sordino.lab.experiments.runs import ExperimentError, RunPool
     from sordino.lab.simulation.record import versions
     from sordino.lab.simulation.settings import SimulationError
 

@@ -28,6 +28,7 @@ from sordino.lab.experiments.audit import (
     audit,
     coins_of,
     distance_between,
+    mistaken,
     observe,
     plan_of,
     planned_variance,
@@ -35,7 +36,6 @@ from sordino.lab.experiments.audit import (
     proved_epsilon,
     scores_of,
 )
-from sordino.lab.experiments.audit_mistakes import mistaken
 from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
 from sordino.lab.experiments.audit_output import accusations
 

@@ -21,23 +21,12 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
 from sordino.cli.experiment import EXPERIMENTS
-from sordino.lab.experiments import (
-    bits,
-    blur_lus,
-    blur_lus_runs,
-    clipping,
-    compression,
-    dropout,
-    run_pool,
-    sampling,
-    word_pairs,
-)
+from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
 from sordino.lab.experiments.outcome import PAPER, SMALL, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import FILE, ExperimentError, RunPool, Standing
+from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
-from sordino.lab.experiments.runs import figures_of, noise_multiplier, play
 from sordino.lab.experiments.selection import SEEDS, choose, tuned
 from sordino.lab.experiments.setting import published
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
@@ -128,7 +117,7 @@ def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
         return play(run)
 
-    monkeypatch.setattr(run_pool, "play", counting)
+    monkeypatch.setattr(experiment_runs, "play", counting)
     runs = [OneRun({"seed": seed}, tiny(seed)) for seed in (1, 2, 3)]
     with pytest.raises(KeyboardInterrupt):
         RunPool(tmp_path).run("first", runs)
@@ -160,7 +149,7 @@ def test_a_run_without_an_installed_package_is_repeated(tmp_path: Path, monkeypa
     run = OneRun({}, tiny())
     gone = {"kind": "run", "id": run.identity, "labels": {}, "seed": 1, "outcome": "unavailable", "reason": "no torch"}
     with monkeypatch.context() as patched:
-        patched.setattr(run_pool, "play", lambda run: gone)
+        patched.setattr(experiment_runs, "play", lambda run: gone)
         assert RunPool(tmp_path).run("first", [run])[0]["outcome"] == "unavailable"
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text(json.dumps(gone) + "\n")
@@ -175,7 +164,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_runs_of_equal_settings_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OneRun] = []
-    monkeypatch.setattr(run_pool, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
+    monkeypatch.setattr(experiment_runs, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
     rows = RunPool(None).run("twice", [OneRun({"name": "a"}, tiny()), OneRun({"name": "b"}, tiny())])
     assert len(played) == 1
     assert [row["labels"]["name"] for row in rows] == ["a", "b"]

@@ -72,7 +72,7 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 SIMULATION = "simulate_study(replace(own.QUIET, workers=2), on_row=lambda row: kill())"
 EXPERIMENT = """
-from sordino.lab.experiments.run_pool import RunPool
+from sordino.lab.experiments.runs import RunPool
 from sordino.lab.experiments.runs import Run
 runs = [Run({}, replace(own.QUIET, seed=seed)) for seed in (1, 2)]
 RunPool(None, 2, lambda standing: standing.done and kill()).run("killed", runs)

@@ -15,8 +15,7 @@ from learning.datasets import has_part
 from sordino.lab.experiments.curves import NAMES, Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import ExperimentError, RunPool, labels_of
-from sordino.lab.experiments.runs import Row, Run, noise_multiplier
+from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.selection import NOT_CHARGED, Choice, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table

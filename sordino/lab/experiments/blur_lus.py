@@ -8,30 +8,37 @@ to the paper: accuracy against the local rate, and every method at its best rate
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from sordino.lab.experiments.blur_lus_output import (
-    by_label,
-    gain_table,
-    method_table,
-    norms_picture,
-    rates_table,
-    sparsity_table,
+from sordino.lab.experiments.blur_lus_runs import (
+    BLUR,
+    COLOUR,
+    DDGAUSS,
+    FEDAVG,
+    LUS,
+    METHODS,
+    OURS,
+    SIZES,
+    VOTES,
+    Plays,
+    Setup,
 )
-from sordino.lab.experiments.blur_lus_runs import BLUR, COLOUR, DDGAUSS, FEDAVG, LUS, METHODS, OURS, SIZES, Plays, Setup
-from sordino.lab.experiments.curves import LOG, NAMES, Picture
+from sordino.lab.experiments.curves import LOG, NAMES, Axes, Band, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, Outcome, Request
-from sordino.lab.experiments.run_pool import ExperimentError, RunPool
+from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, RunPool, labels_of
 from sordino.lab.experiments.selection import NOT_CHARGED, Choice
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED
-from sordino.lab.experiments.tables import CONDITIONAL, Table
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table, accuracy
 
 NAME: Final = "blur-lus"
 PARTS: Final = ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates")
 _COLOURED: Final = ("alpha", "steps", "active")
 """Parts that take CIFAR-10 at the papers' size."""
 _PAIR: Final = (FEDAVG, OURS)
+_OTHERS: Final = (FEDAVG, DDGAUSS)
+"""Methods over which the gain of BLUR + LUS is stated."""
 _COMPARED: Final = {
     "epsilon": ("epsilon", METHODS, "Table 1: epsilon", CONDITIONAL, CONDITIONAL, NAMES),
     "alpha": ("alpha", METHODS, "Table 2: alpha", "heterogeneity", "heterogeneity", LOG),
@@ -65,11 +72,11 @@ def play(pool: RunPool, request: Request) -> Outcome:
         if part == "sparsity":
             without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
             rows = main.compare("Table 3: sparsity", (LUS, OURS), setup, {"sparsity": sizes.table_sparsities})
-            tables.append(sparsity_table(without, rows, sizes.table_sparsities, (FEDAVG, BLUR, LUS, OURS)))
+            tables.append(_sparsity_table(without, rows, sizes.table_sparsities))
             continue
         if part == "own-rates":
             own, extra = main.own_rates(setup)
-            tables.append(rates_table(own, METHODS))
+            tables.append(_rates_table(own))
             continue
         plays, taken = (second, second_setup) if part in _COLOURED else (main, setup)
         values = {
@@ -82,11 +89,11 @@ def play(pool: RunPool, request: Request) -> Outcome:
         label, methods, stage, by_table, by_figure, scale = _COMPARED[part]
         name = f"blur-lus-{part}"
         rows = plays.compare(stage, methods, taken, {label: values})
-        tables.append(method_table(name, f"Accuracy against {by_table}", rows, label, methods))
-        pictures.append(by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
+        tables.append(_method_table(name, f"Accuracy against {by_table}", rows, label, methods))
+        pictures.append(_by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
         if part == "epsilon":
-            tables.append(gain_table("blur-lus-gain", rows, label, OURS, (FEDAVG, DDGAUSS)))
-            pictures.append(norms_picture(rows, _PAIR, sizes.middle, setup.clip(sizes.middle)))
+            tables.append(_gain_table(rows))
+            pictures.append(_norms_picture(rows, sizes.middle, setup.clip(sizes.middle)))
     every = [*choices, *extra]
     tables += [choice.table(f"blur-lus-choice-{at}") for at, choice in enumerate(every, start=1)]
     return Outcome(_notes(main, setup, request), tables, pictures, every)
@@ -110,3 +117,119 @@ def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
         ENGINE,
         NOT_CHARGED,
     ]
+
+
+_NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
+_OF_ALL: Final = "Epsilons are the largest of a line's methods."
+_COLOURS: Final = {FEDAVG: 0, VOTES: 2, DDGAUSS: 1, OURS: 3}
+_WORDS: Final = {
+    "epsilon": CONDITIONAL,
+    "alpha": "alpha of Dirichlet",
+    "steps": "local steps Q",
+    "cohort": "participants of a round",
+    "rate": "local rate",
+}
+
+
+def _method_table(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str]) -> Table:
+    """Return a line per value of a label and a column per method; with varying epsilon also what it provably costs."""
+    found = Results(rows, "method", label)
+    body: list[list[Cell]] = []
+    for value in dict.fromkeys(row["labels"][label] for row in rows):
+        line = [value, *(found.cell(method, value) for method in methods)]
+        if label == "epsilon":
+            line += found.spent(epsilon=value)
+        body.append(line)
+    columns = (_WORDS[label], *methods, *(SPENT if label == "epsilon" else ()))
+    return Table(name, title, columns, body, f"{_NOTE} {_OF_ALL} {HELD}" if label == "epsilon" else _NOTE)
+
+
+def _gain_table(rows: Sequence[Row]) -> Table:
+    """Return the gain of BLUR + LUS at each epsilon, paired by seed: equal partition, cohorts and initial weights."""
+    known = {(*labels_of(row, "method", "epsilon"), row["seed"]): accuracy(row) for row in rows}
+    body: list[list[Cell]] = []
+    for value in dict.fromkeys(row["labels"]["epsilon"] for row in rows):
+        line: list[Cell] = [value]
+        for other in _OTHERS:
+            pairs = [
+                (known.get((OURS, value, row["seed"])), known.get((other, value, row["seed"])))
+                for row in rows
+                if labels_of(row, "method", "epsilon") == (OURS, value)
+            ]
+            gains = [found - beside for found, beside in pairs if found is not None and beside is not None]
+            gain = Mean.of(gains) if gains else None
+            line += [None if gain is None else Share(gain, signed=True), "" if gain is None else _verdict(gain)]
+        body.append(line)
+    columns = [CONDITIONAL]
+    for other in _OTHERS:
+        columns += [f"less {other}", "above by more than its error"]
+    note = "Points of accuracy, paired by seed: mean ± standard error of the differences."
+    return Table("blur-lus-gain", f"{OURS} against the others", tuple(columns), body, note)
+
+
+def _verdict(gain: Mean) -> str:
+    return "one seed" if gain.error is None else "yes" if gain.mean > gain.error else "no"
+
+
+def _sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequence[float]) -> Table:
+    """Return Table 3: LUS and BLUR + LUS by sparsity, with their gain over DP-FedAvg; ``without``: runs without LUS."""
+    means = Results(rows, "method", "sparsity").means
+    plain = {(*key, 0.0): mean for key, mean in Results(without, "method").means.items()}
+    base = plain.get((FEDAVG, 0.0))
+    body: list[list[Cell]] = []
+    for key in [(FEDAVG, 0.0), (BLUR, 0.0), *((method, value) for method in (LUS, OURS) for value in values)]:
+        found = (plain | means).get(key)
+        gain = Share(found.minus(base), signed=True) if found and base and key[0] != FEDAVG else None
+        body.append([*key, None if found is None else Share(found), gain])
+    columns = ("method", "sparsity c", "accuracy, %", f"gain over {FEDAVG}")
+    return Table("blur-lus-sparsity", "Accuracy against the sparsity of LUS", columns, body, _NOTE)
+
+
+def _rates_table(rows: Sequence[Row]) -> Table:
+    """Return the accuracy of every method at its best local rate and S."""
+    body: list[list[Cell]] = []
+    for method in METHODS:
+        own = [row for row in rows if row["labels"]["method"] == method]
+        found = [value for row in own if (value := accuracy(row)) is not None]
+        labels = own[0]["labels"] if own else {"rate": None, "clip": None}
+        clip = "" if method == VOTES else f"{labels['clip']:g}"
+        body.append([method, labels["rate"], clip, Share(Mean.of(found)) if found else "not run"])
+    title = "Every method with a local rate and S of its own"
+    return Table("blur-lus-own-rates", title, ("method", "local rate", "S", "accuracy, %"), body, _NOTE)
+
+
+def _by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str], scale: str) -> Picture:
+    """Draw a curve for each method; with AE-DPFL among them the others once more on a separate scale."""
+    found = Results(rows, "method", label)
+    values: list[Any] = sorted({row["labels"][label] for row in rows})
+
+    def curve(method: str) -> dict[Any, Mean]:
+        return found.curve(values, lambda value: (method, value))
+
+    series = [
+        Series(method, curve(method), _COLOURS.get(method, 4), dashed=method in (DDGAUSS, VOTES)) for method in methods
+    ]
+    axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
+    others = [one for one in series if one.name != VOTES]
+    if len(others) < len(series):
+        axes.append(replace(axes[0], title=f"Without {VOTES}", series=others))
+    return Picture(name, axes, "Mean and standard error over seeds.", columns=len(axes))
+
+
+def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:
+    """Draw norms before clipping, per round: median and the range from the 10th to the 90th percentile."""
+    axes = []
+    for method in _PAIR:
+        own = [row for row in rows if labels_of(row, "method", "epsilon") == (method, epsilon) and "norms" in row]
+        points: dict[float, tuple[float, float, float]] = {}
+        for at, round_ in enumerate(own[0]["rounds"] if own else []):
+            found = [[row["norms"][share][at] for row in own if row["norms"][share][at] is not None] for share in NORMS]
+            if all(found):
+                low, middle, high = (sum(one) / len(one) for one in found)
+                points[round_] = (low, middle, high)
+        band = Band("median, 10th to 90th percentile", points, _COLOURS.get(method, 4))
+        axes.append(
+            Axes(method, "round", "norm before clipping", [band], percent=False, level=(clip, f"clip S = {clip:g}"))
+        )
+    note = f"{CONDITIONAL} {epsilon:g}; quantiles of a round's updates, averaged over seeds."
+    return Picture("blur-lus-norms", axes, note, columns=len(axes), same_y=True)

@@ -12,8 +12,7 @@ from learning.datasets import load_labels
 from learning.tasks.votes import VoteOptions
 from sordino.lab.experiments.outcome import PAPER, SMALL, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import RunPool
-from sordino.lab.experiments.runs import Row, Run
+from sordino.lab.experiments.runs import Row, Run, RunPool
 from sordino.lab.experiments.selection import Choice, tuned
 from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import CONDITIONAL

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import RunPool, labels_of
+from sordino.lab.experiments.runs import RunPool, labels_of
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table

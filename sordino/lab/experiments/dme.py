@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.plan import InfeasiblePlan
-from sordino.lab.experiments.run_pool import spread
+from sordino.lab.experiments.runs import spread
 from sordino.planning.bounds import exact_gaussian_multiplier
 from wire.study import plan_study
 

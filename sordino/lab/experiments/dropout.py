@@ -21,8 +21,7 @@ from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_cur
 from mechanisms.statement import COORDINATOR, Statement
 from sordino.lab.experiments.curves import Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.run_pool import RunPool, labels_of
-from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row
+from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row, RunPool, labels_of
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE
 from sordino.lab.experiments.tables import Cell, Mean, Results, Table, accuracy, gathered

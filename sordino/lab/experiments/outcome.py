@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.lab.experiments.curves import Picture, draw
-from sordino.lab.experiments.run_pool import ExperimentError
+from sordino.lab.experiments.runs import ExperimentError
 from sordino.lab.experiments.selection import Choice
 from sordino.lab.experiments.tables import Table, shown
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mechanisms.statement import participations
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.run_pool import RunPool
+from sordino.lab.experiments.runs import RunPool
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes, published
 from sordino.lab.experiments.tables import SPENT, Cell, Results, Table

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sordino.lab.experiments.run_pool import RunPool, labels_of
-from sordino.lab.experiments.runs import Row, Run
+from sordino.lab.experiments.runs import Row, Run, RunPool, labels_of
 from sordino.lab.experiments.tables import CONDITIONAL, Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.settings import SimulationSettings
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sordino.lab.experiments.run_pool import labels_of
-from sordino.lab.experiments.runs import DONE, Row
+from sordino.lab.experiments.runs import DONE, Row, labels_of
 
 CONDITIONAL: Final = "epsilon (conditional)"
 """The published figure's name, in columns and on axes; condition: `sordino.lab.experiments.setting.PUBLISHED`."""
