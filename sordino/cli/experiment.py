@@ -31,7 +31,7 @@ from sordino.cli.options import (
     options,
     with_options,
 )
-from sordino.cli.verbs import Json, counting, rewritable, verb_group
+from sordino.cli.verbs import Json, answer, counting, rewritable, verb_group
 
 if TYPE_CHECKING:
     from sordino.lab.experiments.runs import Standing
@@ -113,8 +113,7 @@ def _dme(as_json: Json = False, **given: Any) -> int:
     if own.figure is not None:
         draw(body, own.figure)
     written = [f"Written: {file}" for file in (own.csv, own.figure) if file is not None]
-    typer.echo(json.dumps(body) if as_json else "\n".join([*table_lines(body), *written]))
-    return int(ExitCode.OK)
+    return answer(as_json, body, [*table_lines(body), *written])
 
 
 app.command(
@@ -227,7 +226,7 @@ def _audit(as_json: Json = False, **given: Any) -> int:
     if own.figure is not None:
         draw(body, own.figure)
     written = [] if own.figure is None else [f"Written: {own.figure}"]
-    typer.echo(json.dumps(body) if as_json else "\n".join([*table_lines(body), *written]))
+    answer(as_json, body, [*table_lines(body), *written])
     return int(ExitCode.AUDIT if body["accused"] else ExitCode.OK)
 
 
@@ -428,7 +427,7 @@ def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:
     ) -> int:
         return _play(name, built(GridOptions, chosen(given, GridOptions)), as_json)
 
-    changed: dict[str, dict[str, Any]] = {
+    changed: dict[str, Any] = {
         "output": {"show_default": f"experiment-{name}"},
         "colour": {"hidden": name != "blur-lus"},
         "text": {"hidden": name != "bits"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure, listing
-from sordino.cli.verbs import Json
+from sordino.cli.verbs import Json, answer
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
@@ -82,10 +81,10 @@ def run(
     )
     if rings:
         figures["attack"] = _attack(figures, rings)
-    typer.echo(json.dumps(figures) if as_json else "\n".join(graph_lines(figures)))
+    code = answer(as_json, figures, graph_lines(figures))
     if rings and not figures["attack"]["ok"]:
         raise Failure(ExitCode.BOUND, "the attack succeeds more often than these parameters allow: report it.")
-    return int(ExitCode.OK)
+    return code
 
 
 def graph_figures(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
+from sordino.cli.verbs import answer
 from sordino.planning.default_bounds import default_bounds_note
 from sordino.planning.options import PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
@@ -129,13 +129,8 @@ def _run(
         from sordino.planning.figure import draw_plan
 
         draw_plan(stated, plot)
-    if as_json:
-        typer.echo(json.dumps(figures.to_json()))
-    else:
-        _print(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
-        if plot is not None:
-            typer.echo(f"\nDrawn: {plot}")
-    return int(ExitCode.OK)
+    lines = _lines(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
+    return answer(as_json, figures.to_json(), [*lines, *([] if plot is None else ["", f"Drawn: {plot}"])])
 
 
 def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
@@ -161,7 +156,7 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
     return expected_errors(plan_study(**settled), task, options)
 
 
-def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> None:
+def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
     from runtime.text import terminal_width
     from sordino.planning.expected_errors import described
     from sordino.planning.notes import notes
@@ -188,7 +183,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
         lines += ["", *folded(said, width), "", *alternatives_lines(figures.alternatives, chosen)]
     elif left_out:
         lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
-    typer.echo("\n".join(lines))
+    return lines
 
 
 def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:

@@ -178,7 +178,7 @@ def _sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequenc
     base = plain.get((FEDAVG, 0.0))
     body: list[list[Cell]] = []
     for key in [(FEDAVG, 0.0), (BLUR, 0.0), *((method, value) for method in (LUS, OURS) for value in values)]:
-        found = (plain | means).get(key)
+        found = plain.get(key) or means.get(key)
         gain = Share(found.minus(base), signed=True) if found and base and key[0] != FEDAVG else None
         body.append([*key, None if found is None else Share(found), gain])
     columns = ("method", "sparsity c", "accuracy, %", f"gain over {FEDAVG}")
