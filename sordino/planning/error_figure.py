@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sordino.planning.figure_style import GRID, INK, MUTED, bare, save, styled
+from sordino.planning.figure_style import GRID, MUTED, bare, save, styled
 
 _GAP: Final = 0.048  # between the names at the ends of lines, of the panel's height
 
@@ -89,7 +89,7 @@ def _draw(panel: Panel, axes: Any, ticks: Sequence[float] | None) -> None:
         axes.plot(xs, ys, linestyle="", markeredgecolor=line.colour, **circles)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_title(panel.title, fontsize=10.5, loc="left", color=INK)
+    axes.set_title(panel.title)
     axes.set_xlabel("epsilon")
     axes.set_xticks(_thinned(sorted(given)) if ticks is None else list(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))

@@ -19,6 +19,11 @@ _STYLE: Final = {
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10.5,
+    "axes.titlecolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
     "svg.hashsalt": "sordino",  # the same figures give the same file
 }
 
@@ -40,8 +45,8 @@ def bare(axes: Any, *sides: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def save(figure: Any, file: Path, note: str) -> None:
-    """Write the figure with a note below, as SVG or PNG by the file's ending; no SVG holds the date."""
+def save(figure: Any, file: Path, note: str = "") -> None:
+    """Write the figure, with a note below, as SVG or PNG by the file's ending; no SVG holds the date."""
     figure.text(0.012, -0.012, note, fontsize=8, color=MUTED, va="top", wrap=True)
     metadata: Any = {"Date": None} if file.suffix.lower() == ".svg" else {}
     figure.savefig(file, dpi=130, bbox_inches="tight", metadata=metadata, facecolor="white")

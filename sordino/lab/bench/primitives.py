@@ -17,9 +17,8 @@ from nacl.bindings import crypto_sign_open
 from secagg import shamir
 from secagg.masking import CHUNK_BYTES, word_dtype
 from secagg.packing import add_packed, pack, unpack
-from sordino.lab.bench.cohort_checks import cohort_checks
+from sordino.lab.bench.cohort_checks import cohort_checks, make_transcript
 from sordino.lab.bench.timing import Spread, spread
-from sordino.lab.bench.transcript import make_transcript
 from wire.records.transcript_checks import verify_transcript
 
 DIM: Final = 1_000_000

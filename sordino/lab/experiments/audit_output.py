@@ -113,7 +113,7 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
         axes.set_xlabel("epsilon")
         axes.grid(True, axis="x", color=GRID, linewidth=0.8)
         bare(axes, "top", "right", "left")
-        figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9)
+        figure.legend(loc="outside upper left", ncols=3)
         first = rows[0]
         note = (
             f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "

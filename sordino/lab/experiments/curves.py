@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.lab.experiments.tables import Mean
-from sordino.planning.figure_style import GRID, INK, MUTED, bare, save, styled
+from sordino.planning.figure_style import GRID, MUTED, bare, save, styled
 
 LINEAR, LOG, NAMES = "linear", "log", "names"
 COLOURS: Final = ("#b3452c", "#3b7a9e", "#b98a2c", "#5f8f4e", "#6d5aa0", "#8a6a55", "#2f8f8a", "#a04a78")
@@ -140,10 +140,10 @@ def _fill(place: Any, axes: Axes, *, named: bool) -> None:
         place.xaxis.set_minor_locator(NullLocator())
         place.xaxis.set_minor_formatter(NullFormatter())
         place.set_xticks(shown, words)
-    place.set_title(axes.title, fontsize=10.5, loc="left", color=INK)
+    place.set_title(axes.title)
     place.set_xlabel(axes.x)
     if named:
         place.set_ylabel(axes.y)
     place.grid(True, which="major", color=GRID, linewidth=0.8)
     bare(place, "top", "right")
-    place.legend(fontsize=8.5, frameon=False, loc="best", handlelength=2.4)
+    place.legend(fontsize=8.5, loc="best", handlelength=2.4)
