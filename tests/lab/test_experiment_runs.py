@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import create_model
 
 from learning.datasets import Dataset, load_part
 from learning.make_task import make_task
@@ -78,7 +79,7 @@ def test_an_infeasible_run_is_a_row_too() -> None:
 
 def test_the_identity_depends_on_settings_only() -> None:
     one = OneRun({"a": 1}, tiny())
-    assert one.identity == OneRun({"b": 2}, dataclasses.replace(tiny(), workers=3)).identity
+    assert one.identity == OneRun({"b": 2}, tiny().changed(workers=3)).identity
     assert one.identity != OneRun({"a": 1}, tiny(seed=2)).identity
     assert one.identity != OneRun({"a": 1}, tiny(), last=2).identity
 
@@ -91,7 +92,7 @@ def test_rows_of_another_version_are_not_used(changed: str, monkeypatch: pytest.
     elif changed == "format":
         monkeypatch.setattr(experiment_runs, "FORMAT", experiment_runs.FORMAT + 1)
     else:
-        later = dataclasses.make_dataclass("Later", [("more", int, 3)], bases=(SimulationSettings,), frozen=True)
+        later = create_model("Later", __base__=SimulationSettings, more=(int, 3))
         monkeypatch.setattr(experiment_runs, "SimulationSettings", later)
     assert OneRun({}, tiny()).identity != before
     monkeypatch.undo()
@@ -333,7 +334,7 @@ def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
 
     def settings(leaving: float) -> SimulationSettings:
         found = tiny(epsilon=4.0, cohort=30)
-        return dataclasses.replace(found, drop=leaving, drop_law="exact")
+        return found.changed(drop=leaving, drop_law="exact")
 
     assert dropout.spent_unnoticed(settings(0.0)) == pytest.approx(4.0, rel=1e-3)
     assert dropout.spent_unnoticed(settings(0.5)) == pytest.approx(gaussian(low * math.sqrt(2)), rel=0.01)

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -68,10 +68,8 @@ def made_by() -> list[Any]:
 
     The form is every field's name, type, range and default: a changed default makes another setting.
     """
-    form = [
-        [one.name, str(one.type), "made" if one.default is MISSING else repr(one.default)]
-        for one in fields(SimulationSettings)
-    ]
+    fields = SimulationSettings.model_fields
+    form = [[name, str(one.annotation), repr(one.default)] for name, one in fields.items() if name != "study"]
     keys = settings_keys(SimulatedStudy)
     form += [[name, one.kind.__name__, *one.choices, one.range, repr(one.default)] for name, one in keys.items()]
     return [versions()["sordino"], FORMAT, hashlib.sha256(json.dumps(form).encode()).hexdigest()[:16]]
@@ -92,7 +90,7 @@ def play(run: Run) -> Row:
 
     row: Row = {"kind": "run", "id": run.identity, "labels": dict(run.labels), "seed": run.settings.seed}
     try:
-        result = simulate_study(replace(run.settings, workers=1))
+        result = simulate_study(run.settings.changed(workers=1))
     except InfeasiblePlan as problem:
         return row | {"outcome": INFEASIBLE, "reason": problem.reason, "settings": run.settings.to_json()}
     except TaskUnavailable as problem:
@@ -207,7 +205,7 @@ class RunPool:
         """
         names = [run.identity for run in runs]
         missing = {
-            name: replace(run, settings=replace(run.settings, device=self._device))
+            name: replace(run, settings=run.settings.changed(device=self._device))
             for name, run in zip(names, runs, strict=True)
             if name not in self._rows
         }

@@ -76,7 +76,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
             **given | chosen,
         )
         cohort = None if sampling == "none" else sizes.cohort
-        return replace(drawn, study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
+        return drawn.changed(study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
 
     grid = {"sampling": WAYS, "epsilon": sizes.epsilons}
     choice = tuned(
