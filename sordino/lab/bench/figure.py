@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sordino.planning.figure_style import BLUE, INK, RED, bare, save, styled
+from sordino.planning.drawing import BLUE, INK, RED, bare, save, styled
 
 
 def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: str, file: Path) -> None:

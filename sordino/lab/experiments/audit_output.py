@@ -73,7 +73,7 @@ def draw(body: Mapping[str, Any], file: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from sordino.planning.figure_style import BLUE, GRID, INK, RED, bare, save, styled
+    from sordino.planning.drawing import BLUE, GRID, INK, RED, bare, save, styled
 
     rows = body["rows"]
     with styled():

@@ -12,7 +12,6 @@ from typing import Final
 
 from learning.blocks import DatasetError
 from learning.datasets import has_part
-from sordino.lab.experiments.curves import NAMES, Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of, noise_multiplier
@@ -20,6 +19,7 @@ from sordino.lab.experiments.selection import NOT_CHARGED, Choice, combined, tun
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
+from sordino.planning.drawing import NAMES, Axes, Picture, Series
 
 NAME: Final = "bits"
 IMAGES, TEXT = "images", "text"

@@ -25,12 +25,12 @@ from sordino.lab.experiments.blur_lus_runs import (
     Plays,
     Setup,
 )
-from sordino.lab.experiments.curves import LOG, NAMES, Axes, Band, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, Outcome, Request
 from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, RunPool, labels_of
 from sordino.lab.experiments.selection import NOT_CHARGED, Choice
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table, accuracy
+from sordino.planning.drawing import LOG, NAMES, Axes, Band, Picture, Series
 
 NAME: Final = "blur-lus"
 PARTS: Final = ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates")

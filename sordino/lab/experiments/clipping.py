@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import RunPool, labels_of
@@ -19,6 +18,7 @@ from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
 from sordino.lab.simulation.settings import SimulationSettings
+from sordino.planning.drawing import LOG, Axes, Picture, Series
 
 NAME: Final = "clipping"
 _ADAPTIVE: Final = {"clip_update": "geometric", "clip_quantile": 0.5}

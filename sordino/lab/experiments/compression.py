@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.runs import DONE, Row, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table
 from sordino.lab.simulation.settings import SimulationSettings
+from sordino.planning.drawing import LOG, Axes, Picture, Series
 
 NAME: Final = "compression"
 ROWS: Final = 15

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sordino.planning.drawing import COLOURS, LOG, Axes, Picture, Series
+from sordino.planning.drawing import draw as draw_picture
+
 if TYPE_CHECKING:
     from sordino.lab.experiments.dme import Setting
 
@@ -41,8 +44,7 @@ _TITLES: Final = {
     "gaussian": "central discrete Gaussian",
     "local-gaussian": "local discrete Gaussian",
 }
-# From few bits to many: warm to cool.
-_SHADES: Final = ("#b3452c", "#d08a3c", "#8f9a4a", "#4f9a86", "#3b7a9e", "#5a5f9e")
+_MOST_TICKS: Final = 12
 
 
 def body_of(common: Setting, rows: Sequence[Mapping[str, Any]], trials: int) -> dict[str, Any]:
@@ -144,33 +146,39 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def draw(body: Mapping[str, Any], file: Path) -> None:
     """Error against epsilon: a panel for each mechanism and number of clients, a line for each number of bits."""
-    from sordino.planning.error_figure import Line, Panel, draw_errors
-    from sordino.planning.figure_style import MUTED
-
     rows = body["rows"]
-    panels = []
-    widths = sorted({row["bits"] for row in rows})
+    widths, epsilons = (sorted({row[name] for row in rows}) for name in ("bits", "epsilon"))
+    all_axes = []
     for clients, mechanism in dict.fromkeys((row["clients"], row["mechanism"]) for row in rows):
         part = [row for row in rows if (row["clients"], row["mechanism"]) == (clients, mechanism)]
-        lines = []
-        for place, width in enumerate(widths):
+        series = []
+        for at, width in enumerate(widths):
             curve = [row for row in part if row["bits"] == width and row["feasible"]]
+            measured = [row for row in curve if "mse_simulated" in row]
             if curve:
-                shade = _SHADES[round(place * (len(_SHADES) - 1) / max(1, len(widths) - 1))]
-                closed = [(row["epsilon"], row["mse_expected"]) for row in curve]
-                dots = [(row["epsilon"], row["mse_simulated"]) for row in curve if "mse_simulated" in row]
-                lines.append(Line(f"{width} bits", shade, closed, width=1.6, dots=dots))
-        central = sorted({(row["epsilon"], row["mse_central"]) for row in part})
-        lines.append(Line("central Gaussian", MUTED, central, dashes=(1, 1.5), width=1.8))
-        panels.append(Panel(f"{_TITLES[mechanism]}, {clients} participants", lines))
+                closed = {row["epsilon"]: row["mse_expected"] for row in curve}
+                dots = {row["epsilon"]: row["mse_simulated"] for row in measured}
+                series += [Series(f"{width} bits", closed, at, marks=False), Series("", dots, at, line=False)]
+        central = {row["epsilon"]: row["mse_central"] for row in part}
+        series.append(Series("central Gaussian", central, len(COLOURS) - 1, dashed=True, marks=False))
+        all_axes.append(
+            Axes(
+                f"{_TITLES[mechanism]}, {clients} participants",
+                "epsilon",
+                "mean squared error of a value of the mean",
+                series,
+                scale=LOG,
+                log_y=True,
+                ticks=epsilons if len(epsilons) <= _MOST_TICKS else (),
+                percent=False,
+            )
+        )
     note = (
         f"{body['dim']} values, clip {body['clip']:g}, delta {body['delta']:g}, one round, data: {body['data']}; "
         "no participant leaves or colludes. Lines: closed form; "
-        + (f"circles: simulated, {body['trials']} trials each." if body["trials"] else "nothing simulated.")
-        + " Dotted: continuous Gaussian of a trusted coordinator, calibrated exactly. "
+        + (f"points: simulated, {body['trials']} trials each." if body["trials"] else "nothing simulated.")
+        + " Dashed: continuous Gaussian of a trusted coordinator, calibrated exactly. "
         + f"{_adjacencies(rows)[0]}."
     )
     columns = len({row["mechanism"] for row in rows})
-    draw_errors(
-        panels, ylabel="mean squared error of a value of the mean", note=note, file=file, room=0.25, columns=columns
-    )
+    draw_picture(Picture("dme", all_axes, note, columns=columns, same_y=True), file)

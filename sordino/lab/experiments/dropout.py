@@ -19,7 +19,6 @@ import numpy as np
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
-from sordino.lab.experiments.curves import Axes, Picture, Series
 from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
 from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row, RunPool, labels_of
 from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
@@ -27,6 +26,7 @@ from sordino.lab.experiments.setting import ENGINE
 from sordino.lab.experiments.tables import Cell, Mean, Results, Table, accuracy, gathered
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
+from sordino.planning.drawing import Axes, Picture, Series
 
 NAME: Final = "dropout"
 

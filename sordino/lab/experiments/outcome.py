@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sordino.lab.experiments.curves import Picture, draw
 from sordino.lab.experiments.runs import ExperimentError
 from sordino.lab.experiments.selection import Choice
 from sordino.lab.experiments.tables import Table, shown
+from sordino.planning.drawing import Picture, draw
 
 SMALL, PAPER = "small", "paper"
 

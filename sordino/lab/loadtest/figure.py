@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from secagg.messages import PHASES
 from sordino.lab.loadtest.summary import BETWEEN, round_name, seconds_in
-from sordino.planning.figure_style import MUTED, bare, save, styled
+from sordino.planning.drawing import MUTED, bare, save, styled
 
 FIGURE: Final = "round-time-by-phase"
 # Distinct in print and for most colour-blind readers: light to dark in the order of the phases.

@@ -124,7 +124,7 @@ class SimulationSettings(SimulationOptions):
     """
 
     study: SimulatedStudy = Field(default_factory=simulated_study)
-    seed: int = Field(1, ge=0, le=2**63)
+    seed: int = Field(default=1, ge=0, le=2**63)
     batched: bool = True
     data: str | None = None
 
