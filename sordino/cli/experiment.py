@@ -96,8 +96,7 @@ def _dme(as_json: Json = False, **given: Any) -> int:
     if sizes[0] < 3:
         raise InputFailure(f"--clients {sizes[0]} is too few. Use at least 3.")
 
-    from sordino.lab.experiments.dme import Setting, run
-    from sordino.lab.experiments.dme_output import body_of, draw, table_lines, write_csv
+    from sordino.lab.experiments.dme import Setting, body_of, draw, run, table_lines, write_csv
 
     same = own.model_dump(include={"dim", "delta", "clip", "k_stddevs", "data", "seed"})
     settings = [
@@ -199,8 +198,7 @@ def _audit(as_json: Json = False, **given: Any) -> int:
         check_picture("--figure", own.figure)
 
     from mechanisms.plan import InfeasiblePlan
-    from sordino.lab.experiments.audit import Setting, UnsuitableSetting, audit
-    from sordino.lab.experiments.audit_output import body_of, draw, table_lines
+    from sordino.lab.experiments.audit import Setting, UnsuitableSetting, audit, body_of, draw, table_lines
 
     same = own.model_dump(include={"bits", "epsilon", "delta", "clip", "max_dropout", "leaving"}) | {
         "canaries": people,

@@ -25,6 +25,7 @@ from sordino.lab.experiments.audit import (
     Observed,
     Setting,
     UnsuitableSetting,
+    accusations,
     audit,
     coins_of,
     distance_between,
@@ -37,7 +38,6 @@ from sordino.lab.experiments.audit import (
     scores_of,
 )
 from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
-from sordino.lab.experiments.audit_output import accusations
 
 Run = Callable[..., tuple[int, str, str]]
 SETTING = Setting(

@@ -71,6 +71,10 @@ class Table:
     note: str = ""
 
     def text(self, width: int | None = None) -> str:
+        """Return `lines`, each ended."""
+        return "\n".join(self.lines(width)) + "\n"
+
+    def lines(self, width: int | None = None) -> list[str]:
         """Return aligned columns: words to the left, numbers to the right.
 
         Args:
@@ -88,7 +92,7 @@ class Table:
         lines = [self.title, *([note] if note else [])]
         for places in _blocks(widths, width):
             lines += ["", line(self.columns, places), *(line(row, places) for row in cells)]
-        return "\n".join(lines) + "\n"
+        return lines
 
     def markdown(self) -> str:
         """With the title above and the note below."""
