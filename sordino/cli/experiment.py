@@ -310,7 +310,7 @@ class GridOptions(Table):
 
 
 def _seeds(given: str) -> list[int]:
-    from sordino.lab.experiments.selection import SEEDS
+    from sordino.lab.experiments.outcome import SEEDS
 
     found = list(dict.fromkeys(numbers("--seeds", given, int, "whole numbers")))
     if min(found) < 0 or len(found) > _MOST_SEEDS:

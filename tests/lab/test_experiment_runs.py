@@ -22,13 +22,12 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
 from sordino.cli.experiment import EXPERIMENTS
-from sordino.lab.experiments import bits, blur_lus, blur_lus_runs, clipping, compression, dropout, sampling, word_pairs
+from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.outcome import PAPER, SMALL, Request
+from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, choose, tuned
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
-from sordino.lab.experiments.selection import SEEDS, choose, tuned
 from sordino.lab.experiments.setting import published
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.run import simulate_study
@@ -485,7 +484,7 @@ def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
         voted = make_task("votes", {"queries": queries})
         VoteLearner(voted, load_part(data, "test")).prepare(sizes.rounds)
 
-    asked = blur_lus_runs._asked(sizes, data)
+    asked = blur_lus._asked(sizes, data)
     for queries in sizes.queries:
         if queries in asked:
             begin(queries)

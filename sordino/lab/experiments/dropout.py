@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,9 +19,8 @@ import numpy as np
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
-from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
 from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row, RunPool, labels_of
-from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
 from sordino.lab.experiments.setting import ENGINE
 from sordino.lab.experiments.tables import Cell, Mean, Results, Table, accuracy, gathered
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
@@ -74,7 +73,7 @@ SIZES: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate, then run every plan against every share of dropouts."""
-    sizes = replace(SIZES[request.scale], **request.sizes)
+    sizes = SIZES[request.scale]
     data = request.data.get("images", sizes.data)
 
     def settings(*, planned: float, leaving: float, clip: float, rate: float, seed: int) -> SimulationSettings:
