@@ -20,18 +20,9 @@ import typer
 from runtime.failure import ExitCode, Failure, InputFailure, listing
 from runtime.settings_file import Table
 from runtime.settings_keys import key
-from sordino.cli.options import (
-    built,
-    check_folder,
-    check_picture,
-    check_ranges,
-    chosen,
-    numbers,
-    one_of,
-    options,
-    with_options,
-)
+from sordino.cli.options import built, check_folder, check_picture, check_ranges, chosen, one_of, options, with_options
 from sordino.cli.verbs import Json, answer, counting, rewritable, verb_group
+from sordino.planning.options import numbers
 
 if TYPE_CHECKING:
     from sordino.lab.experiments.runs import Standing

@@ -13,7 +13,7 @@ from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
 from sordino.cli.verbs import answer
-from sordino.planning.default_bounds import default_bounds_note
+from sordino.planning.expected_errors import default_bounds_note
 from sordino.planning.options import PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 

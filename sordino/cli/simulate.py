@@ -29,7 +29,7 @@ from sordino.lab.simulation.settings import (
     resized,
     simulated_study,
 )
-from sordino.planning.default_bounds import default_bounds_note
+from sordino.planning.expected_errors import default_bounds_note
 
 NAME = "simulate"
 HELP = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from runtime.failure import InputFailure
 from runtime.settings_file import Settings
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
 
 DEFAULT_DIM: Final = 500
+Number = TypeVar("Number", int, float)
 
 
 class PlannedPrivacy(PrivacyTable):
@@ -125,26 +126,25 @@ def shape(
     """(dim, sizes of the layers or None, rows and width of the sketch). Raises Failure: the options contradict each
     other.
     """
-    sizes = None if layers is None else _numbers("--layers", layers, whole=True)
+    sizes = None if layers is None else numbers("--layers", layers, int, "whole numbers")
     if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):
         raise InputFailure("--dim and every one of --layers must be at least 1.")
     if sizes is not None and dim is not None and sum(sizes) != dim:
-        raise InputFailure(f"--layers hold {sum(sizes):g} values, but --dim is {dim}. Leave --dim out.")
-    whole = None if sizes is None else tuple(map(int, sizes))
-    values = dim if dim is not None else sum(whole) if whole is not None else DEFAULT_DIM
+        raise InputFailure(f"--layers hold {sum(sizes)} values, but --dim is {dim}. Leave --dim out.")
+    values = dim if dim is not None else sum(sizes) if sizes is not None else DEFAULT_DIM
     if values > 1 << 28:
         raise InputFailure(f"an update of {values} values is too long. Use a --dim of at most {1 << 28}.")
     if not rows:
-        return values, whole, (0, 0)
-    if whole is not None:
+        return values, sizes, (0, 0)
+    if sizes is not None:
         raise InputFailure("a sketch mixes the layers: use either --layers or --sketch-rows.")
     from mechanisms.sketch import sketch_shape
 
     return values, None, (rows, sketch_shape(values, rows, ratio))
 
 
-def _numbers(option: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
-    kind, what = (int, "whole numbers") if whole else (float, "numbers")
+def numbers(option: str, text: str, kind: Callable[[str], Number], what: str) -> tuple[Number, ...]:
+    """A list like ``0.5,1,2``. Raises Failure: an entry isn't a number of that kind."""
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
@@ -203,7 +203,7 @@ def clip_rule(
     else:
         if clip is not None:
             raise InputFailure("use either --clip for the whole update or --clips for its layers.")
-        bounds = _numbers("--clips", clips)
+        bounds = numbers("--clips", clips, float, "numbers")
         if len(bounds) != len(layers):
             raise InputFailure(
                 f"--clips states {len(bounds)} for {len(layers)} "

@@ -36,10 +36,8 @@ def read_bounds(file: Path = OUR_BOUNDS) -> Bounds:
 def broken(ratios: dict[str, float], bounds: dict[str, float], largest: bool) -> list[str]:
     """One sentence for each ratio that breaks its bound; names without a bound break none.
 
-    Args:
-        ratios: name -> median.
-        bounds: name -> bound.
-        largest: whether bounds are the most a ratio may be, or else the least.
+    ``ratios``: name -> median; ``bounds``: name -> bound; ``largest``: whether bounds are the most a ratio may be, or
+    else the least.
     """
     return [
         f"{name} is {ratio:.3g}, its bound is {'at most' if largest else 'at least'} {bounds[name]:g}"

@@ -37,11 +37,8 @@ class _Unsigned(Roster):
 def cohort_checks(cohort: int, population: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Return the timed calls: those per roster version, and those per attempt.
 
-    Args:
-        cohort: participants of the round, drawn by the lottery from ``population``.
-
-    Returns:
-        Reading and checking the roster's file; and from the round's beginning to a checked u1.
+    ``cohort``: participants of the round, drawn by the lottery from ``population``. Returns reading and checking the
+    roster's file; and from the round's beginning to a checked u1.
     """
     authority, identity = Ed25519PrivateKey.generate(), IdentityKey.generate(os.urandom)
     public = authority.public_key().public_bytes_raw()

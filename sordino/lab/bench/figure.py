@@ -13,11 +13,8 @@ from sordino.planning.drawing import BLUE, INK, RED, bare, save, styled
 def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: str, file: Path) -> None:
     """Hot paths beside their limits: a bar to the median, a whisker from minimum to maximum, a tick at the bound.
 
-    Args:
-        rows: of `sordino.lab.bench.paths.run`.
-        bounds: path -> most.
-        machine: a line below the figure.
-        file: to write, ending in .svg or .png.
+    ``rows``: of `sordino.lab.bench.paths.run`; ``bounds``: path -> most; ``machine``: a line below the figure;
+    ``file``: to write, ending in .svg or .png.
     """
     with _bars(len(rows), machine, file) as axes:
         for place, row in enumerate(rows):
@@ -37,8 +34,7 @@ def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: s
 def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> None:
     """Ours beside peers: CPU time as a multiple of ours, on a logarithmic axis.
 
-    Args:
-        rows: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
+    ``rows``: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
     """
     with _bars(2 * len(rows), machine, file) as axes:
         labels: list[str] = []

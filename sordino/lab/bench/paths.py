@@ -49,12 +49,8 @@ class Path:
 def run(runs: int = 5, only: str | None = None) -> list[dict[str, Any]]:
     """Measure all paths, or the one named.
 
-    Returns:
-        rows with ``path``, ``name``, ``limit_name``, ``unit``, and minimum, median and maximum of ``ours``, ``limit``
-        and ``ratio`` (ours over limit; 1 is the best there is).
-
-    Raises:
-        ValueError: no path has that name.
+    Returns rows with ``path``, ``name``, ``limit_name``, ``unit``, and minimum, median and maximum of ``ours``,
+    ``limit`` and ``ratio`` (ours over limit; 1 is the best there is). Raises ValueError: no path has that name.
     """
     rows = []
     for path in _paths():

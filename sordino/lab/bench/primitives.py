@@ -32,9 +32,8 @@ DRAWN: Final = (1000, 2000)
 def run(runs: int = 7) -> list[dict[str, Any]]:
     """Measure all of them.
 
-    Returns:
-        rows with ``group``, ``name``, ``unit``, and ``minimum``, ``median``, ``maximum`` of ``runs`` runs. CPU time of
-        this process; for gRPC, of client and server process together.
+    Returns rows with ``group``, ``name``, ``unit``, and ``minimum``, ``median``, ``maximum`` of ``runs`` runs. CPU time
+    of this process; for gRPC, of client and server process together.
     """
     from sordino.lab.bench.grpc_rates import measure
 

@@ -56,11 +56,8 @@ def spread(function: Callable[[], Any], runs: int, scale: float = 1.0) -> Spread
 def beside(ours: Callable[[], float], limit: Callable[[], float], runs: int) -> tuple[Spread, Spread, Spread]:
     """Time two functions alternately, so that other load affects both equally.
 
-    Args:
-        ours, limit: make one measurement each and return it, in the same unit.
-
-    Returns:
-        spreads of ours, of the limit, and of the ratio of each pair.
+    ``ours``, ``limit``: make one measurement each and return it, in the same unit. Returns spreads of ours, of the
+    limit, and of the ratio of each pair.
     """
     ours(), limit()
     pairs = [(ours(), limit()) for _ in range(runs)]

@@ -180,10 +180,8 @@ def observe(
 ) -> Observed:
     """Run one round: encode for all present, sum modulo 2^B, decode, compare with the canaries.
 
-    Args:
-        plan: for encoding, perhaps a `mistaken` one.
-        number: of the round, counted from 1.
-        coins: (canaries,) of +1 and -1.
+    ``plan``: for encoding, perhaps a `mistaken` one; ``number``: of the round, counted from 1; ``coins``: (canaries,)
+    of +1 and -1.
     """
     seed = _seed(setting, f"rotation {number}")
     encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)

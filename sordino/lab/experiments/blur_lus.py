@@ -236,7 +236,6 @@ def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
 
 
 def _method_options(method: str, weight: float, sparsity: float, queries: int) -> dict[str, Any]:
-    """Task options of a method."""
     if method == OURS:
         return {"method": "blur-lus", "blur_weight": weight, "sparsity": sparsity}
     if method == BLUR:

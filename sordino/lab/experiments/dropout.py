@@ -130,8 +130,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     The noise is the plan's, of which each survivor brings its share; the cost of a sum with s survivors is
     `mechanisms.round_cost.round_curve` at h_min = s. Survivors are those of the simulation's first attempts.
 
-    Args:
-        settings: of a simulation whose plan assumes that all survive and none collude.
+    ``settings``: of a simulation whose plan assumes that all survive and none collude.
     """
     settings = settings.settled()
     plan = settings.plan()

@@ -77,8 +77,7 @@ class Choice:
 def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[str] = ()) -> Choice:
     """Choose the combination of ``names`` with the greatest mean accuracy, per value of ``of``; of equals the first.
 
-    Args:
-        rows: of runs on `SEEDS`, one or more.
+    ``rows``: of runs on `SEEDS`, one or more.
     """
     means = gathered(rows, (*of, *names), accuracy)
     chosen: dict[tuple[Any, ...], Mapping[str, Any] | None] = {labels_of(row, *of): None for row in rows}
@@ -102,11 +101,8 @@ def tuned(
 ) -> Choice:
     """Run a grid and choose.
 
-    Args:
-        grid: names to the values to choose from.
-        make: called with ``seed`` and a value for each name of ``grid`` and ``of``.
-        last: evaluated rounds that count.
-        of: names to the values for each of which there is a choice.
+    ``grid``: names to the values to choose from; ``make``: called with ``seed`` and a value for each name of ``grid``
+    and ``of``; ``last``: evaluated rounds that count; ``of``: names to the values for each of which there is a choice.
     """
     outer = dict(of or {})
     runs = combined(outer | dict(grid), make, SEEDS, last)
@@ -186,7 +182,6 @@ class Request:
         return "dirichlet" if load_users(data) is None else "natural"
 
     def wants(self, part: str) -> bool:
-        """Return whether a part is requested."""
         return not self.parts or part in self.parts
 
 

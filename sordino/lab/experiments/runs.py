@@ -78,12 +78,9 @@ def made_by() -> list[Any]:
 def play(run: Run) -> Row:
     """Simulate, and keep what tables and figures need.
 
-    Returns:
-        One row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" if no plan keeps
-        the budget, "unavailable" if something isn't installed, both with a ``reason`` and without figures.
-
-    Raises:
-        learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting is invalid.
+    Returns one row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" if no plan
+    keeps the budget, "unavailable" if something isn't installed, both with a ``reason`` and without figures. Raises
+    learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting is invalid.
     """
     from learning.own_task import TaskUnavailable
     from mechanisms.plan import InfeasiblePlan
@@ -200,8 +197,7 @@ class RunPool:
     def run(self, stage: str, runs: Sequence[Run]) -> list[Row]:
         """Run what hasn't been run; two runs of the same settings count once.
 
-        Returns:
-            One row per run, in the order of ``runs``, with their labels.
+        Returns one row per run, in the order of ``runs``, with their labels.
         """
         names = [run.identity for run in runs]
         missing = {

@@ -34,7 +34,6 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """Of one or more values."""
         count = len(values)
         mean = math.fsum(values) / count
         if count == 1:
@@ -77,8 +76,7 @@ class Table:
     def lines(self, width: int | None = None) -> list[str]:
         """Return aligned columns: words to the left, numbers to the right.
 
-        Args:
-            width: of the terminal: a wider table is broken into several, each with the first column; None breaks none.
+        ``width``: of the terminal: a wider table is broken into several, each with the first column; None breaks none.
         """
         cells = [list(map(shown, row)) for row in self.rows]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]

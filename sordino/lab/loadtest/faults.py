@@ -120,11 +120,7 @@ class Stragglers(Fault):
     def delays(
         self, seed: int, round_: int, attempt: int, *, clients: int, others: Collection[int]
     ) -> dict[int, Delay]:
-        """Participant -> its delay in an attempt.
-
-        Args:
-            others: participants that leave or cheat: they don't straggle.
-        """
+        """Participant -> its delay in an attempt; ``others``: participants that leave or cheat: they don't straggle."""
         free = [who for who in range(clients) if who not in others]
         late = _ranked(b"straggler %d %d" % (round_, attempt), seed, free)[: dropped_count(clients, self.share)]
         found = {}
@@ -222,13 +218,8 @@ def messages_of(way: str, kind: str, honest: Any) -> list[Any]:
 
     tests/adversary tries many more, one at a time and with the checks taken out.
 
-    Args:
-        way: of `WAYS`.
-        kind: field of `wire.coordinator_pb2.PhaseMessage`.
-        honest: its content.
-
-    Returns:
-        Contents of the same kind: none, one, or the same one twice.
+    ``way``: of `WAYS`; ``kind``: field of `wire.coordinator_pb2.PhaseMessage`; ``honest``: its content. Returns
+    contents of the same kind: none, one, or the same one twice.
     """
     if way == "silence" and kind != "advertise_keys":
         return []

@@ -23,12 +23,7 @@ _REASONS: Final = ("#c8662c", "#7a4fa3", "#b03a4a", "#8a8a2a", "#5c6570")
 def write_figures(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw all figures and write them as SVG and PNG.
 
-    Args:
-        result: of `run_load_test`.
-        folder: where to.
-
-    Returns:
-        The files; nothing where no round was begun.
+    ``result``: of `run_load_test`; ``folder``: where to. Returns the files; nothing where no round was begun.
     """
     from matplotlib.figure import Figure
 

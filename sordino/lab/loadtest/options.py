@@ -197,7 +197,6 @@ class LoadOptions(Table):
 
     @property
     def dropped(self) -> int:
-        """Participants that leave in each round."""
         return dropped_count(self.clients, self.drop)
 
     @property
@@ -210,7 +209,6 @@ class LoadOptions(Table):
 
     @property
     def paused_s(self) -> float:
-        """Between rounds."""
         if self.pause_s is not None:
             return self.pause_s
         between = bool(self.crashes) or any(storm.at == BETWEEN_ROUNDS for storm in self.storms)
@@ -227,11 +225,9 @@ class LoadOptions(Table):
         return min(share, 0.99)
 
     def drops(self, round_: int, attempt: int) -> dict[int, Drop]:
-        """Participants that leave an attempt, and how."""
         return drops_of(self.seed, round_, attempt, clients=self.clients, share=self.drop, at=self.at)
 
     def delays(self, round_: int, attempt: int) -> dict[int, Delay]:
-        """Participants that answer late in an attempt."""
         if self.stragglers is None:
             return {}
         others = {*self.drops(round_, attempt), *self.cheaters()}
@@ -246,7 +242,6 @@ class LoadOptions(Table):
         return links_of(self.links, self.seed, self.clients)
 
     def struck(self, storm: Storm) -> frozenset[int]:
-        """Participants whose connections a storm breaks."""
         return storm.struck(self.seed, self.clients)
 
     def in_order(self) -> Self:

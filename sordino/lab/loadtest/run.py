@@ -378,8 +378,7 @@ def ending(code: int | None) -> str:
 def last_complaint(log: str) -> str:
     """The last line of a process's log, where it explains an end: a warning, an error, or not a log line at all.
 
-    Returns:
-        At most 300 characters; else empty, also when routine lines follow the explanation.
+    Returns at most 300 characters; else empty, also when routine lines follow the explanation.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:

@@ -94,7 +94,6 @@ class EndedRound:
         return max(0.0, self.seconds - sum(self.phase_seconds.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """For result.json."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_WRITTEN}
         return values | {
             "seconds": round(self.seconds, 3),
@@ -138,7 +137,6 @@ class Outcomes:
 
     @property
     def connected(self) -> frozenset[int]:
-        """Participants with an open session."""
         return frozenset(self.view.connected)
 
     @property

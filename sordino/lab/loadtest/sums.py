@@ -31,9 +31,7 @@ _BLOCK: Final = 16
 def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, bits: int) -> Words:
     """One participant's vector: uniform modulo 2^bits, words of the smallest type that holds ``bits`` bits.
 
-    Args:
-        identity: the participant's public key, 32 bytes.
-        dim: of the vector that is sent, padding included.
+    ``identity``: the participant's public key, 32 bytes; ``dim``: of the vector that is sent, padding included.
     """
     dtype = words_of(bits)
     key = digest(b"vector", seed, round_, attempt, identity)[:16]
@@ -102,16 +100,11 @@ class NoiseSeen:
         return abs(self.ratio - 1) <= _STDERRS * self.ratio_stderr + _FLOAT32
 
     def to_json(self) -> dict[str, Any]:
-        """For result.json."""
         return asdict(self) | {"ratio": round(self.ratio, 5), "ratio_stderr": round(self.ratio_stderr, 5)}
 
 
 def noise_in(plan: Plan, round_: int, survivors: int, total: NDArray[np.float64]) -> NoiseSeen:
-    """Measure the noise in a decoded sum of zero updates.
-
-    Args:
-        total: (dim,) data units.
-    """
+    """Measure the noise in a decoded sum of zero updates; ``total``: (dim,) data units."""
     honest = survivors - plan.colluders
     return NoiseSeen(
         round=round_,

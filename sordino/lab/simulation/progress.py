@@ -94,7 +94,6 @@ class SimulationProgress:
             self._bar.start()
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Print one finished attempt."""
         if row["kind"] == ROUND:
             self._done = int(row["round"])
         if self._quiet:

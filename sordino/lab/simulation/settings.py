@@ -62,9 +62,7 @@ class SimulatedStudy(StudyConfiguration):
 def simulated_study(**values: Any) -> SimulatedStudy:
     """Make a study to simulate, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
 
-    Raises:
-        Failure: cohorts that can't be drawn.
-        pydantic.ValidationError: an invalid value.
+    Raises Failure: cohorts that can't be drawn; pydantic.ValidationError: an invalid value.
     """
     sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
     return study_of_size(SimulatedStudy, values, sizes)
@@ -73,8 +71,7 @@ def simulated_study(**values: Any) -> SimulatedStudy:
 def resized(study: StudyConfiguration, places: int, **changed: Any) -> SimulatedStudy:
     """Change values of a study: keys of `SimulatedStudy`, ``participants`` and ``cohort``.
 
-    Args:
-        places: participants of ``study``, if its file doesn't say.
+    ``places``: participants of ``study``, if its file doesn't say.
     """
     drawn = study.privacy.sampling != "none"
     values = flat_values(study)
@@ -166,7 +163,6 @@ class SimulationSettings(SimulationOptions):
 
     @property
     def participants(self) -> int:
-        """Return the number of all participants."""
         return self.study.places
 
     @property
