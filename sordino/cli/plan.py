@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
 from sordino.cli.verbs import answer
 from sordino.planning.expected_errors import default_bounds_note
-from sordino.planning.options import PlannedStudy, PlanOptions
+from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
 NAME = "plan"
@@ -46,29 +45,11 @@ EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
-_OUTPUT = "Output"
 QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less
 
 
 def _run(
-    with_alternatives: Annotated[
-        bool | None,
-        typer.Option(
-            "--alternatives/--no-alternatives",
-            help="What 10 to 20 bits and the other distributed mechanism would cost.",
-            show_default="if quick; not in JSON",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw error against epsilon for four mechanisms; .png or .svg.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)] = False,
     **given: Any,
 ) -> int:
     from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
@@ -83,6 +64,7 @@ def _run(
     check_population(clients, values.get("population"), values.get("sampling", "none"))
     if "sampling" not in values or values["sampling"] == "none":
         values.pop("population", None)
+    plot, with_alternatives = own.plot, own.with_alternatives
     if plot is not None:
         check_picture("--plot", plot)
     if task is None and own.task_option:

@@ -63,6 +63,24 @@ _APART: Final = 0.25
 """Horizontal offset, as a share of the distance of two names, that keeps the error bars of the series apart."""
 
 
+@contextmanager
+def bars(names: Sequence[str], note: str, file: Path) -> Iterator[Any]:
+    """Axes for a horizontal bar of each name, from the top; written with a note below, in a folder that is made."""
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(11, 1.4 + 0.45 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        yield axes
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.tick_params(axis="y", length=0)
+        bare(axes, "top", "right", "left")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save(figure, file, note)
+
+
 class Measured(Protocol):
     """A mean, with its standard error where that is known."""
 

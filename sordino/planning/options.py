@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from runtime.failure import InputFailure
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
 
 DEFAULT_DIM: Final = 500
+OUTPUT: Final = "Output"
 Number = TypeVar("Number", int, float)
 
 
@@ -71,6 +73,17 @@ class PlanOptions(Settings):
         shown="clip / sqrt(number of layers) each",
         metavar="C,C,...",
         panel=CODING,
+    )
+    with_alternatives: bool | None = key(
+        None,
+        help="what 10 to 20 bits and the other distributed mechanism would cost",
+        shown="if quick; not in JSON",
+        flag="--alternatives",
+        spellings=("--no-alternatives",),
+        panel=OUTPUT,
+    )
+    plot: Path | None = key(
+        None, help="draw error against epsilon for four mechanisms; .png or .svg", metavar="FILE", panel=OUTPUT
     )
 
 

@@ -39,6 +39,7 @@ from mechanisms.statement import GAUSSIAN, LOCAL
 from sordino.lab.experiments.audit_bound import best_of, expected_bound, registered_guesses
 from sordino.lab.experiments.audit_noise import noise_check
 from sordino.lab.experiments.tables import Table
+from sordino.planning.drawing import BLUE, GRID, INK, RED, bars
 from wire.study import plan_study
 
 if TYPE_CHECKING:
@@ -426,53 +427,30 @@ def table_lines(body: Mapping[str, Any]) -> list[str]:
 
 def draw(body: Mapping[str, Any], file: Path) -> None:
     """Draw a line for each audit: the bound found, the expected one, and the proved epsilon as its limit."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from sordino.planning.drawing import BLUE, GRID, INK, RED, bare, save, styled
-
     rows = body["rows"]
-    with styled():
-        figure = Figure(figsize=(7.6, 1.7 + 0.42 * len(rows)), layout="constrained")
-        axes = figure.subplots()
+    first, places = rows[0], range(len(rows))
+    names = ("epsilon_lower", "epsilon_lower_expected", "epsilon_proved")
+    lower, expected, proved = ([row[name] for row in rows] for name in names)
+    shades = [RED if row["violation"] else BLUE for row in rows]
+    note = (
+        f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "
+        f"delta {first['delta']:g}; each bound holds at {100 * (1 - first['error']):g} %."
+    )
+    with bars([name_of(row) for row in rows], note, file) as axes:
+        axes.hlines(places, 0, lower, color=shades, linewidth=2.2)
+        axes.scatter(lower, places, s=49, color=shades, label="lower bound found", zorder=4)
+        hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.9, "clip_on": False}
+        axes.scatter(expected, places, s=121, label="bound expected", zorder=3, **hollow)
+        ends = ([place + half for place in places] for half in (-0.3, 0.3))
+        axes.vlines(proved, *ends, color=INK, linewidth=2.4, label="proved")
         for place, row in enumerate(rows):
-            proved, lower = row["epsilon_proved"], row["epsilon_lower"]
-            shade = RED if row["violation"] else BLUE
-            labels = (
-                {"proved": "proved", "lower": "lower bound found", "expected": "bound expected"} if not place else {}
-            )
-            axes.plot([0, lower], [place, place], color=shade, linewidth=2.2, solid_capstyle="butt")
-            axes.plot(lower, place, "o", color=shade, markersize=7, label=labels.get("lower"), zorder=4)
-            axes.plot(
-                row["epsilon_lower_expected"],
-                place,
-                "o",
-                markerfacecolor="none",
-                markeredgecolor=INK,
-                markersize=11,
-                markeredgewidth=0.9,
-                label=labels.get("expected"),
-                zorder=3,
-            )
-            axes.plot(
-                [proved, proved], [place - 0.3, place + 0.3], color=INK, linewidth=2.4, label=labels.get("proved")
-            )
             if row["violation"]:
-                end = (max(lower, row["epsilon_lower_expected"]), place)
+                end = (max(lower[place], expected[place]), place)
                 axes.annotate("refuted", end, (12, 0), textcoords="offset points", color=RED, fontsize=9, va="center")
-        most = max(max(row["epsilon_proved"], row["epsilon_lower"], row["epsilon_lower_expected"]) for row in rows)
-        axes.set_xlim(0, 1.22 * most)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), [name_of(row) for row in rows])
-        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, 1.22 * max(*lower, *expected, *proved))
         axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         axes.set_xlabel("epsilon")
         axes.grid(True, axis="x", color=GRID, linewidth=0.8)
-        bare(axes, "top", "right", "left")
-        figure.legend(loc="outside upper left", ncols=3)
-        first = rows[0]
-        note = (
-            f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "
-            f"delta {first['delta']:g}; each bound holds at {100 * (1 - first['error']):g} %."
-        )
-        save(figure, file, note)
+        axes.figure.legend(loc="outside upper left", ncols=3)
