@@ -38,10 +38,7 @@ def run(
     body = {
         "report": str(path.resolve()),
         "rounds": len(view.rounds),
-        "accuracy": view.accuracy,
-        "released": view.released,
-        "epsilon_coordinator": view.epsilon_coordinator,
-        "epsilon_released": view.epsilon_released,
+        **{name: getattr(view, name) for name in ("accuracy", "released", "epsilon_coordinator", "epsilon_released")},
         "delta": view.started.delta,
         "mechanism": view.started.plan.get("mechanism"),
         "adjacency": None if described is None else described.adjacency,

@@ -57,17 +57,8 @@ def run(runs: int = 5, only: str | None = None) -> list[dict[str, Any]]:
         if only not in (None, path.key):
             continue
         ours, limit, ratio = beside(path.ours, path.limit, runs)
-        rows.append(
-            {
-                "path": path.key,
-                "name": path.name,
-                "limit_name": path.limit_name,
-                "unit": path.unit,
-                "ours": ours.to_json(),
-                "limit": limit.to_json(),
-                "ratio": ratio.to_json(),
-            }
-        )
+        about = {"path": path.key, "name": path.name, "limit_name": path.limit_name, "unit": path.unit}
+        rows.append(about | {"ours": ours.to_json(), "limit": limit.to_json(), "ratio": ratio.to_json()})
     if not rows:
         raise ValueError(f"no path is named {only!r}; there are {', '.join(path.key for path in _paths())}")
     return rows

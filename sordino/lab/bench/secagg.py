@@ -244,14 +244,8 @@ def run_attempt(setting: Setting, threads: int = 1) -> dict[str, Any]:
     graph = attempt.graph
     client_cpu_s = math.fsum(clock.of_client[who] for who in survivors) / len(survivors)
     return {
-        "clients": setting.clients,
-        "dim": setting.dim,
-        "bits": setting.bits,
+        **setting.model_dump(include={"clients", "dim", "bits", "adversary", "key_agreement", "drop", "at"}),
         "graph": COMPLETE if graph.complete else HARARY,
-        "adversary": setting.adversary,
-        "key_agreement": setting.key_agreement,
-        "drop": setting.drop,
-        "at": setting.at,
         "sum_ok": bool(np.array_equal(completed.total, attempt.expected)),
         "degree": graph.degree,
         "threshold": graph.threshold,

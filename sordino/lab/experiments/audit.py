@@ -100,18 +100,9 @@ class UnsuitableSetting(ValueError):
 
 def plan_of(setting: Setting) -> Plan:
     """Return the plan behind the audited epsilon; none collude. Raises InfeasiblePlan: no plan fits the setting."""
-    return plan_study(
-        mechanism=setting.mechanism,
-        clients=setting.canaries,
-        dim=setting.dim,
-        bits=setting.bits,
-        clip=setting.clip,
-        epsilon=setting.epsilon,
-        delta=setting.delta,
-        rounds=setting.rounds,
-        max_dropout=setting.max_dropout,
-        adversarial=0.0,
-    )
+    names = ("mechanism", "dim", "bits", "clip", "epsilon", "delta", "rounds", "max_dropout")
+    stated: dict[str, Any] = {name: getattr(setting, name) for name in names}
+    return plan_study(**stated, clients=setting.canaries, adversarial=0.0)
 
 
 def coins_of(setting: Setting) -> NDArray[np.int64]:

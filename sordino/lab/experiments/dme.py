@@ -21,7 +21,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -80,20 +80,8 @@ Chunk = tuple[int, Setting, range]
 
 def plan_of(setting: Setting) -> Plan:
     """Return the plan of one round in which all survive and none collude; `InfeasiblePlan` if there is none."""
-    return plan_study(
-        mechanism=setting.mechanism,
-        clients=setting.clients,
-        dim=setting.dim,
-        bits=setting.bits,
-        clip=setting.clip,
-        epsilon=setting.epsilon,
-        delta=setting.delta,
-        rounds=1,
-        max_dropout=0.0,
-        adversarial=0.0,
-        min_survivors=setting.clients,
-        k_stddevs=setting.k_stddevs,
-    )
+    stated = {name: value for name, value in asdict(setting).items() if name not in ("data", "seed")}
+    return plan_study(**stated, rounds=1, max_dropout=0.0, adversarial=0.0, min_survivors=setting.clients)
 
 
 def vectors_of(setting: Setting, trial: int) -> Vectors:
@@ -174,13 +162,8 @@ def run(
     multipliers = {(one.epsilon, one.delta): exact_gaussian_multiplier(one.epsilon, one.delta) for one in set(settings)}
     for index, setting in enumerate(settings):
         central = (multipliers[setting.epsilon, setting.delta] * setting.clip / setting.clients) ** 2
-        row: dict[str, Any] = {
-            "clients": setting.clients,
-            "mechanism": setting.mechanism,
-            "bits": setting.bits,
-            "epsilon": setting.epsilon,
-            "mse_central": central,
-        }
+        row: dict[str, Any] = {name: getattr(setting, name) for name in ("clients", "mechanism", "bits", "epsilon")}
+        row["mse_central"] = central
         rows.append(row)
         try:
             plan = plan_of(setting)
@@ -191,10 +174,7 @@ def run(
         row |= {
             "feasible": True,
             "epsilon_achieved": plan.planned_epsilon,
-            "adjacency": plan.adjacency,
-            "padded_dim": plan.padded_dim,
-            "granularity": plan.granularity,
-            "local_stddev": plan.local_stddev,
+            **{name: getattr(plan, name) for name in ("adjacency", "padded_dim", "granularity", "local_stddev")},
             "local_stddev_grid": math.sqrt(plan.local_variance),
             "noise_multiplier": plan.noise_multiplier,
             "mse_closed_form": forms["closed_form"],
