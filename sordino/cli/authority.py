@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from authority.folder import AuthorityTable
+from authority.folder import AuthorityFolder, AuthorityTable, open_folder
+from authority.invitations import find_members, revoke, withdraw, without_place
+from authority.invitations import invite as make_invitation
+from authority.store import locked
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.text import counted, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
 from sordino.cli.options import built, chosen, options, with_options
-from sordino.cli.verbs import Json, verb_group
-
-if TYPE_CHECKING:
-    from authority.folder import AuthorityFolder
+from sordino.cli.verbs import Json, answer, verb_group
+from wire.join_code import show_fingerprint
 
 NAME = "authority"
 app = verb_group(
@@ -35,16 +35,16 @@ app = verb_group(
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK)
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Write the roster and what belongs to it there too.", show_default=False),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")]
 Sign = Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")]
 
 
 def _example(text: str) -> str:
     return f"Example: [bold]sordino authority {text}[/bold]\n\n{_CODES}"
-
-
-def _print(as_json: bool, body: dict[str, Any], lines: Iterable[str]) -> None:
-    """The verb's result, for programs or for people."""
-    typer.echo(json.dumps(body) if as_json else "\n".join(lines))
 
 
 def _init(
@@ -68,7 +68,6 @@ def _init(
     **given: Any,
 ) -> int:
     from authority.founding import COORDINATOR_FOLDER, found, session_address
-    from wire.join_code import show_fingerprint
 
     values = chosen(given, AuthorityTable) | {"study": study}
     settings = built(AuthorityTable, values)
@@ -90,8 +89,7 @@ def _init(
         "Keep the rest away from that machine, and keep an offline copy of it.",
         f"Invite a participant:  sordino authority invite {directory}",
     ]
-    _print(as_json, body, lines)
-    return int(ExitCode.OK)
+    return answer(as_json, body, lines)
 
 
 app.command(
@@ -128,12 +126,7 @@ def invite(
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many codes.")] = 1,
     as_json: Json = False,
 ) -> None:
-    from authority.folder import open_folder
-    from authority.invitations import invite as make
-    from authority.invitations import without_place
-    from authority.store import locked
     from authority.text import minute
-    from wire.join_code import show_fingerprint
 
     seconds = seconds_of("--valid", valid)
     if name and count > 1:
@@ -142,7 +135,7 @@ def invite(
     settings, fingerprint = folder.settings, folder.keys.fingerprint
     with locked(folder.state) as store:
         codes = [
-            make(folder, store, name=name, valid_s=seconds, now=time.time(), random_bytes=os.urandom)
+            make_invitation(folder, store, name=name, valid_s=seconds, now=time.time(), random_bytes=os.urandom)
             for _ in range(count)
         ]
         unplaced = without_place(folder, store, time.time())
@@ -170,7 +163,7 @@ def invite(
         *([] if settings.coordinator else ["\nauthority.toml names no coordinator: replace HOST:PORT by its address."]),
         f"\nLet in:  sordino authority run {directory}  (or approve --sign)",
     ]
-    _print(as_json, {"study": settings.study, "fingerprint": fingerprint.hex(), "invitations": made}, lines)
+    answer(as_json, {"study": settings.study, "fingerprint": fingerprint.hex(), "invitations": made}, lines)
 
 
 @app.command(
@@ -195,7 +188,6 @@ def approve(
     as_json: Json = False,
 ) -> None:
     from authority import text
-    from authority.folder import open_folder
     from authority.link import open_link
     from authority.visit import Visit, attend, preview
 
@@ -214,7 +206,7 @@ def approve(
         *text.signed_lines(visit),
         *([f"{visit.waiting} accepted, not yet listed:  sordino authority sign {directory}"] if visit.waiting else []),
     ]
-    _print(as_json, {"requests": [text.row(one) for one in visit.judgements], **text.signed(visit)}, lines)
+    answer(as_json, {"requests": [text.row(one) for one in visit.judgements], **text.signed(visit)}, lines)
 
 
 @app.command(
@@ -229,11 +221,8 @@ def approve(
 )
 def sign_(
     directory: Where,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write the roster and what belongs to it there too.", show_default=False),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")] = False,
+    out: Out = None,
+    offline: Offline = False,
     after: Annotated[
         Path | None,
         typer.Option(
@@ -244,10 +233,8 @@ def sign_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    from authority.folder import open_folder
     from authority.founding import ROSTER_FILE
     from authority.roster import adopt
-    from authority.store import locked
     from wire.roster_history import HISTORY_FILE
     from wire.study import TERMS_FILE
 
@@ -278,7 +265,6 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
     from authority.founding import write_roster
     from authority.link import open_link
     from authority.roster import sign_next
-    from authority.store import locked
     from authority.visit import Visit, attend
 
     if not offline and not (out is not None and not folder.settings.coordinator):
@@ -293,7 +279,7 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
         with locked(folder.state) as store:
             files = write_roster(folder, store, out, time.time())
     lines = [*lines, *text.signed_lines(visit, always=True), *(f"wrote {path}" for path in files)]
-    _print(as_json, {**text.signed(visit), "files": [str(path.resolve()) for path in files]}, lines)
+    answer(as_json, {**text.signed(visit), "files": [str(path.resolve()) for path in files]}, lines)
 
 
 @app.command(
@@ -314,17 +300,12 @@ def terms(
         typer.Argument(metavar="[FILE]", help="The coordinator's terms.json.", show_default="from the coordinator"),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Sign without being asked.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write the roster and what belongs to it there too.", show_default=False),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")] = False,
+    out: Out = None,
+    offline: Offline = False,
     as_json: Json = False,
 ) -> None:
-    from authority.folder import open_folder
     from authority.link import open_link
     from authority.roster import accept_terms, read_terms
-    from authority.store import locked
     from client.joining.description import changed_terms, listed, terms_of
 
     folder = open_folder(directory)
@@ -357,9 +338,7 @@ def terms(
     epilog=_example("history my-authority"),
 )
 def history_(directory: Where, as_json: Json = False) -> None:
-    from authority.folder import open_folder
     from authority.roster import history
-    from authority.store import locked
     from authority.text import minute
 
     folder = open_folder(directory)
@@ -381,7 +360,7 @@ def history_(directory: Where, as_json: Json = False) -> None:
         f"roster {row['roster'][:12]}…  terms {row['terms'][:12]}…"
         for row in rows
     ]
-    _print(as_json, {"study": folder.settings.study, "versions": rows}, lines)
+    answer(as_json, {"study": folder.settings.study, "versions": rows}, lines)
 
 
 @app.command(
@@ -404,10 +383,7 @@ def revoke_(
     as_json: Json = False,
 ) -> None:
     from authority import text
-    from authority.folder import open_folder
-    from authority.invitations import find_members, revoke, withdraw
     from authority.link import open_link
-    from authority.store import locked
     from authority.visit import Visit, attend
 
     folder = open_folder(directory)
@@ -423,17 +399,15 @@ def revoke_(
     if sign and gone:
         with open_link(folder) as link:
             visit = attend(folder, link, sign=True, chosen=lambda _: False)
-    if as_json:
-        body = {
-            "revoked": [{"identity": member.identity.hex(), "host": member.host} for member in gone],
-            "withdrawn": None if taken is None else taken.code_id.hex(),
-        }
-        typer.echo(json.dumps(body | text.signed(visit)))
-        return
-    for line in text.signed_lines(visit):
-        typer.echo(line)
+    body = {
+        "revoked": [{"identity": member.identity.hex(), "host": member.host} for member in gone],
+        "withdrawn": None if taken is None else taken.code_id.hex(),
+    }
+    lines = text.signed_lines(visit)
     if gone and not sign:
-        typer.echo(f"It takes effect with the next version:  sordino authority sign {directory}")
+        lines.append(f"It takes effect with the next version:  sordino authority sign {directory}")
+    if as_json or lines:
+        answer(as_json, body | text.signed(visit), lines)
 
 
 @app.command(
@@ -442,14 +416,12 @@ def revoke_(
     epilog=_example("show my-authority"),
 )
 def show(directory: Where, as_json: Json = False) -> None:
-    from authority.folder import open_folder
-    from authority.store import locked
     from authority.text import overview, overview_lines
 
     folder = open_folder(directory)
     with locked(folder.state) as store:
         found = overview(folder, store, time.time())
-    _print(as_json, found, overview_lines(found))
+    answer(as_json, found, overview_lines(found))
 
 
 app.command("run", help=authority_run.HELP, epilog=authority_run.EPILOG)(authority_run.run)

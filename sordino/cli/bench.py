@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from runtime.failure import ExitCode, InputFailure, listing
-from sordino.cli.options import chosen, in_options, options, with_options
+from runtime.text import terminal_width
+from secagg.masking import choose_keystream
+from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
+from sordino.cli.options import built, chosen, options, task_options, with_options
 from sordino.cli.verbs import Json, verb_group
+from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
+from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.secagg import Setting, run_attempt
+from sordino.lab.bench.timing import describe, one_line
+from sordino.planning.notes import no_ring
 
 NAME = "bench"
 app = verb_group(
@@ -46,10 +52,7 @@ def _secagg(
     as_json: Json = False,
     **given: Any,
 ) -> int:
-    try:
-        setting = Setting.model_validate(chosen(given, Setting))
-    except ValidationError as error:
-        raise in_options(error, Setting) from None
+    setting = built(Setting, chosen(given, Setting))
     figures = run_attempt(setting, threads) | {"warnings": _about_graph(setting)}
     if as_json:
         typer.echo(json.dumps(figures))
@@ -125,7 +128,6 @@ def training(
     as_json: Json = False,
 ) -> int:
     from learning.own_task import TaskUnavailable
-    from sordino.cli.options import task_options
     from sordino.lab.bench.training import run
 
     machine = _calibrated()
@@ -192,9 +194,6 @@ def everything(
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
-    from sordino.lab.bench.figure import draw_ratios
-    from sordino.lab.bench.machine import one_line
     from sordino.lab.bench.paths import run
 
     _check_figure(figure)
@@ -243,9 +242,6 @@ def peers(
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
-    from sordino.lab.bench.figure import draw_comparisons
-    from sordino.lab.bench.machine import one_line
     from sordino.lab.bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
 
     _check_figure(figure)
@@ -306,18 +302,12 @@ def _check_figure(file: Path | None) -> None:
 
 def _calibrated() -> dict[str, Any]:
     """The machine, after this process has chosen its keystream as a participant does at its start."""
-    from secagg.masking import choose_keystream
-    from sordino.lab.bench.machine import describe
-
     choose_keystream(time.perf_counter)
     return describe()
 
 
 def _about_graph(setting: Setting) -> list[str]:
     """Where the graph isn't the one asked for, or not the one that our rules ask for; without full stops."""
-    from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
-    from sordino.planning.notes import no_ring
-
     plan = setting.parameters
     whose = (plan.cohort, plan.colluders, plan.min_survivors, plan.adversary)
     rules = sparse_sharing(*whose)
@@ -333,8 +323,6 @@ def _about_graph(setting: Setting) -> list[str]:
 
 
 def _print_secagg(figures: dict[str, Any]) -> None:
-    from runtime.text import terminal_width
-
     _print_table(
         ("phase", "clients, CPU ms", "coordinator, CPU ms"),
         [
@@ -366,8 +354,6 @@ def _show(
     below: Sequence[str] = (),
 ) -> None:
     """Print the result as JSON; or as a table, with further lines and the machine below it."""
-    from sordino.lab.bench.machine import one_line
-
     if as_json:
         typer.echo(json.dumps(result))
         return

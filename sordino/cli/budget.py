@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
-from sordino.cli.verbs import Json, verb_group
+from sordino.cli.verbs import Json, answer, verb_group
 
 NAME = "budget"
 app = verb_group(
@@ -79,8 +79,7 @@ def show(
     contents = read(find(path))
     own = participant == OWN
     body = figures(contents, None if own else choose(contents, participant))
-    said = own_lines(contents, body) if own else lines(contents, body)
-    typer.echo(json.dumps(body) if as_json else "\n".join(said))
+    answer(as_json, body, own_lines(contents, body) if own else lines(contents, body))
 
 
 @app.command(
@@ -111,16 +110,14 @@ def verify(
             body = {"ok": False, "row": error.row, "error": str(error), "exit_code": int(ExitCode.LEDGER)}
             typer.echo(json.dumps(body))
         return int(ExitCode.LEDGER)
-    if as_json:
-        found = {
-            "ok": True,
-            "ledger": str(contents.place.ledger.resolve()),
-            "rows": contents.head.rows,
-            "head": contents.head.hash.hex(),
-            "checked_against": contents.held_against,
-        }
-        typer.echo(json.dumps(found if had_at is None else found | {"head_row": had_at}))
-        return 0
+    found = {
+        "ok": True,
+        "ledger": str(contents.place.ledger.resolve()),
+        "rows": contents.head.rows,
+        "head": contents.head.hash.hex(),
+        "checked_against": contents.held_against,
+        **({} if had_at is None else {"head_row": had_at}),
+    }
     rows, last = ending(contents)
-    typer.echo("\n".join([rows, *([] if had_at is None else [f"The given head is that of row {had_at}."]), last]))
-    return 0
+    said = [] if had_at is None else [f"The given head is that of row {had_at}."]
+    return answer(as_json, found, [rows, *said, last])

@@ -11,7 +11,7 @@ import typer
 
 from runtime.failure import ExitCode, listing
 from runtime.settings_keys import toml_value
-from sordino.cli.verbs import Json, verb_group
+from sordino.cli.verbs import Json, answer, verb_group
 
 if TYPE_CHECKING:
     from client.host_file import HostConfiguration
@@ -49,7 +49,7 @@ def check(path: Where = Path("."), as_json: Json = False) -> None:
 
     file, settings = _load(path)
     check_task_table(file, settings.study.task, settings.task)
-    typer.echo(json.dumps({"file": str(file), "ok": True}) if as_json else f"{file}: no mistake found.")
+    answer(as_json, {"file": str(file), "ok": True}, [f"{file}: no mistake found."])
 
 
 @app.command(
@@ -65,13 +65,11 @@ def show(
 ) -> None:
     file, settings = _load(path)
     rows = list(_rows(file, settings))
-    if as_json:
-        typer.echo(json.dumps({key: {"value": value, "origin": came} for key, value, came in rows}))
-        return
     lines = [f"{key} = {toml_value(value)}" for key, value, _ in rows]
-    width = max(map(len, lines)) if origin else 0
-    for line, (_, _, came) in zip(lines, rows, strict=True):
-        typer.echo(f"{line:<{width}}  # {came}" if origin else line)
+    if origin:
+        width = max(map(len, lines))
+        lines = [f"{line:<{width}}  # {came}" for line, (_, _, came) in zip(lines, rows, strict=True)]
+    answer(as_json, {key: {"value": value, "origin": came} for key, value, came in rows}, lines)
 
 
 @app.command(

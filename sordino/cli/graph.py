@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
-from typing import Annotated, Any, Literal
-
-import typer
+from functools import partial
+from typing import Any, Literal
 
 from runtime.failure import ExitCode, Failure, InputFailure, listing
-from sordino.cli.verbs import Json
+from runtime.settings_file import Table
+from runtime.settings_keys import key
+from sordino.cli.options import built, chosen, options, with_options
+from sordino.cli.verbs import Json, answer
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
@@ -37,55 +38,47 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
 LARGEST = 10**6
-_SAFETY, _CHECK = "Probabilities", "Attack"
+_option = partial(key, panel="Options")
+_safety = partial(key, panel="Probabilities", ge=0, le=256)
 
 
-def run(
-    clients: Annotated[int, typer.Option(min=2, max=LARGEST, metavar="N", help="Participants of a round.")] = 1000,
-    adversarial: Annotated[float, typer.Option(help="Share assumed to collude.")] = 0.05,
-    dropout: Annotated[
-        float, typer.Option("--dropout", "--max-dropout", help="Share that may leave in a round.")
-    ] = 0.1,
-    adversary: Annotated[
-        Literal["curious", "semi-malicious", "malicious"],
-        typer.Option(metavar="NAME", help="What the coordinator may do: malicious, semi-malicious or curious."),
-    ] = "malicious",
-    min_survivors: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Fewest participants in a sum.", show_default="as many as dropout leaves"
-        ),
-    ] = None,
-    sigma: Annotated[
-        int, typer.Option(min=0, max=256, help="A round is insecure with 2^-sigma.", rich_help_panel=_SAFETY)
-    ] = 40,
-    eta: Annotated[
-        int, typer.Option(min=0, max=256, help="Random drops spoil a round with 2^-eta.", rich_help_panel=_SAFETY)
-    ] = 20,
-    grinding: Annotated[
-        int, typer.Option(min=0, max=256, help="malicious tries 2^grinding rings.", rich_help_panel=_SAFETY)
-    ] = 80,
-    rings: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=10**8,
-            help="Random rings on which the best known attack is tried; fails if it succeeds too often. Lower sigma "
-            "and grinding to see it succeed.",
-            rich_help_panel=_CHECK,
-        ),
-    ] = 0,
-    as_json: Json = False,
-) -> int:
-    figures = graph_figures(
-        clients, adversarial, dropout, adversary, min_survivors, sigma=sigma, eta=eta, grinding=grinding
+class GraphOptions(Table):
+    """Options of ``graph``."""
+
+    clients: int = _option(1000, help="participants of a round", ge=2, le=LARGEST, metavar="N")
+    adversarial: float = _option(0.05, help="share assumed to collude", ge=0, lt=1)
+    dropout: float = _option(0.1, help="share that may leave in a round", ge=0, lt=1, spellings=("--max-dropout",))
+    adversary: Literal["curious", "semi-malicious", "malicious"] = _option(
+        "malicious", help="what the coordinator may do: malicious, semi-malicious or curious"
     )
-    if rings:
-        figures["attack"] = _attack(figures, rings)
-    typer.echo(json.dumps(figures) if as_json else "\n".join(graph_lines(figures)))
-    if rings and not figures["attack"]["ok"]:
+    min_survivors: int | None = _option(
+        None, help="fewest participants in a sum", shown="as many as dropout leaves", ge=1, metavar="N"
+    )
+    sigma: int = _safety(40, help="a round is insecure with 2^-sigma")
+    eta: int = _safety(20, help="random drops spoil a round with 2^-eta")
+    grinding: int = _safety(80, help="a malicious coordinator tries 2^grinding rings")
+    rings: int = key(
+        0,
+        help="random rings on which the best known attack is tried; fails if it succeeds too often. Lower sigma and "
+        "grinding to see it succeed",
+        ge=0,
+        le=10**8,
+        panel="Attack",
+    )
+
+
+def _run(as_json: Json = False, **given: Any) -> int:
+    own = built(GraphOptions, chosen(given, GraphOptions))
+    figures = graph_figures(**own.model_dump(exclude={"rings"}))
+    if own.rings:
+        figures["attack"] = _attack(figures, own.rings)
+    code = answer(as_json, figures, graph_lines(figures))
+    if own.rings and not figures["attack"]["ok"]:
         raise Failure(ExitCode.BOUND, "the attack succeeds more often than these parameters allow: report it.")
-    return int(ExitCode.OK)
+    return code
+
+
+run = with_options(_run, options(GraphOptions))
 
 
 def graph_figures(
@@ -99,17 +92,11 @@ def graph_figures(
     eta: int = 20,
     grinding: int = 80,
 ) -> dict[str, Any]:
-    """The figures under their stable JSON names.
-
-    Raises Failure: an option out of range, or no graph keeps the promises for so few survivors.
-    """
+    """The figures under their stable JSON names. Raises Failure: no graph keeps the promises for so few survivors."""
     from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders, signatures_needed
     from secagg.shamir import PRIME
     from secagg.sharing import ADVERSARIES, MALICIOUS, published
 
-    for name, share in (("adversarial", adversarial), ("dropout", dropout)):
-        if not 0 <= share < 1:
-            raise InputFailure(f"--{name} {share:g} is out of range. Use at least 0 and below 1.")
     survivors = _planned(clients, dropout) if min_survivors is None else min_survivors
     if survivors > clients:
         raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")

@@ -20,7 +20,7 @@ from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import fitted_new, study_values
 from sordino.cli.verbs import Json
-from sordino.planning.default_bounds import default_bounds_note
+from sordino.planning.expected_errors import default_bounds_note
 
 if TYPE_CHECKING:
     from authority.founding import CarriedAuthority

@@ -41,8 +41,38 @@ EPILOG = (
     "[bold]sordino join --home my-study[/bold]\n\n"
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED)
 )
-_CODE, _DATA = "Joining by code", "Data, when joining by code"
-_code, _data = partial(key, None, panel=_CODE), partial(key, None, panel=_DATA)
+_option = partial(key, panel="Options")
+_code, _data = (partial(key, None, panel=panel) for panel in ("Joining by code", "Data, when joining by code"))
+
+
+class Participation(Table):
+    """Options of a host that takes part, and of getting there."""
+
+    home: Path | None = _option(
+        None,
+        help="the host's folder, or its host.toml. With --code: the folder to make",
+        shown="here; with --code a folder named after the study",
+        metavar="DIR",
+    )
+    policy: Path | None = _option(
+        None,
+        help="your policy: a file with one table, \\[policy]",
+        shown="that of host.toml; with --code the plan that you accept",
+        metavar="FILE",
+    )
+    service: bool = _option(
+        False, help="run as a system service: tell systemd how it goes, and never give up while the coordinator is away"
+    )
+    code: str | None = _code(
+        help="the join code that the study's authority gave you, good once; - reads it from standard input, where the "
+        "list of processes doesn't show it",
+        shown="asked for, at a terminal",
+        metavar="CODE",
+        repr=False,
+    )
+    code_file: Path | None = _code(help="a file with the join code", metavar="FILE")
+    accept: bool | None = _code(help="show how the study's terms have changed, and accept them in the folder --home")
+    yes: bool | None = _code(help="agree without being asked")
 
 
 class Joining(Table):
@@ -89,52 +119,6 @@ def _run(
             show_default="from host.toml",
         ),
     ] = None,
-    home: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The host's folder, or its host.toml. With --code: the folder to make.",
-            show_default="here; with --code a folder named after the study",
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Your policy: a file with one table, \\[policy].",
-            show_default="that of host.toml; with --code the plan that you accept",
-        ),
-    ] = None,
-    code: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CODE",
-            help="The join code that the study's authority gave you, good once; - reads it from standard input, where "
-            "the list of processes doesn't show it.",
-            rich_help_panel=_CODE,
-            show_default="asked for, at a terminal",
-        ),
-    ] = None,
-    code_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A file with the join code.", rich_help_panel=_CODE, show_default=False),
-    ] = None,
-    accept: Annotated[
-        bool,
-        typer.Option(
-            "--accept",
-            help="Show how the study's terms have changed, and accept them in the folder --home.",
-            rich_help_panel=_CODE,
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Agree without being asked.", rich_help_panel=_CODE)] = False,
-    service: Annotated[
-        bool,
-        typer.Option(
-            "--service",
-            help="Run as a system service: tell systemd how it goes, and never give up while the coordinator is away.",
-        ),
-    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
     ] = False,
@@ -146,28 +130,28 @@ def _run(
     if end_with:
         end_with_parent(end_with)
     values = chosen(given, Joining)
-    own = built(Joining, values)
-    desk, homes = own.desk, own.homes
+    own, how = built(Joining, values), built(Participation, chosen(given, Participation))
+    desk, homes, home, code, policy = own.desk, own.homes, how.home, how.code, how.policy
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
 
-    if accept:
+    if how.accept:
         from client.joining.checks import JoinOptions
         from client.joining.joining import accept as accept_changed
 
-        accept_changed(JoinOptions("", "", home or Path(), agreed=yes, task=own.task), say)
+        accept_changed(JoinOptions("", "", home or Path(), agreed=bool(how.yes), task=own.task), say)
         return int(ExitCode.OK)
     joined = False
-    if code_file is not None:
+    if how.code_file is not None:
         if code is not None:
             raise InputFailure("--code and --code-file are two ways to the same: use one.")
-        code = _code_in(code_file)
+        code = _code_in(how.code_file)
     elif code == "-":
         code = sys.stdin.readline().strip()
     elif code is None and address and desk is None and home is None and homes is None and sys.stdin.isatty():
         code = typer.prompt("Join code").strip()
-    if service and homes is None:
+    if how.service and homes is None:
         # One command line for every start: what it says about joining is for the first one.
         if home is None:
             raise InputFailure("--service needs --home DIR, or --homes: the host's folder, which outlives a restart.")
@@ -195,16 +179,16 @@ def _run(
             option = "--code" if code is not None else "--desk"
             raise InputFailure(f"HOST:PORT is missing: {option} needs the coordinator's port for enrolment.")
         of_join = own.model_dump(exclude={"desk", "homes"}) | {"part": _part(own.part)}
-        wanted = JoinOptions(address or "", code or "", home, policy_file=policy, agreed=yes, **of_join)
+        wanted = JoinOptions(address or "", code or "", home, policy_file=policy, agreed=bool(how.yes), **of_join)
         with showing_life():  # the authority may admit it days later
             home = get_place(wanted, say, desk=desk, homes=homes)
         address, policy = None, None  # both are in the folder now
-    elif not joined and (yes or values):
+    elif not joined and (how.yes or values):
         raise InputFailure(
             "--yes, --name, --task, --ledger and the options of the data are for joining, with --code or --desk. Add "
             "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says."
         )
-    _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=service)
+    _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=how.service)
     return int(ExitCode.OK)
 
 
@@ -290,4 +274,4 @@ def _check_address(address: str) -> None:
         raise InputFailure(f"{address} names no port to connect to; use the coordinator's.")
 
 
-run = with_options(_run, options(Joining))
+run = with_options(_run, options(Participation, Joining))

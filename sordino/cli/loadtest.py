@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from runtime.failure import ExitCode, listing
-from sordino.cli.options import chosen, in_options, options, with_options
+from sordino.cli.options import chosen, options, settled, with_options
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 
 NAME = "loadtest"
@@ -62,10 +61,7 @@ def _run(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that every process is stopped too
     values = ({} if scenario is None else read_scenario(scenario)) | chosen(given, LoadOptions)
-    try:
-        load = LoadOptions.model_validate(values)
-    except ValidationError as error:
-        raise in_options(error, LoadOptions) from None
+    load = settled(lambda: LoadOptions.model_validate(values), lambda load: load, values, LoadOptions)
     load.check()
     check_can_end(load)
     with LoadDisplay(plain=as_json) as display:

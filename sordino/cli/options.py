@@ -22,7 +22,6 @@ from runtime.text import did_you_mean
 
 Model = TypeVar("Model")
 Table = TypeVar("Table", bound=BaseModel)
-Number = TypeVar("Number", int, float)
 RING: Final = "ring"
 
 # Names that an option takes in another verb only, and what to do about them.
@@ -215,14 +214,6 @@ def one_of(option: str, given: str | None, allowed: Sequence[str]) -> None:
     """Raises Failure: ``given`` is no name that the option knows."""
     if given is not None and given not in allowed:
         raise unknown(option, given, allowed)
-
-
-def numbers(option: str, text: str, kind: Callable[[str], Number], what: str) -> tuple[Number, ...]:
-    """A list like ``0.5,1,2``. Raises Failure: an entry isn't a number of that kind."""
-    try:
-        return tuple(kind(part.strip()) for part in text.split(","))
-    except ValueError:
-        raise InputFailure(f"{option} takes {what} separated by commas, not {text!r}.") from None
 
 
 def check_picture(option: str, file: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +11,9 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
-from sordino.planning.default_bounds import default_bounds_note
-from sordino.planning.options import PlannedStudy, PlanOptions
+from sordino.cli.verbs import answer
+from sordino.planning.expected_errors import default_bounds_note
+from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
 NAME = "plan"
@@ -46,29 +45,11 @@ EPILOG = (
     "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
     "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
 )
-_OUTPUT = "Output"
 QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less
 
 
 def _run(
-    with_alternatives: Annotated[
-        bool | None,
-        typer.Option(
-            "--alternatives/--no-alternatives",
-            help="What 10 to 20 bits and the other distributed mechanism would cost.",
-            show_default="if quick; not in JSON",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw error against epsilon for four mechanisms; .png or .svg.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_OUTPUT)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)] = False,
     **given: Any,
 ) -> int:
     from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
@@ -83,6 +64,7 @@ def _run(
     check_population(clients, values.get("population"), values.get("sampling", "none"))
     if "sampling" not in values or values["sampling"] == "none":
         values.pop("population", None)
+    plot, with_alternatives = own.plot, own.with_alternatives
     if plot is not None:
         check_picture("--plot", plot)
     if task is None and own.task_option:
@@ -129,13 +111,8 @@ def _run(
         from sordino.planning.figure import draw_plan
 
         draw_plan(stated, plot)
-    if as_json:
-        typer.echo(json.dumps(figures.to_json()))
-    else:
-        _print(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
-        if plot is not None:
-            typer.echo(f"\nDrawn: {plot}")
-    return int(ExitCode.OK)
+    lines = _lines(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
+    return answer(as_json, figures.to_json(), [*lines, *([] if plot is None else ["", f"Drawn: {plot}"])])
 
 
 def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
@@ -161,7 +138,7 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
     return expected_errors(plan_study(**settled), task, options)
 
 
-def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> None:
+def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
     from runtime.text import terminal_width
     from sordino.planning.expected_errors import described
     from sordino.planning.notes import notes
@@ -188,7 +165,7 @@ def _print(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> N
         lines += ["", *folded(said, width), "", *alternatives_lines(figures.alternatives, chosen)]
     elif left_out:
         lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
-    typer.echo("\n".join(lines))
+    return lines
 
 
 def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:

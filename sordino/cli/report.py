@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from runtime.failure import ExitCode, listing
 from runtime.text import counted
-from sordino.cli.verbs import Json
+from sordino.cli.verbs import Json, answer
 
 NAME = "report"
 HELP = (
@@ -35,21 +34,14 @@ def run(
     from wire.guarantee import description_of
 
     path, view = write_report(directory, output)
-    if as_json:
-        described = description_of(str(view.started.plan.get("mechanism", "")))
-        body = {
-            "report": str(path.resolve()),
-            "rounds": len(view.rounds),
-            "accuracy": view.accuracy,
-            "released": view.released,
-            "epsilon_coordinator": view.epsilon_coordinator,
-            "epsilon_released": view.epsilon_released,
-            "delta": view.started.delta,
-            "mechanism": view.started.plan.get("mechanism"),
-            "adjacency": None if described is None else described.adjacency,
-            "A": view.started.plan.get("colluders"),
-        }
-        typer.echo(json.dumps(body))
-    else:
-        typer.echo(f"Wrote {path} ({len(view.rounds)} of {counted(view.started.rounds, 'round')}).")
-    return int(ExitCode.OK)
+    described = description_of(str(view.started.plan.get("mechanism", "")))
+    body = {
+        "report": str(path.resolve()),
+        "rounds": len(view.rounds),
+        **{name: getattr(view, name) for name in ("accuracy", "released", "epsilon_coordinator", "epsilon_released")},
+        "delta": view.started.delta,
+        "mechanism": view.started.plan.get("mechanism"),
+        "adjacency": None if described is None else described.adjacency,
+        "A": view.started.plan.get("colluders"),
+    }
+    return answer(as_json, body, [f"Wrote {path} ({len(view.rounds)} of {counted(view.started.rounds, 'round')})."])

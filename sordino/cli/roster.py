@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.text import counted
 from sordino.cli.transcript import KEY_HELP, read_authority, read_file
-from sordino.cli.verbs import Json, verb_group
+from sordino.cli.verbs import Json, answer, verb_group
 
 NAME = "roster"
 app = verb_group(
@@ -78,5 +77,4 @@ def verify(
     if stated is not None:
         until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(stated.until))
         lines.append(f"It is the newest until {until}." if time.time() < stated.until else f"That ended on {until}.")
-    typer.echo(json.dumps(body) if as_json else "\n".join(lines))
-    return 0
+    return answer(as_json, body, lines)

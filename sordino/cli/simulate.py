@@ -11,21 +11,25 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import ValidationError
 
 from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, InputFailure, listing
+from runtime.settings_file import Table
+from runtime.settings_keys import key
 from server.study_tables import TaskTable
-from sordino.cli.options import check_folder, options, settled, with_options
+from sordino.cli.options import built, check_folder, chosen, in_options, options, settled, with_options
 from sordino.cli.study_options import fitted_study, study_values
 from sordino.lab.simulation.settings import (
     SimulatedStudy,
     SimulationError,
+    SimulationOptions,
     SimulationSettings,
     resized,
     simulated_study,
 )
-from sordino.planning.default_bounds import default_bounds_note
+from sordino.planning.expected_errors import default_bounds_note
 
 NAME = "simulate"
 HELP = (
@@ -51,8 +55,23 @@ CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism
 """Options that may change a study's folder."""
 
 
-def _option(message: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(metavar=metavar, help=message, rich_help_panel=_PANEL, **more)
+class Files(Table):
+    """Files of a simulation."""
+
+    data: Path | None = key(
+        None,
+        help="where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset",
+        metavar="FOLDER",
+        panel=_PANEL,
+    )
+    output: Path | None = key(
+        None,
+        help="write a line of JSON a round, and a checkpoint, FILE.npz, to go on from",
+        metavar="FILE",
+        shown="no file",
+        panel=_PANEL,
+    )
+    checkpoint_every: int = key(10, help="rounds from one checkpoint to the next", ge=1, panel=_PANEL)
 
 
 def _run(
@@ -60,42 +79,6 @@ def _run(
     directory: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="A study's folder, or its study.toml.", show_default=False)
     ] = None,
-    data: Annotated[
-        Path | None,
-        _option(
-            "Where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset.",
-            "FOLDER",
-            show_default=False,
-        ),
-    ] = None,
-    target: Annotated[
-        str,
-        _option("Whose epsilon is planned for: coordinator, released, or conditional, for comparison only.", "NAME"),
-    ] = "coordinator",
-    drop: Annotated[float, _option("Share of a round's participants that leave it.")] = 0.0,
-    drop_law: Annotated[
-        str, _option("independent: each with that chance. exact: that share, to whole participants.", "NAME")
-    ] = "independent",
-    secagg: Annotated[
-        str,
-        _option("ideal: the sum it stands for. real: its keys, shares and masks, in memory; slow for many.", "NAME"),
-    ] = "ideal",
-    evaluate_every: Annotated[int, _option("Rounds from one evaluation to the next.", min=1)] = 1,
-    output: Annotated[
-        Path | None,
-        _option(
-            "Write a line of JSON a round, and a checkpoint, FILE.npz, to go on from.", "FILE", show_default="no file"
-        ),
-    ] = None,
-    checkpoint_every: Annotated[int, _option("Rounds from one checkpoint to the next.", min=1)] = 10,
-    workers: Annotated[int, _option("Processes that train and encode.", min=1)] = 1,
-    engine: Annotated[
-        str,
-        _option(
-            "local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names.", "NAME"
-        ),
-    ] = "local",
-    device: Annotated[str, _option("Of tasks that train with torch: cpu, cuda or auto.", "NAME")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **given: Any,
 ) -> int:
@@ -106,6 +89,8 @@ def _run(
     from sordino.planning.notes import noise_outweighs, unreached
     from sordino.planning.refusals import check_study
 
+    files, own = built(Files, chosen(given, Files)), chosen(given, SimulationOptions)
+    data, output = files.data, files.output
     if output is not None:
         check_folder("--output", output)
         if output.suffix.lower() == ".npz":
@@ -131,30 +116,20 @@ def _run(
         changed = partial(simulated_study, **({"name": NAME} | values))
         study = fitted_study(changed, values, SimulatedStudy)
     try:
-        settings = SimulationSettings(
-            study=study,
-            target=target,
-            seed=seed,
-            drop=drop,
-            drop_law=drop_law,
-            secagg=secagg,
-            evaluate_every=evaluate_every,
-            workers=workers,
-            engine=engine,
-            device=device,
-            data=None if data is None else str(data.absolute()),
-        )
+        folder = None if data is None else str(data.absolute())
+        settings = SimulationSettings(study=study, seed=seed, data=folder, **own)
     except SimulationError as error:
-        option = f"--{error.setting.replace('_', '-')} " if error.setting else ""
-        raise InputFailure(option + error.problem) from None
+        if isinstance(error.__cause__, ValidationError):
+            raise in_options(error.__cause__, SimulationOptions) from None
+        raise
     trained = trained_task(study.study.task, study.task)
-    if device == "cuda" and trained in WITHOUT_TORCH:
+    if settings.device == "cuda" and trained in WITHOUT_TORCH:
         raise InputFailure(
             f"--device cuda needs a task that trains with torch; {trained} computes with numpy: leave it out."
         )
     if settings.private and (directory is None or values.keys() & set(CHANGES)):
         more = None if data is None or counted else f"at least {{}} files in {data}, one of each participant"
-        figures = check_study(study, changed, more=more, target=target)
+        figures = check_study(study, changed, more=more, target=settings.target)
         for note in () if as_json else (*unreached(figures), *noise_outweighs(figures)):
             typer.echo(textwrap.fill(note, terminal_width()) + "\n")
     if directory is None and not as_json and (message := default_bounds_note(study.study.task, study.task)):
@@ -162,7 +137,11 @@ def _run(
     with SimulationProgress(quiet=as_json) as progress:
         try:
             result = simulate_study(
-                settings, output=output, checkpoint_every=checkpoint_every, on_row=progress.row, on_start=progress.start
+                settings,
+                output=output,
+                checkpoint_every=files.checkpoint_every,
+                on_row=progress.row,
+                on_start=progress.start,
             )
         except KeyboardInterrupt:
             message = f"The same command continues from {output}." if output is not None else NOTHING_KEPT
@@ -247,4 +226,4 @@ _CHANGED: Final = options(
     seed={"help": "Of cohorts, dropouts, batch orders, rotations, and without DIR of the partition; never of noise."},
 )
 _DECIDED: Final = {one.name for one in _STUDY}
-run = with_options(_run, _CHANGED + _STUDY)
+run = with_options(_run, [*options(Files, SimulationOptions), *_CHANGED, *_STUDY])

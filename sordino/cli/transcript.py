@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
-from sordino.cli.verbs import Json, verb_group
+from sordino.cli.verbs import Json, answer, verb_group
 
 NAME = "transcript"
 app = verb_group(
@@ -59,22 +59,19 @@ def verify(
         except InvalidTranscript as error:
             return _refused("verify", path, error, as_json, held)
         held.append({"file": str(path), **figures(verified)})
-    if as_json:
-        typer.echo(json.dumps({"ok": True, "transcripts": held}))
-        return 0
-    for one in held:
-        typer.echo(
-            f"{one['file']}: round {one['round']} of {one['study']} holds: u1 {one['u1']}, u2 {one['u2']}, "
-            f"u3 {one['u3']}, {one['signatures']} signatures."
-        )
+    said = [
+        f"{one['file']}: round {one['round']} of {one['study']} holds: u1 {one['u1']}, u2 {one['u2']}, "
+        f"u3 {one['u3']}, {one['signatures']} signatures."
+        for one in held
+    ]
     if len(held) > 1:
-        typer.echo(f"{len(held)} transcripts, each named by the next; rounds and roster versions only grow.")
+        said.append(f"{len(held)} transcripts, each named by the next; rounds and roster versions only grow.")
     if held[0]["previous"] is not None:
         begins = held[0]["round"]
-        typer.echo(
+        said.append(
             f"Round {begins} names an earlier transcript, which wasn't given: rounds before {begins} aren't checked."
         )
-    return 0
+    return answer(as_json, {"ok": True, "transcripts": held}, said)
 
 
 @app.command(
@@ -106,11 +103,8 @@ def show(
         verified = verify_transcript(data, known)
     except InvalidTranscript as error:
         return _refused("show", file, error, as_json, [])
-    if as_json:
-        typer.echo(json.dumps({"file": str(file), "authority_known": known is not None, **figures(verified)}))
-    else:
-        typer.echo("\n".join(lines(verified, known is not None)))
-    return 0
+    body = {"file": str(file), "authority_known": known is not None, **figures(verified)}
+    return answer(as_json, body, lines(verified, known is not None))
 
 
 def _refused(verb: str, path: Path, error: Any, as_json: bool, held: list[dict[str, Any]]) -> int:

@@ -1,4 +1,4 @@
-"""What the verbs share: groups of verbs, the option --json, a progress line, and options with two names.
+"""What the verbs share: groups of verbs, the answer and its option --json, a progress line, options with two names.
 
 A protocol has clients and a study has participants. Where the difference doesn't matter, each verb accepts both names
 of an option, and its help shows one.
@@ -6,14 +6,15 @@ of an option, and its help shows one.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
-from runtime.failure import InputFailure
+from runtime.failure import ExitCode, InputFailure
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
@@ -35,6 +36,12 @@ def verb_group(name: str, help_text: str) -> typer.Typer:
     )
     group.callback()(lambda: None)  # otherwise a group of one verb would be that verb
     return group
+
+
+def answer(as_json: bool, body: Mapping[str, Any], lines: Iterable[str]) -> int:
+    """Print a verb's result, for programs or for people; returns the exit code of success."""
+    typer.echo(json.dumps(body) if as_json else "\n".join(lines))
+    return int(ExitCode.OK)
 
 
 def rewritable() -> bool:

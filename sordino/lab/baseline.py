@@ -98,10 +98,8 @@ def train_without_noise(
 def run(directory: Path, parts: int, cohorts: Sequence[Sequence[int]] | None) -> Iterator[BaselineRound]:
     """Train as the study's file says, with its clip, without masks and without noise.
 
-    Args:
-        directory: the study's folder.
-        parts: number of parts that the data is cut into, one for each participant.
-        cohorts: see `train_without_noise`.
+    ``directory``: the study's folder; ``parts``: number of parts that the data is cut into, one for each participant;
+    ``cohorts``: see `train_without_noise`.
     """
     from learning.datasets import load_part
     from learning.make_task import clip_of, make_task

@@ -87,6 +87,7 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
     names += ("granularity", "central_stddev", "adjacency", "h_min", "min_survivors", "epsilon")
     figures = PlanFigures(
         **{name: getattr(plan, name) for name in names},
+        **{name: chosen[name] for name in ("max_dropout", "adversarial")},
         mechanism=NAME,
         population=plan.clients,
         sampling="none",
@@ -115,8 +116,6 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         degree=plan.clients - 1,
         abort_probability=probability_below(plan.clients, chosen["max_dropout"], plan.min_survivors),
         upload_bytes=upload_bytes(plan.clients, plan.padded_dim, plan.bits, hybrid=key_agreement == HYBRID),
-        max_dropout=chosen["max_dropout"],
-        adversarial=chosen["adversarial"],
         budget_coordinator=plan.epsilon,
         budget_released=plan.epsilon,
         layer_noise_stddev=[plan.central_stddev],

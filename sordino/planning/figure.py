@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from runtime.text import counted
 from sordino.planning.alternatives import central_gaussian_multiplier, error_variance
-from sordino.planning.error_figure import Line, Panel, draw_errors
-from sordino.planning.figure_style import BLUE, MUTED, OCHRE, RED
+from sordino.planning.drawing import LOG, Axes, Picture, Series, draw
 
 _STEPS: Final = (1 / 8, 1 / 5.6, 1 / 4, 1 / 2.8, 1 / 2, 1 / 1.4, 1.0, 1.4, 2.0)  # of the chosen epsilon
 _TICKS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)
@@ -47,28 +46,28 @@ def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
     curves = error_curves(chosen)
     held = {epsilon for points in curves.values() for epsilon, _ in points}
     ticks = [epsilon for epsilon in (float(f"{chosen['epsilon'] * step:.2g}") for step in _TICKS) if epsilon in held]
-    panel = Panel(
+    series = [
+        Series("local Gaussian", dict(curves["local-gaussian"]), 0, marks=False),
+        # They often coincide: one lies dashed on the other.
+        Series("distributed Skellam", dict(curves["skellam"]), 2, marks=False, width=4.0),
+        Series("distributed discrete Gaussian", dict(curves["ddgauss"]), 1, marks=False, dashed=True),
+        Series("central Gaussian", dict(curves["central"]), 5, marks=False, dashed=True),
+    ]
+    axes = Axes(
         f"{counted(chosen['clients'], 'participant')}, {counted(chosen['dim'], 'value')} of "
         f"{counted(chosen['bits'], 'bit')}, {counted(chosen['rounds'], 'round')}, "
         f"delta {chosen['delta']:g}",
-        [
-            Line("local Gaussian", RED, curves["local-gaussian"]),
-            # They often coincide: one lies dashed on the other.
-            Line("distributed Skellam", OCHRE, curves["skellam"], width=4.0),
-            Line("distributed discrete Gaussian", BLUE, curves["ddgauss"], dashes=(3.5, 2.5), width=2.0),
-            Line("central Gaussian", MUTED, curves["central"], dashes=(1, 1.5), width=1.8),
-        ],
+        "epsilon",
+        "root mean squared error of a value of the mean, over the clip",
+        series,
+        scale=LOG,
+        log_y=True,
+        ticks=ticks,
+        percent=False,
     )
     note = (
         f"epsilon of all rounds, for the reader “{chosen['target']}”. Noise is sized for the smallest sum; the error\n"
         "is that of a sum in which all survived. Adjacency: zero-out; of the local Gaussian replace-one,\n"
         "where each report alone is private. The central Gaussian trusts the coordinator."
     )
-    draw_errors(
-        [panel],
-        ylabel="root mean squared error of a value of the mean, over the clip",
-        note=note,
-        file=file,
-        room=0.34,
-        ticks=ticks,
-    )
+    draw(Picture("plan", [axes], note), file)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from runtime.failure import InputFailure
 from runtime.settings_file import Settings
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
 
 DEFAULT_DIM: Final = 500
+OUTPUT: Final = "Output"
+Number = TypeVar("Number", int, float)
 
 
 class PlannedPrivacy(PrivacyTable):
@@ -70,6 +73,17 @@ class PlanOptions(Settings):
         shown="clip / sqrt(number of layers) each",
         metavar="C,C,...",
         panel=CODING,
+    )
+    with_alternatives: bool | None = key(
+        None,
+        help="what 10 to 20 bits and the other distributed mechanism would cost",
+        shown="if quick; not in JSON",
+        flag="--alternatives",
+        spellings=("--no-alternatives",),
+        panel=OUTPUT,
+    )
+    plot: Path | None = key(
+        None, help="draw error against epsilon for four mechanisms; .png or .svg", metavar="FILE", panel=OUTPUT
     )
 
 
@@ -125,26 +139,25 @@ def shape(
     """(dim, sizes of the layers or None, rows and width of the sketch). Raises Failure: the options contradict each
     other.
     """
-    sizes = None if layers is None else _numbers("--layers", layers, whole=True)
+    sizes = None if layers is None else numbers("--layers", layers, int, "whole numbers")
     if (dim is not None and dim < 1) or (sizes is not None and min(sizes) < 1):
         raise InputFailure("--dim and every one of --layers must be at least 1.")
     if sizes is not None and dim is not None and sum(sizes) != dim:
-        raise InputFailure(f"--layers hold {sum(sizes):g} values, but --dim is {dim}. Leave --dim out.")
-    whole = None if sizes is None else tuple(map(int, sizes))
-    values = dim if dim is not None else sum(whole) if whole is not None else DEFAULT_DIM
+        raise InputFailure(f"--layers hold {sum(sizes)} values, but --dim is {dim}. Leave --dim out.")
+    values = dim if dim is not None else sum(sizes) if sizes is not None else DEFAULT_DIM
     if values > 1 << 28:
         raise InputFailure(f"an update of {values} values is too long. Use a --dim of at most {1 << 28}.")
     if not rows:
-        return values, whole, (0, 0)
-    if whole is not None:
+        return values, sizes, (0, 0)
+    if sizes is not None:
         raise InputFailure("a sketch mixes the layers: use either --layers or --sketch-rows.")
     from mechanisms.sketch import sketch_shape
 
     return values, None, (rows, sketch_shape(values, rows, ratio))
 
 
-def _numbers(option: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
-    kind, what = (int, "whole numbers") if whole else (float, "numbers")
+def numbers(option: str, text: str, kind: Callable[[str], Number], what: str) -> tuple[Number, ...]:
+    """A list like ``0.5,1,2``. Raises Failure: an entry isn't a number of that kind."""
     try:
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError:
@@ -203,7 +216,7 @@ def clip_rule(
     else:
         if clip is not None:
             raise InputFailure("use either --clip for the whole update or --clips for its layers.")
-        bounds = _numbers("--clips", clips)
+        bounds = numbers("--clips", clips, float, "numbers")
         if len(bounds) != len(layers):
             raise InputFailure(
                 f"--clips states {len(bounds)} for {len(layers)} "

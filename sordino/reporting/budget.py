@@ -313,15 +313,11 @@ def _charge(row: Row) -> dict[str, Any]:
     return {
         "row": row.number,
         "hash": row.hash.hex(),
-        "at": entry.at,
-        "round": entry.round,
-        "attempt": entry.attempt,
-        "kind": entry.kind,
+        **{name: getattr(entry, name) for name in ("at", "round", "attempt", "kind", "draws")},
         "participants": entry.identity if entry.participants is None else list(entry.participants),
         "h": entry.honest,
         "renyi": entry.cost,
         "curve": [list(pair) for pair in entry.curve],
-        "draws": entry.draws,
     }
 
 

@@ -64,7 +64,6 @@ class StudyPanel:
         self._lock = threading.Lock()
 
     def apply(self, event: Event) -> None:
-        """Fold one event in."""
         with self._lock:
             self.view.apply(event)
 

@@ -6,29 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from runtime.text import counted
-from server.events import (
-    CONNECTING,
-    AttemptAborted,
-    AttemptStarted,
-    Event,
-    ParticipantDropped,
-    Pausing,
-    PhaseEnded,
-    RosterAdopted,
-    RoundCompleted,
-    StudyFinished,
-    StudyStarted,
-    WaitingForAuthority,
-    WaitingForEnrolment,
-    WaitingForParticipants,
-)
+from server import events
 from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
 from sordino.reporting.statistic_text import headline
 from wire.guarantee import guarantee
 
 TELL_WAITING_S: Final = 10.0
 """Between two plain lines that say how many are connected while a round waits for participants."""
-DropoutGroup = tuple[int, str, str, list[ParticipantDropped]]
+DropoutGroup = tuple[int, str, str, list[events.ParticipantDropped]]
 """Round, phase, reason, and the dropouts of one attempt that have these in common."""
 
 
@@ -61,7 +46,7 @@ def waiting(view: StudyView, now: float | None = None) -> str:
             f"Round {view.round}: the authority's statement that this roster is the newest has ended; waiting for the "
             "next one (`sordino authority run` or `sign`)"
         )
-    if view.state == CONNECTING:
+    if view.state == events.CONNECTING:
         then = "it begins without the others" if wait.received >= wait.needed else "the attempt is aborted"
         return (
             f"Round {view.round}: {wait.received} of {wait.expected} connected, {wait.needed} needed, "
@@ -86,14 +71,14 @@ def at_zero(view: StudyView) -> str:
 
 def dropout_groups(view: StudyView) -> list[DropoutGroup]:
     """Dropouts of one attempt, phase and reason together, oldest first: ten of one host are one line."""
-    groups: dict[tuple[int, int, str, str], list[ParticipantDropped]] = {}
+    groups: dict[tuple[int, int, str, str], list[events.ParticipantDropped]] = {}
     for dropout in view.dropouts:
         key = (dropout.round, dropout.attempt, dropout.phase, dropout.reason)
         groups.setdefault(key, []).append(dropout)
     return [(key[0], key[2], key[3], members) for key, members in groups.items()]
 
 
-def people(members: Sequence[ParticipantDropped]) -> str:
+def people(members: Sequence[events.ParticipantDropped]) -> str:
     """``participant 17 (host-02)`` for one, ``20 participants (host-03, host-07)`` for more."""
     if len(members) == 1:
         return f"participant {members[0].participant} ({members[0].host})"
@@ -110,36 +95,36 @@ class PlainLines:
         self._view = view
         self._told_at: float | None = None  # when a line said last how many are connected
 
-    def of(self, event: Event) -> list[str]:
+    def of(self, event: events.Event) -> list[str]:
         """Lines for an event; none for those that say little.
 
         Dropouts are reported together when their phase ends: a lost host is one line, not one for each participant.
         """
         view = self._view
-        if isinstance(event, WaitingForParticipants):
+        if isinstance(event, events.WaitingForParticipants):
             return self._connecting(event)
         match event:
-            case StudyStarted():
+            case events.StudyStarted():
                 return self._start(event)
-            case RosterAdopted():
+            case events.RosterAdopted():
                 changes = {"joined": event.joined, "left": event.left}
                 members = counted(event.participants, "participant")
                 changed = ", ".join(f"{len(numbers)} {what}" for what, numbers in changes.items() if numbers)
                 return [f"version {event.version} of the roster: {members}, {changed}"]
-            case WaitingForEnrolment():
+            case events.WaitingForEnrolment():
                 return [waiting(view)] if event.first else []
-            case WaitingForAuthority():
+            case events.WaitingForAuthority():
                 return [waiting(view)]
-            case Pausing():
+            case events.Pausing():
                 return [f"the next round in {event.left_s:.0f} s"]
-            case AttemptStarted():
+            case events.AttemptStarted():
                 self._told_at = None
                 again = f", attempt {event.attempt}" if event.attempt > 1 else ""
                 connected = counted(len(view.connected), "participant")
                 return [f"round {event.round} of {view.started.rounds}{again}: {connected} connected"]
-            case PhaseEnded():
+            case events.PhaseEnded():
                 return self._dropouts(event.phase)
-            case AttemptAborted():
+            case events.AttemptAborted():
                 self._told_at = None
                 stated = event.needed and f"{event.needed} needed" in event.reason  # by the reason itself
                 counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not stated else ""
@@ -148,7 +133,7 @@ class PlainLines:
                     *([] if event.phase in view.current.phase_seconds else self._dropouts(event.phase)),
                     f"round {event.round}, {event.phase}: attempt {event.attempt} aborted: {event.reason}{counts}",
                 ]
-            case RoundCompleted():
+            case events.RoundCompleted():
                 accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.3f}"
                 found = [f"sum of {event.u3}", accuracy, headline(event.released)]
                 return [
@@ -156,12 +141,12 @@ class PlainLines:
                     f"{event.epsilon_coordinator:.2f}, epsilon_released {event.epsilon_released:.2f}, "
                     f"{event.seconds:.1f} s"
                 ]
-            case StudyFinished():
+            case events.StudyFinished():
                 text = ending(view)
                 return [text[:1].lower() + text[1:]]
         return []
 
-    def _start(self, event: StudyStarted) -> list[str]:
+    def _start(self, event: events.StudyStarted) -> list[str]:
         view, holds = self._view, guarantee(event.plan)
         return [
             f"study {event.study}: {event.task}, {counted(event.participants, 'participant')}, "
@@ -172,7 +157,7 @@ class PlainLines:
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]
 
-    def _connecting(self, event: WaitingForParticipants) -> list[str]:
+    def _connecting(self, event: events.WaitingForParticipants) -> list[str]:
         """At once, then every `TELL_WAITING_S`; with as many as are needed it only waits a moment for the others."""
         if self._told_at is not None and event.at - self._told_at < TELL_WAITING_S:
             return []

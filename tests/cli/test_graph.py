@@ -102,8 +102,6 @@ def test_min_survivors_decides_how_many_may_drop_out() -> None:
             "threshold 526 of the",
             "--min-survivors 150, on a ring",
         ),
-        ((100, 1.0, 0.1, "curious"), ExitCode.INPUT, "--adversarial 1 ", None),
-        ((100, 0.1, -0.1, "curious"), ExitCode.INPUT, "--dropout -0.1 ", None),
         ((100, 0.1, 0.1, "curious", 101), ExitCode.INPUT, "--min-survivors 101 ", None),
     ],
 )

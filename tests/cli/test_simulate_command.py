@@ -133,11 +133,11 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("--drop", "1"), 2, "--drop 1.0 is no share"),
-        (("--drop-law", "often"), 2, "--drop-law 'often' is unknown"),
-        (("--secagg", "fake"), 2, "--secagg 'fake' is unknown; use one of: ideal, real"),
-        (("--engine", "dask"), 2, "use one of: local, ray"),
-        (("--device", "tpu"), 2, "use one of: cpu, cuda, auto"),
+        (("--drop", "1"), 2, "--drop 1 is out of range. Use at least 0 and below 1."),
+        (("--drop-law", "often"), 2, "--drop-law often is unknown"),
+        (("--secagg", "fake"), 2, "--secagg fake is unknown. Use one of: ideal, real."),
+        (("--engine", "dask"), 2, "Use one of: local, ray"),
+        (("--device", "tpu"), 2, "Use one of: cpu, cuda, auto"),
         (("--mechanism", "laplace"), 2, "local-gaussian, none"),
         (("--sampling", "some"), 2, "none, lottery, epochs, poisson, fixed"),
         (("--secagg", "real", "--mechanism", "none"), 2, "nothing to mask"),

@@ -15,30 +15,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import create_model
 
 from learning.datasets import Dataset, load_part
 from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
-from sordino.cli.experiment_runs import EXPERIMENTS
-from sordino.lab.experiments import (
-    bits,
-    blur_lus,
-    blur_lus_runs,
-    clipping,
-    compression,
-    dropout,
-    run_pool,
-    sampling,
-    word_pairs,
-)
+from sordino.cli.experiment import EXPERIMENTS
+from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.outcome import PAPER, SMALL, Request
+from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, choose, tuned
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import FILE, ExperimentError, RunPool, Standing
+from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
-from sordino.lab.experiments.runs import figures_of, noise_multiplier, play
-from sordino.lab.experiments.selection import SEEDS, choose, tuned
 from sordino.lab.experiments.setting import published
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.run import simulate_study
@@ -89,7 +78,7 @@ def test_an_infeasible_run_is_a_row_too() -> None:
 
 def test_the_identity_depends_on_settings_only() -> None:
     one = OneRun({"a": 1}, tiny())
-    assert one.identity == OneRun({"b": 2}, dataclasses.replace(tiny(), workers=3)).identity
+    assert one.identity == OneRun({"b": 2}, tiny().changed(workers=3)).identity
     assert one.identity != OneRun({"a": 1}, tiny(seed=2)).identity
     assert one.identity != OneRun({"a": 1}, tiny(), last=2).identity
 
@@ -102,7 +91,7 @@ def test_rows_of_another_version_are_not_used(changed: str, monkeypatch: pytest.
     elif changed == "format":
         monkeypatch.setattr(experiment_runs, "FORMAT", experiment_runs.FORMAT + 1)
     else:
-        later = dataclasses.make_dataclass("Later", [("more", int, 3)], bases=(SimulationSettings,), frozen=True)
+        later = create_model("Later", __base__=SimulationSettings, more=(int, 3))
         monkeypatch.setattr(experiment_runs, "SimulationSettings", later)
     assert OneRun({}, tiny()).identity != before
     monkeypatch.undo()
@@ -128,7 +117,7 @@ def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch
             raise KeyboardInterrupt
         return play(run)
 
-    monkeypatch.setattr(run_pool, "play", counting)
+    monkeypatch.setattr(experiment_runs, "play", counting)
     runs = [OneRun({"seed": seed}, tiny(seed)) for seed in (1, 2, 3)]
     with pytest.raises(KeyboardInterrupt):
         RunPool(tmp_path).run("first", runs)
@@ -160,7 +149,7 @@ def test_a_run_without_an_installed_package_is_repeated(tmp_path: Path, monkeypa
     run = OneRun({}, tiny())
     gone = {"kind": "run", "id": run.identity, "labels": {}, "seed": 1, "outcome": "unavailable", "reason": "no torch"}
     with monkeypatch.context() as patched:
-        patched.setattr(run_pool, "play", lambda run: gone)
+        patched.setattr(experiment_runs, "play", lambda run: gone)
         assert RunPool(tmp_path).run("first", [run])[0]["outcome"] == "unavailable"
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text(json.dumps(gone) + "\n")
@@ -175,7 +164,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_runs_of_equal_settings_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OneRun] = []
-    monkeypatch.setattr(run_pool, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
+    monkeypatch.setattr(experiment_runs, "play", lambda run: played.append(run) or {"id": run.identity, "labels": {}})
     rows = RunPool(None).run("twice", [OneRun({"name": "a"}, tiny()), OneRun({"name": "b"}, tiny())])
     assert len(played) == 1
     assert [row["labels"]["name"] for row in rows] == ["a", "b"]
@@ -344,7 +333,7 @@ def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
 
     def settings(leaving: float) -> SimulationSettings:
         found = tiny(epsilon=4.0, cohort=30)
-        return dataclasses.replace(found, drop=leaving, drop_law="exact")
+        return found.changed(drop=leaving, drop_law="exact")
 
     assert dropout.spent_unnoticed(settings(0.0)) == pytest.approx(4.0, rel=1e-3)
     assert dropout.spent_unnoticed(settings(0.5)) == pytest.approx(gaussian(low * math.sqrt(2)), rel=0.01)
@@ -495,7 +484,7 @@ def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
         voted = make_task("votes", {"queries": queries})
         VoteLearner(voted, load_part(data, "test")).prepare(sizes.rounds)
 
-    asked = blur_lus_runs._asked(sizes, data)
+    asked = blur_lus._asked(sizes, data)
     for queries in sizes.queries:
         if queries in asked:
             begin(queries)

@@ -36,15 +36,14 @@ from server.events import (
     WaitingForParticipants,
 )
 from sordino.lab.loadtest import tables
-from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.display import LoadDisplay, final_lines, round_line, round_table
 from sordino.lab.loadtest.faults import PHASE_NAMES, dropped_count, drops_of
 from sordino.lab.loadtest.figure import write_figures
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.lab.loadtest.study import check_can_end, load_study
-from sordino.lab.loadtest.summary import BETWEEN, Outcomes, percentile, spread
-from sordino.lab.loadtest.vectors import plain_sum, sum_digest, vector, words_of
+from sordino.lab.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
+from sordino.lab.loadtest.sums import plain_sum, sum_digest, vector, words_of
 from wire.study import plan_figures
 
 Run = Callable[..., tuple[int, str, str]]

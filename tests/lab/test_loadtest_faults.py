@@ -28,15 +28,13 @@ from server.events import (
 )
 from server.study_view import StudyView
 from sordino.lab.loadtest.availability import Availability, Presence, read_trace
-from sordino.lab.loadtest.bounds import broken_bounds
-from sordino.lab.loadtest.cheats import messages_of, upload_of
 from sordino.lab.loadtest.display import final_lines
 from sordino.lab.loadtest.disturbances import Recovery, due
-from sordino.lab.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers
-from sordino.lab.loadtest.noise import noise_in
+from sordino.lab.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers, messages_of, upload_of
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 from sordino.lab.loadtest.study import check_can_end, load_study
-from sordino.lab.loadtest.summary import Outcomes
+from sordino.lab.loadtest.summary import Outcomes, broken_bounds
+from sordino.lab.loadtest.sums import noise_in
 from tests.lab.test_loadtest import OPTIONS, all_connected, all_right, attempt_events, dropped, feed, result_of, without
 from wire import coordinator_pb2 as pb
 

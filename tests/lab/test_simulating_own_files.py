@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> No
         (("--data", tmp_path / "none"), "can't be read: No such file or directory"),
         (("--data", folder, "--participants", 40), "holds 30 files for 40 participants: one file, one participant"),
         (("--data", folder, "--dataset", "mnist"), "holds the participants' own files: leave --dataset out"),
-        (("--dataset", "own"), "--data isn't named, and the data set 'own' lies with each participant"),
+        (("--dataset", "own"), "data isn't named, and the data set 'own' lies with each participant"),
         (("--data", folder, "--task-option", "column=hour"), "no column called hour. Its columns are 0 age, 1 hours"),
     ):
         asked = ("--task", "mean", "--task-option", "high=12") if "column=hour" in arguments else MEAN

@@ -9,7 +9,6 @@ import json
 import math
 import pickle
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ NOISY = SimulationSettings(study=STUDY, drop=0.2)
 
 
 def changed(settings: SimulationSettings, **study: Any) -> SimulationSettings:
-    return replace(settings, study=resized(settings.study, 0, **study))
+    return settings.changed(study=resized(settings.study, 0, **study))
 
 
 def same(first: Any, second: Any) -> bool:
@@ -54,7 +53,7 @@ def same(first: Any, second: Any) -> bool:
 @pytest.mark.parametrize("batched", [False, True])
 def test_without_noise_it_is_federated_averaging(batched: bool) -> None:
     """By hand: the survivors' updates, clipped, their mean with the server's momentum. Up to single precision."""
-    settings = replace(QUIET, batched=batched)
+    settings = QUIET.changed(batched=batched)
     found = simulate_study(settings)
     task, data = settings.study.make_task(), load_data(settings.study)
     initial = task.initial_parameters()
@@ -88,8 +87,8 @@ def means_of(settings: SimulationSettings, monkeypatch: pytest.MonkeyPatch) -> t
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "local-gaussian", "gaussian"])
 def test_noise_of_a_sum_has_the_planned_deviation(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """500 errors: their deviation strays by 4.9 of its own deviations with probability 1e-6. Rounding adds to it."""
-    quiet = means_of(replace(QUIET, drop=0.0), monkeypatch)[1]
-    rounds, mean = means_of(changed(replace(NOISY, drop=0.0), mechanism=mechanism), monkeypatch)
+    quiet = means_of(QUIET.changed(drop=0.0), monkeypatch)[1]
+    rounds, mean = means_of(changed(NOISY.changed(drop=0.0), mechanism=mechanism), monkeypatch)
     plan = rounds.plan
     assert plan is not None
     error = (mean - quiet) * 40
@@ -131,7 +130,7 @@ def test_who_diverges_counts_as_zeros() -> None:
 
 
 def test_evaluation_every_few_rounds_and_in_the_last() -> None:
-    found = simulate_study(replace(changed(QUIET, rounds=5), evaluate_every=2))
+    found = simulate_study(changed(QUIET, rounds=5).changed(evaluate_every=2))
     assert [row["accuracy"] is not None for row in found.rows] == [False, True, False, True, True]
 
 
@@ -161,7 +160,7 @@ def test_cohorts_are_drawn_without_replacement(sampling: str) -> None:
 
 def test_epochs_deal_everybody_once() -> None:
     drawn = {"participants": 430, "cohort": 60, "sampling": "epochs", "rounds": 14}
-    settings = changed(replace(NOISY, drop=0.0), adversarial=0.0, max_dropout=0.0, **drawn)
+    settings = changed(NOISY.changed(drop=0.0), adversarial=0.0, max_dropout=0.0, **drawn)
     cohorts = [cohort_of(settings, round_) for round_ in range(1, 15)]
     for epoch in (cohorts[:7], cohorts[7:]):
         assert len(set(np.concatenate(epoch).tolist())) == 7 * 60  # ten have no turn
@@ -182,12 +181,12 @@ def test_poisson_cohorts_vary_and_never_exceed_the_plan() -> None:
 
 
 def test_dropouts_are_independent_or_exact() -> None:
-    settings = changed(replace(QUIET, drop=0.3), participants=200)
+    settings = changed(QUIET.changed(drop=0.3), participants=200)
     cohort = cohort_of(settings, 1)
     by_chance = [len(survivors_of(settings, cohort, round_, 1)) for round_ in range(1, 101)]
     assert 136 < np.mean(by_chance) < 144  # deviation of the mean: 0.65
     assert 4.5 < np.std(by_chance) < 8.5  # 6.5
-    exact = replace(settings, drop_law="exact")
+    exact = settings.changed(drop_law="exact")
     assert {len(survivors_of(exact, cohort, round_, 1)) for round_ in range(1, 101)} == {140}
     first, again = survivors_of(exact, cohort, 1, 1), survivors_of(exact, cohort, 1, 2)
     assert not np.array_equal(first, again)
@@ -195,22 +194,20 @@ def test_dropouts_are_independent_or_exact() -> None:
 
 
 def test_too_few_survivors_abort_and_are_tried_again() -> None:
-    settings = changed(replace(NOISY, drop=0.3), min_survivors=28, quorum=28, rounds=1)
+    settings = changed(NOISY.changed(drop=0.3), min_survivors=28, quorum=28, rounds=1)
     left = {
-        seed: [
-            len(survivors_of(replace(settings, seed=seed), np.arange(40), 1, attempt)) >= 28 for attempt in (1, 2, 3)
-        ]
+        seed: [len(survivors_of(settings.changed(seed=seed), np.arange(40), 1, attempt)) >= 28 for attempt in (1, 2, 3)]
         for seed in range(200)
     }
     second = next(seed for seed, good in left.items() if good[:2] == [False, True])
-    found = simulate_study(replace(settings, seed=second))
+    found = simulate_study(settings.changed(seed=second))
     assert [row["attempt"] for row in found.aborted] == [1]
     assert "28 are needed" in found.aborted[0]["reason"]
     assert not found.aborted[0]["charged"]
     assert found.rows[0]["attempt"] == 2
     assert found.summary["outcome"] == ROUNDS_DONE
     never = next(seed for seed, good in left.items() if good == [False] * 3)
-    found = simulate_study(replace(settings, seed=never))
+    found = simulate_study(settings.changed(seed=never))
     assert (len(found.rows), len(found.aborted), found.summary["outcome"]) == (0, 3, ABORTED)
     assert found.summary["epsilon_coordinator"] == 0  # nothing was opened
 
@@ -315,11 +312,11 @@ def test_a_simulation_with_real_secure_aggregation(monkeypatch: pytest.MonkeyPat
             return done
 
     monkeypatch.setattr(rounds_module, "SecureSum", Checked)
-    settings = replace(changed(NOISY, rounds=2, epsilon=60.0), secagg="real")
+    settings = changed(NOISY, rounds=2, epsilon=60.0).changed(secagg="real")
     found = simulate_study(settings)
     assert checked == [True, True]
     assert found.configuration["secure_aggregation"].startswith("real")
-    ideal = simulate_study(replace(settings, secagg="ideal"))
+    ideal = simulate_study(settings.changed(secagg="ideal"))
     assert ideal.configuration["secure_aggregation"] == "replaced by its ideal sum"
     assert [row["survivors"] for row in ideal.rows] == [row["survivors"] for row in found.rows]
     assert ideal.summary["epsilon_coordinator"] == found.summary["epsilon_coordinator"]
@@ -337,7 +334,7 @@ def test_an_attempt_that_fails_after_its_survivors_are_fixed_is_charged(monkeypa
             return super().finish(vectors)
 
     monkeypatch.setattr(rounds_module, "SecureSum", Failing)
-    settings = replace(changed(NOISY, rounds=1), secagg="real")
+    settings = changed(NOISY, rounds=1).changed(secagg="real")
     found = simulate_study(settings)
     assert [(row["attempt"], row["charged"]) for row in found.aborted] == [(1, True)]
     plan = settings.plan()
@@ -464,7 +461,7 @@ def test_what_was_spent_before_a_stop_stays_spent(file: Path) -> None:
 
 def test_a_killed_simulation_pays_for_what_its_file_showed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds after the last checkpoint are played again; their sums were opened, and epsilon counts both."""
-    settings = replace(changed(NOISY, rounds=8, max_dropout=0.45), drop=0.0)  # spends less than planned: there is room
+    settings = changed(NOISY, rounds=8, max_dropout=0.45).changed(drop=0.0)  # spends less than planned: there is room
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)  # as by SIGKILL
         for last in (1, 1, 3):  # 1 and 1 without a checkpoint; then 1, 2, the checkpoint of 2, and 3
@@ -484,7 +481,7 @@ def test_a_killed_simulation_pays_for_what_its_file_showed(file: Path, monkeypat
 
 
 def test_a_budget_spent_by_a_kill_ends_a_simulation(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = replace(NOISY, drop=0.0)
+    settings = NOISY.changed(drop=0.0)
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)
         for _ in range(2):
@@ -506,14 +503,14 @@ def test_a_line_whose_cost_cannot_be_read_is_no_free_round(file: Path) -> None:
 def test_a_changed_setting_is_refused_by_its_name(file: Path) -> None:
     simulate_study(QUIET, output=file)
     for other, key in (
-        (replace(QUIET, seed=2), "seed was 1 and is 2"),
-        (replace(QUIET, drop=0.1), "drop was 0.2 and is 0.1"),
+        (QUIET.changed(seed=2), "seed was 1 and is 2"),
+        (QUIET.changed(drop=0.1), "drop was 0.2 and is 0.1"),
         (changed(QUIET, rounds=5), "study.rounds was 4 and is 5"),
         (changed(QUIET, task_options={"client_rate": 0.25}), "study.task_options.client_rate was 0.5 and is 0.25"),
     ):
         with pytest.raises(SimulationError, match=key):
             simulate_study(other, output=file)
-    assert simulate_study(replace(QUIET, workers=7, device="auto"), output=file).summary["rounds_completed"] == 4
+    assert simulate_study(QUIET.changed(workers=7, device="auto"), output=file).summary["rounds_completed"] == 4
 
 
 def test_files_that_are_not_its_own_are_refused(file: Path) -> None:
@@ -545,15 +542,15 @@ def test_files_that_are_not_its_own_are_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"drop": 1.0}, "drop 1.0 is no share"),
-        ({"drop": math.nan}, "drop nan is no share"),
-        ({"drop_law": "often"}, "drop_law 'often' is unknown"),
-        ({"secagg": "none"}, "secagg 'none' is unknown"),
-        ({"engine": "dask"}, "engine 'dask' is unknown"),
-        ({"device": "tpu"}, "device 'tpu' is unknown"),
-        ({"workers": 0}, "workers 0 is out of range"),
-        ({"seed": -1}, "seed -1 is out of range"),
-        ({"evaluate_every": 0}, "evaluate_every 0 is out of range"),
+        ({"drop": 1.0}, "drop = 1.0 should be less than 1"),
+        ({"drop": math.nan}, "drop = nan should be a finite number"),
+        ({"drop_law": "often"}, "drop_law = 'often' should be 'independent' or 'exact'"),
+        ({"secagg": "none"}, "secagg = 'none' should be 'ideal' or 'real'"),
+        ({"engine": "dask"}, "engine = 'dask' should be"),
+        ({"device": "tpu"}, "device = 'tpu' should be"),
+        ({"workers": 0}, "workers = 0 should be greater than or equal to 1"),
+        ({"seed": -1}, "seed = -1 should be greater than or equal to 0"),
+        ({"evaluate_every": 0}, "evaluate_every = 0 should be greater than or equal to 1"),
         ({"target": "conditional"}, "needs sampling"),
         ({"study": resized(STUDY, 0, mechanism="none"), "secagg": "real"}, "nothing to mask"),
         ({"secagg": "real", "engine": "ray"}, "runs in one process"),

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ QUIET = SimulationSettings(
     drop=0.1,
     batched=False,
 )
-NOISY = replace(QUIET, study=resized(QUIET.study, 0, mechanism="skellam", bits=20, epsilon=50.0))
+NOISY = QUIET.changed(study=resized(QUIET.study, 0, mechanism="skellam", bits=20, epsilon=50.0))
 
 
 def check_the_same(found: SimulationResult, expected: SimulationResult) -> None:
@@ -39,13 +38,13 @@ def check_it_trains(found: SimulationResult) -> None:
 
 
 def test_several_processes_compute_what_one_does() -> None:
-    check_the_same(simulate_study(replace(QUIET, workers=2)), simulate_study(QUIET))
-    check_it_trains(simulate_study(replace(NOISY, workers=2)))
+    check_the_same(simulate_study(QUIET.changed(workers=2)), simulate_study(QUIET))
+    check_it_trains(simulate_study(NOISY.changed(workers=2)))
 
 
 def test_real_secure_aggregation_takes_vectors_of_other_processes() -> None:
     study = resized(NOISY.study, 0, participants=40, rounds=1)
-    found = simulate_study(replace(NOISY, study=study, workers=2, secagg="real", batched=False))
+    found = simulate_study(NOISY.changed(study=study, workers=2, secagg="real", batched=False))
     assert found.summary["outcome"] == "rounds done"
     assert found.rows[0]["wrapped_share"] < 1e-3
 
@@ -61,20 +60,20 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     with pytest.raises(SimulationError, match=r"faulty_task:Faulty can't use the examples .*: a fault of its own"):
-        simulate_study(replace(QUIET, study=resized(QUIET.study, 0, task="faulty_task:Faulty"), workers=2))
+        simulate_study(QUIET.changed(study=resized(QUIET.study, 0, task="faulty_task:Faulty"), workers=2))
 
 
 def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SimulationError, match=r"pip install '\.\[ray\]'"):
-        simulate_study(replace(QUIET, engine="ray"))
+        simulate_study(QUIET.changed(engine="ray"))
 
 
-SIMULATION = "simulate_study(replace(own.QUIET, workers=2), on_row=lambda row: kill())"
+SIMULATION = "simulate_study(own.QUIET.changed(workers=2), on_row=lambda row: kill())"
 EXPERIMENT = """
-from sordino.lab.experiments.run_pool import RunPool
+from sordino.lab.experiments.runs import RunPool
 from sordino.lab.experiments.runs import Run
-runs = [Run({}, replace(own.QUIET, seed=seed)) for seed in (1, 2)]
+runs = [Run({}, own.QUIET.changed(seed=seed)) for seed in (1, 2)]
 RunPool(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
 """
 KILLED = """
@@ -112,12 +111,12 @@ import os, sys, tests.lab.test_simulation_engines as own
 from dataclasses import replace
 from sordino import simulate_study
 
-found = simulate_study(replace(own.QUIET, workers=2, engine="ray"))
+found = simulate_study(own.QUIET.changed(workers=2, engine="ray"))
 import ray
 assert not ray.is_initialized(), "started by the simulation, and not ended"
 own.check_the_same(found, simulate_study(own.QUIET))
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-own.check_it_trains(simulate_study(replace(own.NOISY, workers=1, engine="ray")))
+own.check_it_trains(simulate_study(own.NOISY.changed(workers=1, engine="ray")))
 assert ray.is_initialized(), "started by somebody else, and ended"
 ray.shutdown()
 """

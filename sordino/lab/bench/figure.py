@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sordino.planning.figure_style import BLUE, INK, RED, bare, save, styled
+from sordino.planning.drawing import BLUE, INK, RED, bars
 
 
 def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: str, file: Path) -> None:
     """Hot paths beside their limits: a bar to the median, a whisker from minimum to maximum, a tick at the bound.
 
-    Args:
-        rows: of `sordino.lab.bench.paths.run`.
-        bounds: path -> most.
-        machine: a line below the figure.
-        file: to write, ending in .svg or .png.
+    ``rows``: of `sordino.lab.bench.paths.run`; ``bounds``: path -> most; ``machine``: a line below the figure;
+    ``file``: to write, ending in .svg or .png.
     """
-    with _bars(len(rows), machine, file) as axes:
+    with bars([row["name"] for row in rows], machine, file) as axes:
         for place, row in enumerate(rows):
             ratio = row["ratio"]
             axes.barh(place, ratio["median"], color=BLUE, height=0.55)
@@ -29,7 +24,6 @@ def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: s
             axes.annotate(
                 f"{ratio['median']:.2f}", (0, place), (6, 0), textcoords="offset points", va="center", color="white"
             )
-        axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
         axes.axvline(1, color=INK, linewidth=1, linestyle=":")
         axes.set_xlabel("CPU time beside the limit of this machine (1 = the limit; red: the bound)")
 
@@ -37,11 +31,10 @@ def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: s
 def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> None:
     """Ours beside peers: CPU time as a multiple of ours, on a logarithmic axis.
 
-    Args:
-        rows: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
+    ``rows``: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
     """
-    with _bars(2 * len(rows), machine, file) as axes:
-        labels: list[str] = []
+    labels = [f"{row['name']}: {side}" for row in rows for side in ("Sordino", row["peer_name"])]
+    with bars(labels, machine, file) as axes:
         for place, row in enumerate(rows):
             times = row["ratio"]["median"]
             for offset, side, colour, length in ((0, "ours", BLUE, 1.0), (1, "peers", RED, times)):
@@ -51,25 +44,6 @@ def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> No
                 figures = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
                 text = f"{figures} {row['unit']}" + (f", {times:,.0f} times ours" if offset else "")
                 axes.annotate(text, (length, at), (6, 0), textcoords="offset points", va="center")
-                labels.append(f"{row['name']}: {row['peer_name'] if offset else 'Sordino'}")
-        axes.set_yticks(range(len(labels)), labels)
         axes.set_xscale("log")
         axes.set_xlim(0.4, 20 * max(row["ratio"]["median"] for row in rows))
         axes.set_xlabel("CPU time as a multiple of Sordino's, logarithmic; less is better")
-
-
-@contextmanager
-def _bars(count: int, machine: str, file: Path) -> Iterator[Any]:
-    """Axes for horizontal bars, from the top; written with the machine below."""
-    from matplotlib.figure import Figure
-
-    with styled():
-        figure = Figure(figsize=(11, 1.4 + 0.45 * count), layout="constrained")
-        axes = figure.subplots()
-        yield axes
-        axes.invert_yaxis()
-        axes.margins(x=0.12)
-        axes.tick_params(length=0)
-        bare(axes, "top", "right", "left")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save(figure, file, machine)

@@ -49,29 +49,16 @@ class Path:
 def run(runs: int = 5, only: str | None = None) -> list[dict[str, Any]]:
     """Measure all paths, or the one named.
 
-    Returns:
-        rows with ``path``, ``name``, ``limit_name``, ``unit``, and minimum, median and maximum of ``ours``, ``limit``
-        and ``ratio`` (ours over limit; 1 is the best there is).
-
-    Raises:
-        ValueError: no path has that name.
+    Returns rows with ``path``, ``name``, ``limit_name``, ``unit``, and minimum, median and maximum of ``ours``,
+    ``limit`` and ``ratio`` (ours over limit; 1 is the best there is). Raises ValueError: no path has that name.
     """
     rows = []
     for path in _paths():
         if only not in (None, path.key):
             continue
         ours, limit, ratio = beside(path.ours, path.limit, runs)
-        rows.append(
-            {
-                "path": path.key,
-                "name": path.name,
-                "limit_name": path.limit_name,
-                "unit": path.unit,
-                "ours": ours.to_json(),
-                "limit": limit.to_json(),
-                "ratio": ratio.to_json(),
-            }
-        )
+        about = {"path": path.key, "name": path.name, "limit_name": path.limit_name, "unit": path.unit}
+        rows.append(about | {"ours": ours.to_json(), "limit": limit.to_json(), "ratio": ratio.to_json()})
     if not rows:
         raise ValueError(f"no path is named {only!r}; there are {', '.join(path.key for path in _paths())}")
     return rows

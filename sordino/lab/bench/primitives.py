@@ -17,9 +17,8 @@ from nacl.bindings import crypto_sign_open
 from secagg import shamir
 from secagg.masking import CHUNK_BYTES, word_dtype
 from secagg.packing import add_packed, pack, unpack
-from sordino.lab.bench.cohort_checks import cohort_checks
+from sordino.lab.bench.cohort_checks import cohort_checks, make_transcript
 from sordino.lab.bench.timing import Spread, spread
-from sordino.lab.bench.transcript import make_transcript
 from wire.records.transcript_checks import verify_transcript
 
 DIM: Final = 1_000_000
@@ -33,9 +32,8 @@ DRAWN: Final = (1000, 2000)
 def run(runs: int = 7) -> list[dict[str, Any]]:
     """Measure all of them.
 
-    Returns:
-        rows with ``group``, ``name``, ``unit``, and ``minimum``, ``median``, ``maximum`` of ``runs`` runs. CPU time of
-        this process; for gRPC, of client and server process together.
+    Returns rows with ``group``, ``name``, ``unit``, and ``minimum``, ``median``, ``maximum`` of ``runs`` runs. CPU time
+    of this process; for gRPC, of client and server process together.
     """
     from sordino.lab.bench.grpc_rates import measure
 

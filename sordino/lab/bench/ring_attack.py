@@ -60,13 +60,10 @@ class Setting:
 def play(setting: Setting, rings: int, generator: np.random.Generator | None = None) -> dict[str, Any]:
     """Run the attack on ``rings`` random rings.
 
-    Args:
-        generator: of the rings; by default seeded by the operating system.
-
-    Returns:
-        ``cuts``, how many rings came apart, ``cut_rate`` and its upper ``cut_bound``; ``fewest_honest``, in any two
-        windows of any ring, beside ``drops``; ``most_corrupt_neighbours`` of any member beside ``corrupt_to_open``,
-        ``opened`` rings and ``open_bound``; ``ok``: neither rate lies six standard errors above its bound.
+    ``generator``: of the rings; by default seeded by the operating system. Returns ``cuts``, how many rings came apart,
+    ``cut_rate`` and its upper ``cut_bound``; ``fewest_honest``, in any two windows of any ring, beside ``drops``;
+    ``most_corrupt_neighbours`` of any member beside ``corrupt_to_open``, ``opened`` rings and ``open_bound``; ``ok``:
+    neither rate lies six standard errors above its bound.
     """
     started = time.process_time()
     generator = np.random.default_rng() if generator is None else generator

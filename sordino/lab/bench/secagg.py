@@ -136,7 +136,6 @@ class Setting(Table):
 
     @property
     def dropped(self) -> int:
-        """How many leave."""
         return round(self.drop * self.clients)
 
     @property
@@ -187,7 +186,6 @@ class Clock:
 
     @contextmanager
     def client(self, phase: str, who: int) -> Iterator[None]:
-        """Time one participant's step."""
         # A participant in a separate process would find no table left by another.
         shamir.forget_tables()
         before = self._now()
@@ -198,7 +196,6 @@ class Clock:
 
     @contextmanager
     def server(self, phase: str) -> Iterator[None]:
-        """Time a step of the coordinator."""
         before = self._now()
         yield
         self.seconds["server", phase] += self._now() - before
@@ -214,18 +211,13 @@ class Clock:
         return time.process_time() - self._stopped
 
     def total(self, side: str) -> float:
-        """CPU seconds of one side."""
         return math.fsum(spent for (who, _), spent in self.seconds.items() if who == side)
 
 
 def run_attempt(setting: Setting, threads: int = 1) -> dict[str, Any]:
     """Run one attempt and check its sum.
 
-    Args:
-        threads: of the coordinator's unmasking.
-
-    Returns:
-        figures under the names of `sordino bench secagg --json`.
+    ``threads``: of the coordinator's unmasking. Returns figures under the names of `sordino bench secagg --json`.
     """
     masking.choose_keystream(time.perf_counter)
     with ThreadPoolExecutor(threads) as pool:
@@ -252,14 +244,8 @@ def run_attempt(setting: Setting, threads: int = 1) -> dict[str, Any]:
     graph = attempt.graph
     client_cpu_s = math.fsum(clock.of_client[who] for who in survivors) / len(survivors)
     return {
-        "clients": setting.clients,
-        "dim": setting.dim,
-        "bits": setting.bits,
+        **setting.model_dump(include={"clients", "dim", "bits", "adversary", "key_agreement", "drop", "at"}),
         "graph": COMPLETE if graph.complete else HARARY,
-        "adversary": setting.adversary,
-        "key_agreement": setting.key_agreement,
-        "drop": setting.drop,
-        "at": setting.at,
         "sum_ok": bool(np.array_equal(completed.total, attempt.expected)),
         "degree": graph.degree,
         "threshold": graph.threshold,

@@ -1,12 +1,18 @@
-"""Clocks and ratios. CPU time, not wall time: the machines are shared."""
+"""Clocks and ratios, and the machine that they are measured on. CPU time, not wall time: the machines are shared."""
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Final
+
+from secagg.masking import choose_keystream
 
 SHORTEST_S: Final = 0.02  # of one timed run; the clock's own step is far below
 
@@ -50,11 +56,8 @@ def spread(function: Callable[[], Any], runs: int, scale: float = 1.0) -> Spread
 def beside(ours: Callable[[], float], limit: Callable[[], float], runs: int) -> tuple[Spread, Spread, Spread]:
     """Time two functions alternately, so that other load affects both equally.
 
-    Args:
-        ours, limit: make one measurement each and return it, in the same unit.
-
-    Returns:
-        spreads of ours, of the limit, and of the ratio of each pair.
+    ``ours``, ``limit``: make one measurement each and return it, in the same unit. Returns spreads of ours, of the
+    limit, and of the ratio of each pair.
     """
     ours(), limit()
     pairs = [(ours(), limit()) for _ in range(runs)]
@@ -63,3 +66,41 @@ def beside(ours: Callable[[], float], limit: Callable[[], float], runs: int) -> 
         Spread.of([bound for _, bound in pairs]),
         Spread.of([mine / bound for mine, bound in pairs]),
     )
+
+
+_PACKAGES = ("numpy", "cryptography", "grpcio", "protobuf", "uvloop")
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, memory, system, Python, packages, OpenSSL, and which keystream this process chose."""
+    from cryptography.hazmat.backends.openssl import backend
+
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in _PACKAGES},
+        "openssl": backend.openssl_version_text().split()[1],
+        "keystream": choose_keystream(),
+    }
+
+
+def one_line(machine: dict[str, Any]) -> str:
+    """For the head of a table."""
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:g} GB, {machine['system']}, "
+        f"Python {machine['python']}, numpy {machine['numpy']}, cryptography {machine['cryptography']} "
+        f"(OpenSSL {machine['openssl']}), grpcio {machine['grpcio']}; keystream: AES-128-{machine['keystream'].upper()}"
+    )
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -17,29 +17,40 @@ noise shares the plan doesn't count.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting import Account, RoundCharge
+from mechanisms.calibration import VARIANCE_DENOMINATOR
+from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.gaussian_exact import gaussian_epsilon
 from mechanisms.rotation import Rotation
 from mechanisms.statement import GAUSSIAN, LOCAL
 from sordino.lab.experiments.audit_bound import best_of, expected_bound, registered_guesses
-from sordino.lab.experiments.audit_mistakes import mistaken
 from sordino.lab.experiments.audit_noise import noise_check
+from sordino.lab.experiments.tables import Table
+from sordino.planning.drawing import BLUE, GRID, INK, RED, bars
 from wire.study import plan_study
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
     from mechanisms.randomness import RandomBytes
+
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from runtime.text import counted
 
 Floats = NDArray[np.float64]
 Randomness = Callable[[int, int], "RandomBytes"]
@@ -89,18 +100,9 @@ class UnsuitableSetting(ValueError):
 
 def plan_of(setting: Setting) -> Plan:
     """Return the plan behind the audited epsilon; none collude. Raises InfeasiblePlan: no plan fits the setting."""
-    return plan_study(
-        mechanism=setting.mechanism,
-        clients=setting.canaries,
-        dim=setting.dim,
-        bits=setting.bits,
-        clip=setting.clip,
-        epsilon=setting.epsilon,
-        delta=setting.delta,
-        rounds=setting.rounds,
-        max_dropout=setting.max_dropout,
-        adversarial=0.0,
-    )
+    names = ("mechanism", "dim", "bits", "clip", "epsilon", "delta", "rounds", "max_dropout")
+    stated: dict[str, Any] = {name: getattr(setting, name) for name in names}
+    return plan_study(**stated, clients=setting.canaries, adversarial=0.0)
 
 
 def coins_of(setting: Setting) -> NDArray[np.int64]:
@@ -170,10 +172,8 @@ def observe(
 ) -> Observed:
     """Run one round: encode for all present, sum modulo 2^B, decode, compare with the canaries.
 
-    Args:
-        plan: for encoding, perhaps a `mistaken` one.
-        number: of the round, counted from 1.
-        coins: (canaries,) of +1 and -1.
+    ``plan``: for encoding, perhaps a `mistaken` one; ``number``: of the round, counted from 1; ``coins``: (canaries,)
+    of +1 and -1.
     """
     seed = _seed(setting, f"rotation {number}")
     encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)
@@ -209,6 +209,41 @@ def observe(
     drawn = rotation.forward(canaries.back(noise))
     along = np.where(present, along[: setting.canaries], 0.0)
     return Observed(present, along, float(noise @ noise), setting.dim, drawn)
+
+
+def mistaken(plan: Plan, *, noise_divided_by: float = 1.0, clip_times: float = 1.0) -> Plan:
+    """Return the plan by which a mistaken implementation would encode, for an audit to find. No study can run it.
+
+    A `Plan` refuses such numbers, and every participant checks it again. This bypasses the check on purpose, in a copy
+    that only the audit's encoder sees; the claim stays the unchanged plan's epsilon.
+
+    Args:
+        plan: with one fixed clip; left unchanged.
+        noise_divided_by: how many times smaller than planned the deviation of all noise is, at least 1.
+        clip_times: updates are cut to that many clips; the grid and the noise stay the plan's.
+
+    Returns:
+        ``plan`` itself without a mistake. Otherwise an object for an `Encoder` only.
+
+    Raises:
+        ValueError: a factor below 1, or noise that no sampler draws.
+    """
+    if not noise_divided_by >= 1 or not clip_times >= 1:
+        raise ValueError("a mistake divides the noise, or multiplies the clip, by at least 1")
+    if noise_divided_by == clip_times == 1:
+        return plan
+    variance = plan.local_variance / Fraction(noise_divided_by) ** 2
+    variance = Fraction(round(variance * VARIANCE_DENOMINATOR), VARIANCE_DENOMINATOR)
+    if variance <= 0:
+        raise ValueError(f"noise divided by {noise_divided_by:g} is less than the sampler draws: use more bits")
+    clipping = ClipRule.flat(plan.coded_dim, plan.clip * clip_times) if clip_times > 1 else plan.clipping
+    changed = {"local_variance": variance, "clipping": clipping}
+    wrong = copy.copy(plan)
+    for name in [key for key in vars(wrong) if key not in {field.name for field in fields(plan)}]:
+        object.__delattr__(wrong, name)  # figures that were computed from the right numbers
+    for name, value in changed.items():
+        object.__setattr__(wrong, name, value)
+    return wrong
 
 
 def planned_variance(plan: Plan, survivors: int) -> float:
@@ -328,3 +363,85 @@ def audit(
         "violation": best["epsilon_lower"] > proved,
         **noise,
     }
+
+
+def body_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the JSON object: one entry per audit, and whether any of them accuses."""
+    return {"accused": any(accusations(row) for row in rows), "rows": [dict(row) for row in rows]}
+
+
+def accusations(row: Mapping[str, Any]) -> list[str]:
+    """Return the audit's accusations, one sentence each; empty if none."""
+    found = []
+    if row["violation"]:
+        found.append(
+            f"not ({row['epsilon_proved']:.3g}, {row['delta']:g})-private: "
+            f"epsilon is at least {row['epsilon_lower']:.3g} at {100 * (1 - row['error']):g} %"
+        )
+    if row["noise_short"]:
+        found.append(f"noise is {row['noise_found']:.3f} of the planned deviation; at least {row['noise_least']:.3f}")
+    if row["noise_excess"]:
+        found.append(
+            f"noise is {row['noise_found']:.3f} of the planned deviation; at most {row['noise_most']:.3f}: "
+            "participants may share theirs"
+        )
+    if row["noise_shared"]:
+        found.append(f"noise of two rounds has correlation {row['noise_correlation']:.2f}")
+    return found
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """Return the mechanism, and its deliberate mistake."""
+    divided = row["noise_divided_by"]
+    return f"{row['mechanism']}, noise / {divided:g}" if divided != 1 else str(row["mechanism"])
+
+
+def table_lines(body: Mapping[str, Any]) -> list[str]:
+    """Return a line for each audit, then the accusations, and how to read them."""
+    rows = body["rows"]
+    first = rows[0]
+    title = (
+        f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "
+        f"{100 * first['leaving']:g} % leave, delta {first['delta']:g}, seed {first['seed']}"
+    )
+    note = f"Lower bounds on epsilon at {100 * (1 - first['error']):g} % confidence each, from one run each."
+    names = ("epsilon_lower", "epsilon_lower_expected", "epsilon_proved", "right", "guesses", "noise_found")
+    columns = ("", "lower bound", "expected", "proved", "right", "of", "noise found")
+    cells = [[name_of(row), *(row[name] for name in names)] for row in rows]
+    lines = [*Table("audit", title, columns, cells, note).lines(), ""]
+    for row in rows:
+        lines += [f"ACCUSED: {name_of(row)}: {found}." for found in accusations(row)]
+    if not body["accused"]:
+        lines.append("Nothing found. An audit can refute a claim, not prove it: a bound far below is no sign of slack.")
+    return lines
+
+
+def draw(body: Mapping[str, Any], file: Path) -> None:
+    """Draw a line for each audit: the bound found, the expected one, and the proved epsilon as its limit."""
+    from matplotlib.ticker import MaxNLocator
+
+    rows = body["rows"]
+    first, places = rows[0], range(len(rows))
+    names = ("epsilon_lower", "epsilon_lower_expected", "epsilon_proved")
+    lower, expected, proved = ([row[name] for row in rows] for name in names)
+    shades = [RED if row["violation"] else BLUE for row in rows]
+    note = (
+        f"{first['canaries']} canaries, {first['dim']} values, {counted(first['rounds'], 'round')}, "
+        f"delta {first['delta']:g}; each bound holds at {100 * (1 - first['error']):g} %."
+    )
+    with bars([name_of(row) for row in rows], note, file) as axes:
+        axes.hlines(places, 0, lower, color=shades, linewidth=2.2)
+        axes.scatter(lower, places, s=49, color=shades, label="lower bound found", zorder=4)
+        hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.9, "clip_on": False}
+        axes.scatter(expected, places, s=121, label="bound expected", zorder=3, **hollow)
+        ends = ([place + half for place in places] for half in (-0.3, 0.3))
+        axes.vlines(proved, *ends, color=INK, linewidth=2.4, label="proved")
+        for place, row in enumerate(rows):
+            if row["violation"]:
+                end = (max(lower[place], expected[place]), place)
+                axes.annotate("refuted", end, (12, 0), textcoords="offset points", color=RED, fontsize=9, va="center")
+        axes.set_xlim(0, 1.22 * max(*lower, *expected, *proved))
+        axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+        axes.set_xlabel("epsilon")
+        axes.grid(True, axis="x", color=GRID, linewidth=0.8)
+        axes.figure.legend(loc="outside upper left", ncols=3)

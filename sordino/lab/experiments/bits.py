@@ -6,21 +6,19 @@ coarser, so rounding adds to the noise, or no plan exists at all, which the tabl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from learning.blocks import DatasetError
 from learning.datasets import has_part
-from sordino.lab.experiments.curves import NAMES, Axes, Picture, Series
-from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, combined, tuned
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import ExperimentError, RunPool, labels_of
-from sordino.lab.experiments.runs import Row, Run, noise_multiplier
-from sordino.lab.experiments.selection import NOT_CHARGED, Choice, combined, tuned
+from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
+from sordino.planning.drawing import NAMES, Axes, Picture, Series
 
 NAME: Final = "bits"
 IMAGES, TEXT = "images", "text"
@@ -120,7 +118,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
 def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
     """Return a part with its sizes and its data, after a check that the data are present."""
-    sizes = replace(SIZES[request.scale, part], **request.sizes)
+    sizes = SIZES[request.scale, part]
     data = request.images(sizes.data) if part == IMAGES else request.data.get(TEXT, sizes.data)
     if not data:
         raise ExperimentError("the papers' size takes StackOverflow: get it and name it, --text stackoverflow:PATH")

@@ -8,30 +8,252 @@ to the paper: accuracy against the local rate, and every method at its best rate
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
-from sordino.lab.experiments.blur_lus_output import (
-    by_label,
-    gain_table,
-    method_table,
-    norms_picture,
-    rates_table,
-    sparsity_table,
-)
-from sordino.lab.experiments.blur_lus_runs import BLUR, COLOUR, DDGAUSS, FEDAVG, LUS, METHODS, OURS, SIZES, Plays, Setup
-from sordino.lab.experiments.curves import LOG, NAMES, Picture
-from sordino.lab.experiments.outcome import PAPER, Outcome, Request
-from sordino.lab.experiments.run_pool import ExperimentError, RunPool
-from sordino.lab.experiments.selection import NOT_CHARGED, Choice
-from sordino.lab.experiments.setting import ENGINE, PUBLISHED
-from sordino.lab.experiments.tables import CONDITIONAL, Table
+from learning.datasets import load_labels
+from learning.tasks.votes import VoteOptions
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, combined, tuned
+from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
+from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, Run, RunPool, labels_of
+from sordino.lab.experiments.setting import ENGINE, PUBLISHED, Sizes
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table, accuracy
+from sordino.lab.simulation.settings import SimulationSettings
+from sordino.planning.drawing import LOG, NAMES, Axes, Band, Picture, Series
+
+FEDAVG, VOTES, DDGAUSS, OURS = "DP-FedAvg", "AE-DPFL", "DDGauss", "BLUR + LUS"
+METHODS: Final = (FEDAVG, VOTES, DDGAUSS, OURS)
+BLUR, LUS = "BLUR", "LUS"
+_NO_CLIP: Final = 1e6  # no update is as long
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlurLusSizes(Sizes):
+    """Numbers of a scale.
+
+    Attributes:
+        clips, rates: grids of S and of the local rate.
+        middle: epsilon of the choices of lambda, c and queries, and of all but Table 1.
+        weights, sparsities: grids of lambda and c.
+        table_sparsities: of Table 3; 0 is BLUR alone.
+        queries: grid of AE-DPFL's queries per round, limited by the coordinator's public examples.
+    """
+
+    batch_size: int
+    steps: int = 30
+    epsilons: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0)
+    middle: float = 6.0
+    alpha: float = 0.1
+    alphas: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)
+    weights: tuple[float, ...]
+    sparsities: tuple[float, ...]
+    table_sparsities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    step_counts: tuple[int, ...]
+    cohorts: tuple[int, ...]
+    queries: tuple[int, ...]
+
+
+SIZES: Final = {
+    SMALL: BlurLusSizes(
+        data="fashion-mnist",
+        task=POOLED_MLP,
+        participants=1000,
+        cohort=40,
+        rounds=60,
+        batch_size=16,
+        rates=(0.03, 0.1, 0.3, 0.5, 1.0),
+        clips=(0.1, 0.3, 1.0, 3.0),
+        weights=(0.1, 0.4, 0.8),
+        sparsities=(0.1, 0.3, 0.7),
+        step_counts=(5, 10, 30, 60),
+        cohorts=(20, 40, 80),
+        queries=(2, 5, 20),
+        evaluate_every=3,
+        last=3,
+    ),
+    PAPER: BlurLusSizes(
+        data="",
+        task="femnist-cnn",
+        participants=3400,
+        cohort=136,
+        rounds=1000,
+        batch_size=64,
+        rates=(0.01, 0.03, 0.1, 0.3),
+        clips=(0.01, 0.03, 0.1, 0.3, 1.0),
+        weights=(0.05, 0.1, 0.2, 0.4, 0.8),
+        sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
+        step_counts=(10, 20, 30, 40, 50),
+        cohorts=(68, 136, 204, 272),
+        queries=(1, 5, 20),
+        evaluate_every=10,
+        last=5,
+        options={"classes": 62},
+    ),
+}
+COLOUR: Final[Mapping[str, Any]] = {
+    "participants": 1000,  # the paper gives no number
+    "cohort": 60,
+    "rounds": 300,
+    "batch_size": 50,
+    "cohorts": (20, 40, 60, 80, 100),
+    "options": {"classes": 10, "channels": 3, "side": 32},
+}
+"""Changes for CIFAR-10 at the papers' size, on which Table 2, local steps and active participants are run."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The choices."""
+
+    rate: float
+    clips: Mapping[float, float]  # by epsilon
+    weight: float
+    sparsity: float
+    queries: int
+
+    def clip(self, epsilon: float) -> float:
+        """Return S at an epsilon: the choice at the nearest one."""
+        return self.clips[min(self.clips, key=lambda known: abs(known - epsilon))]
+
+
+class Plays:
+    """The runs of one kind of data."""
+
+    def __init__(self, pool: RunPool, request: Request, sizes: BlurLusSizes, data: str) -> None:
+        self.pool, self.sizes, self.data, self.seeds = pool, sizes, data, request.seeds
+        self._partition = request.partition(data)
+
+    def settings(
+        self,
+        *,
+        method: str,
+        epsilon: float | None,
+        rate: float,
+        clip: float,
+        seed: int,
+        weight: float = 0.4,
+        sparsity: float = 0.7,
+        queries: int = 20,
+        alpha: float | None = None,
+        steps: int | None = None,
+        cohort: int | None = None,
+    ) -> SimulationSettings:
+        """Return one run; what is None is the scale's."""
+        sizes = self.sizes if cohort is None else replace(self.sizes, cohort=cohort)
+        if method == VOTES:
+            sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options})
+        options = {
+            "batch_size": sizes.batch_size,
+            "local_steps": sizes.steps if steps is None else steps,
+            **_method_options(method, weight, sparsity, queries),
+        }
+        return sizes.settings(
+            data=self.data,
+            rate=rate,
+            options=options,
+            epsilon=epsilon,
+            mechanism="ddgauss" if method == DDGAUSS else "gaussian",
+            clip=None if method == VOTES else clip,
+            seed=seed,
+            alpha=sizes.alpha if alpha is None else alpha,
+            partition=self._partition,
+        )
+
+    def compare(self, stage: str, methods: Sequence[str], setup: Setup, over: Mapping[str, Sequence[Any]]) -> list[Row]:
+        """Compare methods over the values of one name; everything else is as chosen."""
+        chosen = {name: getattr(setup, name) for name in ("rate", "weight", "sparsity", "queries")}
+
+        def make(**labels: Any) -> SimulationSettings:
+            given = {"epsilon": self.sizes.middle} | chosen | labels
+            return self.settings(clip=setup.clip(given["epsilon"]), **given)
+
+        return self.pool.run(stage, combined({"method": methods, **over}, make, self.seeds, self.sizes.last))
+
+    def choose(self) -> tuple[Setup, list[Choice]]:
+        """Choose by the published protocol, on the selection's seeds."""
+        sizes = self.sizes
+        tune = partial(tuned, self.pool, last=sizes.last)
+        rates = tune(
+            "Local rate for all methods: federated averaging without noise and clip",
+            {"rate": sizes.rates},
+            partial(self.settings, method=FEDAVG, epsilon=None, clip=_NO_CLIP),
+        )
+        rate = rates.taken()["rate"]
+        clips = tune(
+            f"S of DP-FedAvg, taken for DDGauss and BLUR + LUS, local rate {rate:g}",
+            {"clip": sizes.clips},
+            partial(self.settings, method=FEDAVG, rate=rate),
+            of={"epsilon": sizes.epsilons},
+        )
+        found = {epsilon: clips.taken(epsilon)["clip"] for epsilon in sizes.epsilons}
+        weights = [one for one in sizes.weights if one < 1 / rate] or sizes.weights[:1]
+        both = tune(
+            f"lambda and c of BLUR + LUS at {CONDITIONAL} {sizes.middle:g}",
+            {"weight": weights, "sparsity": sizes.sparsities},
+            partial(self.settings, method=OURS, epsilon=sizes.middle, rate=rate, clip=found[sizes.middle]),
+        )
+        votes = tune(
+            f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
+            {"queries": _asked(sizes, self.data)},
+            partial(self.settings, method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0),
+        )
+        pair = both.taken()
+        setup = Setup(rate, found, pair["weight"], pair["sparsity"], votes.taken()["queries"])
+        return setup, [rates, clips, both, votes]
+
+    def own_rates(self, setup: Setup) -> tuple[list[Row], list[Choice]]:
+        """Run every method at its best local rate and S, at the middle epsilon."""
+        sizes, rows, choices = self.sizes, [], []
+        rest: dict[str, Any] = {"sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
+        for method in METHODS:
+            clips = (1.0,) if method == VOTES else sizes.clips
+
+            def one(*, seed: int, rate: float, clip: float, method: str = method) -> SimulationSettings:
+                below = {"weight": min(setup.weight, 0.9 / rate)}  # lambda below 1 / rate (Lemma 2)
+                return self.settings(method=method, rate=rate, clip=clip, seed=seed, **rest | below)
+
+            choice = tuned(
+                self.pool,
+                f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
+                {"rate": sizes.rates, "clip": clips},
+                one,
+                self.sizes.last,
+            )
+            own = choice.taken()
+            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.sizes.last) for seed in self.seeds]
+            rows += self.pool.run(f"{method} with a rate of its own", runs)
+            choices.append(choice)
+        return rows, choices
+
+
+def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
+    """Return the grid of queries, as far as the coordinator has public examples for all rounds."""
+    most = math.floor(VoteOptions().pool * len(load_labels(data, "test"))) // sizes.rounds
+    return tuple(one for one in sizes.queries if one <= most) or (max(most, 1),)
+
+
+def _method_options(method: str, weight: float, sparsity: float, queries: int) -> dict[str, Any]:
+    if method == OURS:
+        return {"method": "blur-lus", "blur_weight": weight, "sparsity": sparsity}
+    if method == BLUR:
+        return {"method": "blur", "blur_weight": weight}
+    if method == LUS:
+        return {"method": "lus", "sparsity": sparsity}
+    if method == VOTES:
+        return {"queries": queries}
+    return {"method": "dp-fedavg"}
+
 
 NAME: Final = "blur-lus"
 PARTS: Final = ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates")
 _COLOURED: Final = ("alpha", "steps", "active")
 """Parts that take CIFAR-10 at the papers' size."""
 _PAIR: Final = (FEDAVG, OURS)
+_OTHERS: Final = (FEDAVG, DDGAUSS)
+"""Methods over which the gain of BLUR + LUS is stated."""
 _COMPARED: Final = {
     "epsilon": ("epsilon", METHODS, "Table 1: epsilon", CONDITIONAL, CONDITIONAL, NAMES),
     "alpha": ("alpha", METHODS, "Table 2: alpha", "heterogeneity", "heterogeneity", LOG),
@@ -44,7 +266,7 @@ _COMPARED: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose by the published protocol, then run the requested parts."""
-    sizes = replace(SIZES[request.scale], **request.sizes)
+    sizes = SIZES[request.scale]
     main = Plays(pool, request, sizes, request.images(sizes.data))
     setup, choices = main.choose()
     second, second_setup = main, setup
@@ -65,11 +287,11 @@ def play(pool: RunPool, request: Request) -> Outcome:
         if part == "sparsity":
             without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
             rows = main.compare("Table 3: sparsity", (LUS, OURS), setup, {"sparsity": sizes.table_sparsities})
-            tables.append(sparsity_table(without, rows, sizes.table_sparsities, (FEDAVG, BLUR, LUS, OURS)))
+            tables.append(_sparsity_table(without, rows, sizes.table_sparsities))
             continue
         if part == "own-rates":
             own, extra = main.own_rates(setup)
-            tables.append(rates_table(own, METHODS))
+            tables.append(_rates_table(own))
             continue
         plays, taken = (second, second_setup) if part in _COLOURED else (main, setup)
         values = {
@@ -82,11 +304,11 @@ def play(pool: RunPool, request: Request) -> Outcome:
         label, methods, stage, by_table, by_figure, scale = _COMPARED[part]
         name = f"blur-lus-{part}"
         rows = plays.compare(stage, methods, taken, {label: values})
-        tables.append(method_table(name, f"Accuracy against {by_table}", rows, label, methods))
-        pictures.append(by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
+        tables.append(_method_table(name, f"Accuracy against {by_table}", rows, label, methods))
+        pictures.append(_by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
         if part == "epsilon":
-            tables.append(gain_table("blur-lus-gain", rows, label, OURS, (FEDAVG, DDGAUSS)))
-            pictures.append(norms_picture(rows, _PAIR, sizes.middle, setup.clip(sizes.middle)))
+            tables.append(_gain_table(rows))
+            pictures.append(_norms_picture(rows, sizes.middle, setup.clip(sizes.middle)))
     every = [*choices, *extra]
     tables += [choice.table(f"blur-lus-choice-{at}") for at, choice in enumerate(every, start=1)]
     return Outcome(_notes(main, setup, request), tables, pictures, every)
@@ -110,3 +332,119 @@ def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
         ENGINE,
         NOT_CHARGED,
     ]
+
+
+_NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
+_OF_ALL: Final = "Epsilons are the largest of a line's methods."
+_COLOURS: Final = {FEDAVG: 0, VOTES: 2, DDGAUSS: 1, OURS: 3}
+_WORDS: Final = {
+    "epsilon": CONDITIONAL,
+    "alpha": "alpha of Dirichlet",
+    "steps": "local steps Q",
+    "cohort": "participants of a round",
+    "rate": "local rate",
+}
+
+
+def _method_table(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str]) -> Table:
+    """Return a line per value of a label and a column per method; with varying epsilon also what it provably costs."""
+    found = Results(rows, "method", label)
+    body: list[list[Cell]] = []
+    for value in dict.fromkeys(row["labels"][label] for row in rows):
+        line = [value, *(found.cell(method, value) for method in methods)]
+        if label == "epsilon":
+            line += found.spent(epsilon=value)
+        body.append(line)
+    columns = (_WORDS[label], *methods, *(SPENT if label == "epsilon" else ()))
+    return Table(name, title, columns, body, f"{_NOTE} {_OF_ALL} {HELD}" if label == "epsilon" else _NOTE)
+
+
+def _gain_table(rows: Sequence[Row]) -> Table:
+    """Return the gain of BLUR + LUS at each epsilon, paired by seed: equal partition, cohorts and initial weights."""
+    known = {(*labels_of(row, "method", "epsilon"), row["seed"]): accuracy(row) for row in rows}
+    body: list[list[Cell]] = []
+    for value in dict.fromkeys(row["labels"]["epsilon"] for row in rows):
+        line: list[Cell] = [value]
+        for other in _OTHERS:
+            pairs = [
+                (known.get((OURS, value, row["seed"])), known.get((other, value, row["seed"])))
+                for row in rows
+                if labels_of(row, "method", "epsilon") == (OURS, value)
+            ]
+            gains = [found - beside for found, beside in pairs if found is not None and beside is not None]
+            gain = Mean.of(gains) if gains else None
+            line += [None if gain is None else Share(gain, signed=True), "" if gain is None else _verdict(gain)]
+        body.append(line)
+    columns = [CONDITIONAL]
+    for other in _OTHERS:
+        columns += [f"less {other}", "above by more than its error"]
+    note = "Points of accuracy, paired by seed: mean ± standard error of the differences."
+    return Table("blur-lus-gain", f"{OURS} against the others", tuple(columns), body, note)
+
+
+def _verdict(gain: Mean) -> str:
+    return "one seed" if gain.error is None else "yes" if gain.mean > gain.error else "no"
+
+
+def _sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequence[float]) -> Table:
+    """Return Table 3: LUS and BLUR + LUS by sparsity, with their gain over DP-FedAvg; ``without``: runs without LUS."""
+    means = Results(rows, "method", "sparsity").means
+    plain = {(*key, 0.0): mean for key, mean in Results(without, "method").means.items()}
+    base = plain.get((FEDAVG, 0.0))
+    body: list[list[Cell]] = []
+    for key in [(FEDAVG, 0.0), (BLUR, 0.0), *((method, value) for method in (LUS, OURS) for value in values)]:
+        found = plain.get(key) or means.get(key)
+        gain = Share(found.minus(base), signed=True) if found and base and key[0] != FEDAVG else None
+        body.append([*key, None if found is None else Share(found), gain])
+    columns = ("method", "sparsity c", "accuracy, %", f"gain over {FEDAVG}")
+    return Table("blur-lus-sparsity", "Accuracy against the sparsity of LUS", columns, body, _NOTE)
+
+
+def _rates_table(rows: Sequence[Row]) -> Table:
+    """Return the accuracy of every method at its best local rate and S."""
+    body: list[list[Cell]] = []
+    for method in METHODS:
+        own = [row for row in rows if row["labels"]["method"] == method]
+        found = [value for row in own if (value := accuracy(row)) is not None]
+        labels = own[0]["labels"] if own else {"rate": None, "clip": None}
+        clip = "" if method == VOTES else f"{labels['clip']:g}"
+        body.append([method, labels["rate"], clip, Share(Mean.of(found)) if found else "not run"])
+    title = "Every method with a local rate and S of its own"
+    return Table("blur-lus-own-rates", title, ("method", "local rate", "S", "accuracy, %"), body, _NOTE)
+
+
+def _by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str], scale: str) -> Picture:
+    """Draw a curve for each method; with AE-DPFL among them the others once more on a separate scale."""
+    found = Results(rows, "method", label)
+    values: list[Any] = sorted({row["labels"][label] for row in rows})
+
+    def curve(method: str) -> dict[Any, Mean]:
+        return found.curve(values, lambda value: (method, value))
+
+    series = [
+        Series(method, curve(method), _COLOURS.get(method, 4), dashed=method in (DDGAUSS, VOTES)) for method in methods
+    ]
+    axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
+    others = [one for one in series if one.name != VOTES]
+    if len(others) < len(series):
+        axes.append(replace(axes[0], title=f"Without {VOTES}", series=others))
+    return Picture(name, axes, "Mean and standard error over seeds.", columns=len(axes))
+
+
+def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:
+    """Draw norms before clipping, per round: median and the range from the 10th to the 90th percentile."""
+    axes = []
+    for method in _PAIR:
+        own = [row for row in rows if labels_of(row, "method", "epsilon") == (method, epsilon) and "norms" in row]
+        points: dict[float, tuple[float, float, float]] = {}
+        for at, round_ in enumerate(own[0]["rounds"] if own else []):
+            found = [[row["norms"][share][at] for row in own if row["norms"][share][at] is not None] for share in NORMS]
+            if all(found):
+                low, middle, high = (sum(one) / len(one) for one in found)
+                points[round_] = (low, middle, high)
+        band = Band("median, 10th to 90th percentile", points, _COLOURS.get(method, 4))
+        axes.append(
+            Axes(method, "round", "norm before clipping", [band], percent=False, level=(clip, f"clip S = {clip:g}"))
+        )
+    note = f"{CONDITIONAL} {epsilon:g}; quantiles of a round's updates, averaged over seeds."
+    return Picture("blur-lus-norms", axes, note, columns=len(axes), same_y=True)

@@ -7,18 +7,17 @@ clip is part of the same noised sum, so all rules cost what a fixed clip costs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
-from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.run_pool import RunPool, labels_of
-from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
+from sordino.lab.experiments.runs import RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
 from sordino.lab.simulation.settings import SimulationSettings
+from sordino.planning.drawing import LOG, Axes, Picture, Series
 
 NAME: Final = "clipping"
 _ADAPTIVE: Final = {"clip_update": "geometric", "clip_quantile": 0.5}
@@ -67,7 +66,7 @@ SIZES: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose the client rate with a fixed clip, then run every rule from every first clip at every epsilon."""
-    sizes = replace(SIZES[request.scale], **request.sizes)
+    sizes = SIZES[request.scale]
     data = request.images(sizes.data)
     make = partial(sizes.settings, data=data, server_momentum=0.9, alpha=sizes.alpha, partition=request.partition(data))
 

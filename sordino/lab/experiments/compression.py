@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.curves import LOG, Axes, Picture, Series
-from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.run_pool import RunPool, labels_of
-from sordino.lab.experiments.runs import DONE, Row, noise_multiplier
-from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.runs import DONE, Row, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table
 from sordino.lab.simulation.settings import SimulationSettings
+from sordino.planning.drawing import LOG, Axes, Picture, Series
 
 NAME: Final = "compression"
 ROWS: Final = 15
@@ -63,7 +61,7 @@ SIZES: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate without a sketch, then run every ratio at every noise level."""
-    sizes = replace(SIZES[request.scale], **request.sizes)
+    sizes = SIZES[request.scale]
     data = request.images(sizes.data)
     make = partial(
         sizes.settings,

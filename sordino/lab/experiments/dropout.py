@@ -9,8 +9,8 @@ no dropout, and what it has spent follows from the noise shares that were really
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,15 +19,13 @@ import numpy as np
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
-from sordino.lab.experiments.curves import Axes, Picture, Series
-from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.run_pool import RunPool, labels_of
-from sordino.lab.experiments.runs import DONE, INFEASIBLE, Row
-from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.runs import DONE, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE
-from sordino.lab.experiments.tables import Cell, Mean, Results, Table, accuracy, gathered
+from sordino.lab.experiments.tables import Cell, Mean, Results, Table, gathered
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
+from sordino.planning.drawing import Axes, Picture, Series
 
 NAME: Final = "dropout"
 
@@ -75,7 +73,7 @@ SIZES: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate, then run every plan against every share of dropouts."""
-    sizes = replace(SIZES[request.scale], **request.sizes)
+    sizes = SIZES[request.scale]
     data = request.data.get("images", sizes.data)
 
     def settings(*, planned: float, leaving: float, clip: float, rate: float, seed: int) -> SimulationSettings:
@@ -107,7 +105,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     chosen = choice.taken()
     grid = {"planned": sizes.planned, "leaving": sizes.leaving}
     runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
-    rows = pool.run("plans against dropouts", runs)
+    found = Results(pool.run("plans against dropouts", runs), *grid)
     careless = {
         leaving: Mean.of(
             [spent_unnoticed(settings(planned=0.0, leaving=leaving, seed=seed, **chosen)) for seed in request.seeds]
@@ -122,8 +120,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
         ENGINE,
         NOT_CHARGED,
     ]
-    tables = [_accuracies(rows, sizes), _epsilons(rows, sizes, careless), choice.table("dropout-choice")]
-    return Outcome(notes, tables, [_picture(rows, sizes, careless)], [choice])
+    tables = [_accuracies(found, sizes), _epsilons(found, sizes, careless), choice.table("dropout-choice")]
+    return Outcome(notes, tables, [_picture(found, sizes, careless)], [choice])
 
 
 def spent_unnoticed(settings: SimulationSettings) -> float:
@@ -132,8 +130,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     The noise is the plan's, of which each survivor brings its share; the cost of a sum with s survivors is
     `mechanisms.round_cost.round_curve` at h_min = s. Survivors are those of the simulation's first attempts.
 
-    Args:
-        settings: of a simulation whose plan assumes that all survive and none collude.
+    ``settings``: of a simulation whose plan assumes that all survive and none collude.
     """
     settings = settings.settled()
     plan = settings.plan()
@@ -151,8 +148,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     return float(epsilon_with_sampler_error(orders, spent, plan.delta, planned_draws(stated)))
 
 
-def _accuracies(rows: Sequence[Row], sizes: Sizes) -> Table:
-    found = Results(rows, "planned", "leaving")
+def _accuracies(found: Results, sizes: Sizes) -> Table:
     body: list[list[Cell]] = [
         [_percent(leaving), *(found.cell(planned, leaving) for planned in sizes.planned)] for leaving in sizes.leaving
     ]
@@ -161,14 +157,14 @@ def _accuracies(rows: Sequence[Row], sizes: Sizes) -> Table:
     return Table("dropout-accuracy", "Accuracy against silent dropouts, by what the plan assumes", columns, body, note)
 
 
-def _epsilons(rows: Sequence[Row], sizes: Sizes, careless: dict[float, Mean]) -> Table:
+def _epsilons(found: Results, sizes: Sizes, careless: dict[float, Mean]) -> Table:
     body: list[list[Cell]] = []
     for leaving in sizes.leaving:
         line: list[Cell] = [_percent(leaving), sizes.epsilon, careless[leaving]]
         for planned in sizes.planned:
-            own = [row for row in rows if labels_of(row, "planned", "leaving") == (planned, leaving)]
-            done = [row for row in own if row["outcome"] == DONE]
-            line.append(Mean.of([row["epsilon_coordinator"] for row in done]) if done else _first(own))
+            own = [row for row in found.rows if labels_of(row, *found.names) == (planned, leaving)]
+            done = [row["epsilon_coordinator"] for row in own if row["outcome"] == DONE]
+            line.append(Mean.of(done) if done else found.why_not(planned, leaving))
             rounds = sum(row.get("rounds_completed", 0) for row in own)
             aborted = sum(row.get("aborted_attempts", 0) for row in own)
             line.append(f"{100 * aborted / max(rounds + aborted, 1):.0f} %")
@@ -184,33 +180,27 @@ def _epsilons(rows: Sequence[Row], sizes: Sizes, careless: dict[float, Mean]) ->
     return Table("dropout-epsilon", title, tuple(columns), body, note)
 
 
-def _first(own: Sequence[Row]) -> str:
-    outcomes = [row["outcome"] for row in own]
-    return INFEASIBLE if INFEASIBLE in outcomes else outcomes[0] if outcomes else "not run"
-
-
-def _picture(rows: Sequence[Row], sizes: Sizes, careless: dict[float, Mean]) -> Picture:
-    names = ("planned", "leaving")
-
-    def series(value: Any) -> list[Series]:
-        found = gathered([row for row in rows if row["outcome"] == DONE], names, value)
+def _picture(found: Results, sizes: Sizes, careless: dict[float, Mean]) -> Picture:
+    def series(means: Mapping[tuple[Any, ...], Mean]) -> list[Series]:
         return [
             Series(
                 f"plan for {_percent(planned)}",
-                {100 * leaving: found[planned, leaving] for leaving in sizes.leaving if (planned, leaving) in found},
+                {100 * leaving: means[planned, leaving] for leaving in sizes.leaving if (planned, leaving) in means},
                 at,
             )
             for at, planned in enumerate(sizes.planned, start=1)
         ]
 
+    done = [row for row in found.rows if row["outcome"] == DONE]
+    epsilons = gathered(done, found.names, lambda row: row["epsilon_coordinator"])
     ignoring = Series("ignoring dropouts", {100 * leaving: mean for leaving, mean in careless.items()}, 0, dashed=True)
     axes = [
-        Axes("Accuracy", "participants that leave, %", "accuracy, %", series(accuracy)),
+        Axes("Accuracy", "participants that leave, %", "accuracy, %", series(found.means)),
         Axes(
             "Epsilon that the rounds have cost",
             "participants that leave, %",
             "epsilon of the coordinator",
-            [ignoring, *series(lambda row: row["epsilon_coordinator"])],
+            [ignoring, *series(epsilons)],
             percent=False,
             level=(sizes.epsilon, "planned, and claimed by all"),
         ),

@@ -1,15 +1,25 @@
-"""One run of an experiment: a simulation in, one row of JSON out."""
+"""The runs of an experiment: a simulation in, one row of JSON out; in a pool of processes, one at a time in each.
+
+A folder holds ``runs.jsonl``: one line per finished run. The same experiment, started again, takes them from there and
+repeats the runs that were interrupted: seconds to minutes each, or hours at the papers' sizes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+from runtime.durable import replace_durably
+from runtime.processes import end_with_parent, one_thread_each
 from runtime.settings_keys import settings_keys
 from sordino.lab.simulation.record import finite, versions
 from sordino.lab.simulation.rounds import ROUNDS_DONE
@@ -58,10 +68,8 @@ def made_by() -> list[Any]:
 
     The form is every field's name, type, range and default: a changed default makes another setting.
     """
-    form = [
-        [one.name, str(one.type), "made" if one.default is MISSING else repr(one.default)]
-        for one in fields(SimulationSettings)
-    ]
+    fields = SimulationSettings.model_fields
+    form = [[name, str(one.annotation), repr(one.default)] for name, one in fields.items() if name != "study"]
     keys = settings_keys(SimulatedStudy)
     form += [[name, one.kind.__name__, *one.choices, one.range, repr(one.default)] for name, one in keys.items()]
     return [versions()["sordino"], FORMAT, hashlib.sha256(json.dumps(form).encode()).hexdigest()[:16]]
@@ -70,19 +78,16 @@ def made_by() -> list[Any]:
 def play(run: Run) -> Row:
     """Simulate, and keep what tables and figures need.
 
-    Returns:
-        One row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" if no plan keeps
-        the budget, "unavailable" if something isn't installed, both with a ``reason`` and without figures.
-
-    Raises:
-        learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting is invalid.
+    Returns one row under stable names, JSON values. ``outcome`` is that of the simulation; "infeasible" if no plan
+    keeps the budget, "unavailable" if something isn't installed, both with a ``reason`` and without figures. Raises
+    learning.options.OptionError, learning.blocks.DatasetError, SimulationError: a setting is invalid.
     """
     from learning.own_task import TaskUnavailable
     from mechanisms.plan import InfeasiblePlan
 
     row: Row = {"kind": "run", "id": run.identity, "labels": dict(run.labels), "seed": run.settings.seed}
     try:
-        result = simulate_study(replace(run.settings, workers=1))
+        result = simulate_study(run.settings.changed(workers=1))
     except InfeasiblePlan as problem:
         return row | {"outcome": INFEASIBLE, "reason": problem.reason, "settings": run.settings.to_json()}
     except TaskUnavailable as problem:
@@ -132,3 +137,145 @@ def noise_multiplier(row: Row) -> float | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
+
+
+FILE: Final = "runs.jsonl"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ExperimentError(ValueError):
+    """A file or an argument of an experiment can't be used; one sentence names what to change."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Progress of one stage of an experiment.
+
+    Attributes:
+        stage: what it finds out, one line.
+        done, of: runs of this stage.
+        kept: runs among them that were taken from the file.
+        seconds_left: estimated from the runs so far; None before the first one is done.
+    """
+
+    stage: str
+    done: int
+    of: int
+    kept: int
+    seconds_left: float | None
+
+
+class RunPool:
+    """Runs an experiment's simulations.
+
+    Args:
+        folder: for ``runs.jsonl``, which is continued if it exists; None keeps nothing.
+        workers: processes; 1 works in this one.
+        progress: called whenever a run has ended.
+        device: of models that train with torch: "cpu", "cuda" or "auto".
+
+    Raises:
+        ExperimentError: the file holds something else.
+        OSError: it can't be read or written.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        workers: int = 1,
+        progress: Callable[[Standing], None] = lambda standing: None,
+        device: str = "cpu",
+    ) -> None:
+        self._file = None if folder is None else folder / FILE
+        self._workers, self._progress, self._device = workers, progress, device
+        self._rows: dict[str, Row] = {}
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._take_up(self._file)
+
+    def run(self, stage: str, runs: Sequence[Run]) -> list[Row]:
+        """Run what hasn't been run; two runs of the same settings count once.
+
+        Returns one row per run, in the order of ``runs``, with their labels.
+        """
+        names = [run.identity for run in runs]
+        missing = {
+            name: replace(run, settings=run.settings.changed(device=self._device))
+            for name, run in zip(names, runs, strict=True)
+            if name not in self._rows
+        }
+        # Those of the same data one after the other: a process keeps what it has loaded last.
+        waiting = sorted(missing.values(), key=_data_of)
+        kept, began = len(set(names)) - len(waiting), time.monotonic()
+        self._progress(Standing(stage, kept, kept + len(waiting), kept, None))
+        for done, (run, row) in enumerate(spread(play, waiting, self._workers), start=1):
+            self._keep(row | {"id": run.identity})  # as it is known here, whatever a process has loaded since
+            left = (time.monotonic() - began) / done * (len(waiting) - done)
+            self._progress(Standing(stage, kept + done, kept + len(waiting), kept, left))
+        return [{**self._rows[name], "labels": dict(run.labels)} for name, run in zip(names, runs, strict=True)]
+
+    def _keep(self, row: Row) -> None:
+        self._rows[row["id"]] = row
+        # A package that isn't installed now may be installed tomorrow: such a row counts only this time.
+        if self._file is not None and row.get("outcome") != UNAVAILABLE:
+            with self._file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def _take_up(self, file: Path) -> None:
+        if not file.exists():
+            return
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, start=1):
+            row = _row(line)
+            if row is None and number == len(lines):  # cut off while it was written
+                replace_durably(file, "".join(one + "\n" for one in lines[:-1]).encode(), mode=None)
+            elif row is None:
+                raise ExperimentError(
+                    f"{file}, line {number}, is no run of an experiment: remove the line, or name another folder"
+                )
+            elif row.get("outcome") != UNAVAILABLE:  # of a version that kept them
+                self._rows[row["id"]] = row
+
+
+def _row(line: str) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and row.get("kind") == "run" and isinstance(row.get("id"), str) else None
+
+
+def _data_of(run: Run) -> tuple[Any, ...]:
+    study, data = run.settings.study, run.settings.study.data
+    return (data.dataset, data.partition, data.seed, study.places, data.alpha)
+
+
+def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with its result, in order of completion; a single worker runs in this process."""
+    if workers == 1 or len(items) < 2:
+        for item in items:
+            yield item, work(item)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    one_thread_each()
+    # Spawned: libraries that run threads don't survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        min(workers, len(items)), mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
+    ) as pool:
+        futures = {pool.submit(work, item): item for item in items}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:  # a run may take hours: wait for none
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def labels_of(row: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
+    """Return some of a row's labels, in the given order."""
+    return tuple(row["labels"][name] for name in names)

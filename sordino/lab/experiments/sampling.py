@@ -7,13 +7,12 @@ round, an epoch for the rounds that each is in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mechanisms.statement import participations
-from sordino.lab.experiments.outcome import PAPER, SMALL, Outcome, Request
-from sordino.lab.experiments.run_pool import RunPool
-from sordino.lab.experiments.selection import NOT_CHARGED, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.runs import RunPool
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes, published
 from sordino.lab.experiments.tables import SPENT, Cell, Results, Table
 from sordino.lab.simulation.settings import SimulationSettings, resized
@@ -58,7 +57,7 @@ SIZES: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and client rate for each way of inviting and epsilon, then run each on the seeds."""
-    sizes = replace(SIZES[request.scale], **request.sizes)
+    sizes = SIZES[request.scale]
     data = request.images(sizes.data)
     given: dict[str, Any] = {"bits": 18, "alpha": sizes.alpha, "delta": sizes.delta, "server_momentum": 0.9}
     given["partition"] = request.partition(data)
@@ -76,7 +75,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
             **given | chosen,
         )
         cohort = None if sampling == "none" else sizes.cohort
-        return replace(drawn, study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
+        return drawn.changed(study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
 
     grid = {"sampling": WAYS, "epsilon": sizes.epsilons}
     choice = tuned(

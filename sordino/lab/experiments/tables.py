@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sordino.lab.experiments.run_pool import labels_of
-from sordino.lab.experiments.runs import DONE, Row
+from sordino.lab.experiments.runs import DONE, Row, labels_of
 
 CONDITIONAL: Final = "epsilon (conditional)"
 """The published figure's name, in columns and on axes; condition: `sordino.lab.experiments.setting.PUBLISHED`."""
@@ -35,7 +34,6 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """Of one or more values."""
         count = len(values)
         mean = math.fsum(values) / count
         if count == 1:
@@ -72,10 +70,13 @@ class Table:
     note: str = ""
 
     def text(self, width: int | None = None) -> str:
+        """Return `lines`, each ended."""
+        return "\n".join(self.lines(width)) + "\n"
+
+    def lines(self, width: int | None = None) -> list[str]:
         """Return aligned columns: words to the left, numbers to the right.
 
-        Args:
-            width: of the terminal: a wider table is broken into several, each with the first column; None breaks none.
+        ``width``: of the terminal: a wider table is broken into several, each with the first column; None breaks none.
         """
         cells = [list(map(shown, row)) for row in self.rows]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
@@ -89,7 +90,7 @@ class Table:
         lines = [self.title, *([note] if note else [])]
         for places in _blocks(widths, width):
             lines += ["", line(self.columns, places), *(line(row, places) for row in cells)]
-        return "\n".join(lines) + "\n"
+        return lines
 
     def markdown(self) -> str:
         """With the title above and the note below."""

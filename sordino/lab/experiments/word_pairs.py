@@ -49,7 +49,6 @@ class WordPairsOptions(TrainingOptions):
 
     @property
     def classes(self) -> int:
-        """Words and special ones."""
         return self.vocabulary + SPECIAL
 
     @property
@@ -87,7 +86,6 @@ class WordPairs(NumpyTask):
         }
 
     def inputs(self, features: NDArray[Any]) -> NDArray[Any]:
-        """Words as they are."""
         return features
 
     def scores(self, model: Arrays, inputs: NDArray[Any]) -> NDArray[np.floating]:

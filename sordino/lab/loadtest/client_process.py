@@ -47,12 +47,11 @@ from runtime.processes import end_with_parent, run_event_loop, step_aside, use_f
 from secagg.masking import choose_keystream
 from secagg.messages import PHASES
 from secagg.roster import Roster
-from sordino.lab.loadtest.cheats import messages_of, upload_of
 from sordino.lab.loadtest.disturbances import storms_come
-from sordino.lab.loadtest.faults import Delay, Drop, Storm
+from sordino.lab.loadtest.faults import Delay, Drop, Storm, messages_of, upload_of
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
-from sordino.lab.loadtest.vectors import vector
+from sordino.lab.loadtest.sums import vector
 
 _KINDS: Final = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 PHASE_OF: Final = dict(zip(_KINDS, PHASES, strict=True))

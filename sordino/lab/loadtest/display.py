@@ -114,7 +114,6 @@ class LoadDisplay(Display):
 
 
 def round_line(ended: EndedRound) -> str:
-    """One plain line for a round."""
     again = f", attempt {ended.attempt}" if ended.attempt > 1 else ""
     planned = counted(sum(ended.drops_expected.values()), "planned dropout")
     drops = f"{sum(ended.drops_observed.values())} of {planned} seen" if ended.drops_expected else planned

@@ -54,7 +54,6 @@ class Recovery:
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """For result.json."""
         return {
             "what": self.what,
             "round": self.round,

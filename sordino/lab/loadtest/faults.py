@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
@@ -119,11 +120,7 @@ class Stragglers(Fault):
     def delays(
         self, seed: int, round_: int, attempt: int, *, clients: int, others: Collection[int]
     ) -> dict[int, Delay]:
-        """Participant -> its delay in an attempt.
-
-        Args:
-            others: participants that leave or cheat: they don't straggle.
-        """
+        """Participant -> its delay in an attempt; ``others``: participants that leave or cheat: they don't straggle."""
         free = [who for who in range(clients) if who not in others]
         late = _ranked(b"straggler %d %d" % (round_, attempt), seed, free)[: dropped_count(clients, self.share)]
         found = {}
@@ -211,3 +208,81 @@ def _ranked(purpose: bytes, seed: int, participants: Collection[int]) -> list[in
         return hashlib.sha256(b"sordino/v1/load test fault/%s\0%d %d" % (purpose, seed, who)).digest()
 
     return sorted(participants, key=rank)
+
+
+_Change = Callable[[Any], None]
+
+
+def messages_of(way: str, kind: str, honest: Any) -> list[Any]:
+    """What is sent in the place of an honest message: each a small change of it, and many come at once, under load.
+
+    tests/adversary tries many more, one at a time and with the checks taken out.
+
+    ``way``: of `WAYS`; ``kind``: field of `wire.coordinator_pb2.PhaseMessage`; ``honest``: its content. Returns
+    contents of the same kind: none, one, or the same one twice.
+    """
+    if way == "silence" and kind != "advertise_keys":
+        return []
+    if way == "repetition":
+        return [honest, honest]
+    change = _CHANGES.get((way, kind))
+    if change is None:
+        return [honest]
+    altered = type(honest)()
+    altered.CopyFrom(honest)
+    change(altered)
+    return [altered]
+
+
+def upload_of(way: str, packed: bytes | bytearray) -> bytes | bytearray:
+    """What is uploaded in the place of an honest vector."""
+    match way:
+        case "other-vector":
+            return _flipped(packed)
+        case "long-upload":
+            return packed + b"\0"
+        case "short-upload":
+            return packed[:-1]
+    return packed
+
+
+def _flipped(data: bytes | bytearray) -> bytes:
+    """The first bit changed."""
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+def _no_signature(message: Any) -> None:
+    message.signature = bytes(64)
+
+
+def _short_share(message: Any) -> None:
+    message.ciphertexts[0] = message.ciphertexts[0][:-1]
+
+
+def _other_leaf(message: Any) -> None:
+    message.leaves[-1] = _flipped(message.leaves[-1])
+
+
+def _rubbish(message: Any) -> None:
+    for place, sealed in enumerate(message.ciphertexts):
+        message.ciphertexts[place] = os.urandom(len(sealed))
+
+
+def _false_share(message: Any) -> None:
+    for entry in message.shares:
+        kind = entry.WhichOneof("kind")
+        if kind in ("self_mask_seed", "mask_key"):
+            share = getattr(entry, kind)
+            share.share = _flipped(share.share)
+            return
+
+
+_CHANGES: Final[Mapping[tuple[str, str], _Change]] = {
+    ("unsigned-keys", "advertise_keys"): _no_signature,
+    ("wrong-lengths", "share_keys"): _short_share,
+    ("unsigned-shares", "share_keys"): _other_leaf,
+    ("inconsistent-shares", "share_keys"): _rubbish,
+    ("unsigned-offer", "masked_input"): _no_signature,
+    ("unsigned-sets", "consistency"): _no_signature,
+    ("false-share", "unmasking"): _false_share,
+}

@@ -11,55 +11,39 @@ from typing import Any, Final
 
 from secagg.messages import PHASES
 from sordino.lab.loadtest.summary import BETWEEN, round_name, seconds_in
+from sordino.planning.drawing import MUTED, bare, save, styled
 
 FIGURE: Final = "round-time-by-phase"
 # Distinct in print and for most colour-blind readers: light to dark in the order of the phases.
 _COLOURS: Final = dict(zip(PHASES, ("#c7e3ef", "#8cc3dc", "#4a97c2", "#f2b56b", "#c8662c"), strict=True))
 _REST: Final = "#c9c9c9"
-_MUTED: Final = "#5c6570"
 _REASONS: Final = ("#c8662c", "#7a4fa3", "#b03a4a", "#8a8a2a", "#5c6570")
 
 
 def write_figures(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw all figures and write them as SVG and PNG.
 
-    Args:
-        result: of `run_load_test`.
-        folder: where to.
-
-    Returns:
-        The files; nothing where no round was begun.
+    ``result``: of `run_load_test`; ``folder``: where to. Returns the files; nothing where no round was begun.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     if not result["rounds"]:
         return []
-    style: dict[Any, Any] = {
-        "font.size": 10,
-        "svg.fonttype": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlelocation": "left",
-        "axes.titlesize": 10.5,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-    }
     drawings: dict[str, tuple[Callable[..., None], int]] = {FIGURE: (_phases, 1), "outcomes": (_outcomes, 1)}
     if result["online"]:
         drawings["online"] = _online, 1
     drawings["coordinator-load"] = _load, 2
     paths: list[Path] = []
     for name, (draw, rows) in drawings.items():
-        with rc_context({**style, "svg.hashsalt": name}):
+        with styled():
             figure = Figure(figsize=(8.4, 4.2), layout="constrained")
             all_axes = figure.subplots(rows, 1, sharex=rows > 1, squeeze=False)[:, 0]
             for axes in all_axes:
-                axes.tick_params(color=_MUTED, labelcolor=_MUTED)
+                bare(axes, "top", "right")
             draw(result, *all_axes)
-            paths += [folder / f"{name}.svg", folder / f"{name}.png"]
-            figure.savefig(paths[-2], metadata={"Date": None})
-            figure.savefig(paths[-1], dpi=150)
+            for ending in ("svg", "png"):
+                paths.append(folder / f"{name}.{ending}")
+                save(figure, paths[-1])
     return paths
 
 
@@ -109,7 +93,7 @@ def _load(result: Mapping[str, Any], memory: Any, lag: Any) -> None:
     kept = [(place, one["server_rss_mb"]) for place, one in enumerate(rounds) if one["server_rss_mb"] is not None]
     if kept:
         memory.plot(*zip(*kept, strict=True), color="#4a97c2", marker="o", markersize=4)
-    memory.axhline(result["server_peak_rss_mb"], color=_MUTED, linewidth=0.8, linestyle=":")
+    memory.axhline(result["server_peak_rss_mb"], color=MUTED, linewidth=0.8, linestyle=":")
     memory.set_ylim(0, result["server_peak_rss_mb"] * 1.15 or 1)
     memory.set_ylabel("MB resident")
     memory.set_title("the coordinator: memory (dotted: its peak) and lag of its event loop")
@@ -142,7 +126,7 @@ def _phases(result: Mapping[str, Any], axes: Any) -> None:
     if len(rounds) <= 24:
         for place, one, top in zip(places, rounds, floor, strict=True):
             text = f"{one['seconds']:.1f}" if one["completed"] else "aborted"
-            axes.text(place, top + tallest * 0.012, text, ha="center", va="bottom", fontsize=8.5, color=_MUTED)
+            axes.text(place, top + tallest * 0.012, text, ha="center", va="bottom", fontsize=8.5, color=MUTED)
     _ticks(axes, rounds)
     axes.set_ylim(0, tallest * 1.08)
     axes.set_ylabel("seconds")

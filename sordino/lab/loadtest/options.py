@@ -17,23 +17,8 @@ from runtime.failure import InputFailure
 from runtime.settings_file import ConfigurationError, Table, explain, read_toml
 from runtime.settings_keys import key
 from server.study_tables import DeadlineTable
+from sordino.lab.loadtest import faults
 from sordino.lab.loadtest.availability import Availability, Presence
-from sordino.lab.loadtest.faults import (
-    ANY,
-    BETWEEN_ROUNDS,
-    PHASE_NAMES,
-    Cheats,
-    Delay,
-    Drop,
-    Fault,
-    Link,
-    PhaseName,
-    Storm,
-    Stragglers,
-    dropped_count,
-    drops_of,
-    links_of,
-)
 
 TASK: Final = "synthetic"
 CONNECTIONS_FILE: Final = "connections.json"
@@ -45,7 +30,7 @@ _DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}  # with `disconnect` 
 _PAUSE_S: Final = 1.0
 
 
-def _fault(default: Any, about: str, kind: type[Fault], **more: Any) -> Any:
+def _fault(default: Any, about: str, kind: type[faults.Fault], **more: Any) -> Any:
     """A key whose value is a table of a fault; its help names the fault's keys."""
     names = ", ".join(kind.model_fields)
     return key(default, help=f"{about}: {names}", panel=FAULTS, metavar="NAME=VALUE,...", **more)
@@ -115,8 +100,11 @@ class LoadOptions(Table):
     drop: float = key(
         0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1", panel=FAULTS
     )
-    at: Literal["any", PhaseName] = key(
-        ANY, help=f"phase at which they leave: {', '.join(PHASE_NAMES)}, or any", metavar="PHASE", panel=FAULTS
+    at: Literal["any", faults.PhaseName] = key(
+        faults.ANY,
+        help=f"phase at which they leave: {', '.join(faults.PHASE_NAMES)}, or any",
+        metavar="PHASE",
+        panel=FAULTS,
     )
     drop_style: Literal["disconnect", "silent"] = key(
         "disconnect",
@@ -124,12 +112,14 @@ class LoadOptions(Table):
         "and send nothing, so the phase waits for its deadline",
         panel=FAULTS,
     )
-    stragglers: Stragglers | None = _fault(None, "participants that answer late in each round", Stragglers)
-    links: Annotated[tuple[Link, ...], _several("[[link]]")] = _fault(
-        (), "bad link for a share of the participants; can be repeated", Link, alias="link"
+    stragglers: faults.Stragglers | None = _fault(
+        None, "participants that answer late in each round", faults.Stragglers
     )
-    storms: Annotated[tuple[Storm, ...], _several("[[storm]]")] = _fault(
-        (), "connections that break at once; can be repeated", Storm, alias="storm"
+    links: Annotated[tuple[faults.Link, ...], _several("[[link]]")] = _fault(
+        (), "bad link for a share of the participants; can be repeated", faults.Link, alias="link"
+    )
+    storms: Annotated[tuple[faults.Storm, ...], _several("[[storm]]")] = _fault(
+        (), "connections that break at once; can be repeated", faults.Storm, alias="storm"
     )
     crashes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
@@ -142,7 +132,7 @@ class LoadOptions(Table):
         alias="crash",
         panel=FAULTS,
     )
-    cheats: Cheats | None = _fault(None, "participants that cheat", Cheats)
+    cheats: faults.Cheats | None = _fault(None, "participants that cheat", faults.Cheats)
     availability: Availability | None = _fault(None, "participants that go online and offline", Availability)
     max_p95_s: float | None = _bound("largest 95th percentile of a round's time", unit="s", alias="max_p95")
     min_completed: int | None = _bound("fewest rounds that end in a sum")
@@ -197,8 +187,7 @@ class LoadOptions(Table):
 
     @property
     def dropped(self) -> int:
-        """Participants that leave in each round."""
-        return dropped_count(self.clients, self.drop)
+        return faults.dropped_count(self.clients, self.drop)
 
     @property
     def kept_s(self) -> float:
@@ -210,10 +199,9 @@ class LoadOptions(Table):
 
     @property
     def paused_s(self) -> float:
-        """Between rounds."""
         if self.pause_s is not None:
             return self.pause_s
-        between = bool(self.crashes) or any(storm.at == BETWEEN_ROUNDS for storm in self.storms)
+        between = bool(self.crashes) or any(storm.at == faults.BETWEEN_ROUNDS for storm in self.storms)
         return _PAUSE_S if between else 0.0
 
     @property
@@ -226,12 +214,10 @@ class LoadOptions(Table):
             share += self.availability.away_share(self.clients)
         return min(share, 0.99)
 
-    def drops(self, round_: int, attempt: int) -> dict[int, Drop]:
-        """Participants that leave an attempt, and how."""
-        return drops_of(self.seed, round_, attempt, clients=self.clients, share=self.drop, at=self.at)
+    def drops(self, round_: int, attempt: int) -> dict[int, faults.Drop]:
+        return faults.drops_of(self.seed, round_, attempt, clients=self.clients, share=self.drop, at=self.at)
 
-    def delays(self, round_: int, attempt: int) -> dict[int, Delay]:
-        """Participants that answer late in an attempt."""
+    def delays(self, round_: int, attempt: int) -> dict[int, faults.Delay]:
         if self.stragglers is None:
             return {}
         others = {*self.drops(round_, attempt), *self.cheaters()}
@@ -241,17 +227,16 @@ class LoadOptions(Table):
         """Participants that cheat, and in which way."""
         return {} if self.cheats is None else self.cheats.participants(self.seed, self.clients)
 
-    def linked(self) -> dict[int, Link]:
+    def linked(self) -> dict[int, faults.Link]:
         """Participants whose link differs from this machine's."""
-        return links_of(self.links, self.seed, self.clients)
+        return faults.links_of(self.links, self.seed, self.clients)
 
-    def struck(self, storm: Storm) -> frozenset[int]:
-        """Participants whose connections a storm breaks."""
+    def struck(self, storm: faults.Storm) -> frozenset[int]:
         return storm.struck(self.seed, self.clients)
 
     def in_order(self) -> Self:
         """With the storms in the order in which they come: parent and client processes count them."""
-        places = {name: place for place, name in enumerate(PHASE_NAMES)}
+        places = {name: place for place, name in enumerate(faults.PHASE_NAMES)}
         storms = sorted(self.storms, key=lambda one: (one.round, places.get(one.at, len(places))))
         return self.model_copy(update={"storms": tuple(storms)})
 

@@ -110,7 +110,6 @@ class _Link:
         self._reset_at: asyncio.TimerHandle | None = None
 
     def accepted(self) -> None:
-        """The near end is connected."""
         self.proxy.links.add(self)
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
         if self.proxy.reset_per_s:
@@ -258,7 +257,6 @@ class _End(asyncio.Protocol):
         self.watch()
 
     def reset(self) -> None:
-        """Close with a RST."""
         self.in_transit.clear()
         if self.transport is not None:
             raw = self.transport.get_extra_info("socket")

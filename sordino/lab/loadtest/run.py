@@ -25,16 +25,14 @@ from runtime.processes import free_port
 from runtime.text import counted
 from server.events import AttemptStarted, RoundCompleted
 from server.study_view import StudyView
-from sordino.lab.loadtest.bounds import broken_bounds
 from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.disturbances import Recovery, due, strike
 from sordino.lab.loadtest.faults import Storm
-from sordino.lab.loadtest.noise import NoiseSeen, decoded_sum, noise_in
-from sordino.lab.loadtest.noise import figures as noise_figures
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.lab.loadtest.study import load_study
-from sordino.lab.loadtest.summary import Outcomes
-from sordino.lab.loadtest.vectors import plain_sum, sum_digest
+from sordino.lab.loadtest.summary import Outcomes, broken_bounds
+from sordino.lab.loadtest.sums import NoiseSeen, decoded_sum, noise_in, plain_sum, sum_digest
+from sordino.lab.loadtest.sums import figures as noise_figures
 
 RESULT_FILE: Final = "result.json"
 _OTHER_FILES: Final = 256  # of any process: its libraries, journal and log
@@ -379,8 +377,7 @@ def ending(code: int | None) -> str:
 def last_complaint(log: str) -> str:
     """The last line of a process's log, where it explains an end: a warning, an error, or not a log line at all.
 
-    Returns:
-        At most 300 characters; else empty, also when routine lines follow the explanation.
+    Returns at most 300 characters; else empty, also when routine lines follow the explanation.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:

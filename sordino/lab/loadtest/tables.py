@@ -50,8 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Runs as a Markdown table, one in each row, below a line with what they have in common.
 
-    Args:
-        results: of `run_load_test`, at least one.
+    ``results``: of `run_load_test`, at least one.
     """
     common, plan = results[0]["options"], results[0]["plan"]
     padded = f" ({plan['padded_dim']:,} sent)" if plan["padded_dim"] != common["dim"] else ""

@@ -33,7 +33,6 @@ class OneProcess:
         self._participants = participants
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
-        """One after the other."""
         return map(self._participants.work, assignments)
 
     def close(self) -> None:
@@ -66,13 +65,11 @@ class Processes:
         self._pool = ProcessPoolExecutor(workers, context, _begin, (settings, os.getpid()))
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
-        """Spread over the processes."""
         return in_order(
             assignments, self._workers, lambda one: self._pool.submit(_work, one), lambda future: future.result()
         )
 
     def close(self) -> None:
-        """End them."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from runtime.text import counted
@@ -20,20 +20,6 @@ from wire.guarantee import unspent
 
 _MOST_VALUES: Final = 32
 _BETWEEN_LINES_S: Final = 1.0  # off a terminal, where a quick simulation would fill a log
-
-
-class _TimeLeft(ProgressColumn):
-    """Estimated from this run's rounds: earlier ones took no time of it."""
-
-    def __init__(self, done_before: int) -> None:
-        super().__init__()
-        self._before, self._began = done_before, time.monotonic()
-
-    def render(self, task: Task) -> Text:
-        done, left = int(task.completed) - self._before, int((task.total or 0) - task.completed)
-        if not done or not left:
-            return Text("")
-        return Text(f"{duration((time.monotonic() - self._began) / done * left)} left", style="bright_black")
 
 
 class SimulationProgress:
@@ -87,14 +73,14 @@ class SimulationProgress:
                 TextColumn("round {task.completed:.0f} of {task.total:.0f}"),
                 BarColumn(bar_width=16, complete_style="cyan", finished_style="cyan"),
                 TextColumn("{task.fields[figures]}"),
-                _TimeLeft(done),
+                TimeRemainingColumn(compact=True),
+                TextColumn("left", style="bright_black"),
                 console=self._console,
             )
             self._task = self._bar.add_task("", total=self._rounds, completed=done, figures="")
             self._bar.start()
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Print one finished attempt."""
         if row["kind"] == ROUND:
             self._done = int(row["round"])
         if self._quiet:

@@ -82,7 +82,6 @@ class Record:
         self._file = None if self.summary is not None else path.open("a", encoding="utf-8")
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a line."""
         assert self._file is not None  # noqa: S101  # a finished simulation has no more lines
         self._file.write(line_of(row))
         self._file.flush()
@@ -97,7 +96,6 @@ class Record:
         save_checkpoint(self.checkpoint, Checkpoint(saved.parameters, saved.state, about))
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -17,7 +17,7 @@ from sordino.lab.simulation import record
 from sordino.lab.simulation.record import Record, Saved, versions
 from sordino.lab.simulation.rounds import Rounds, Row
 from sordino.lab.simulation.settings import RAY, REAL, SimulationSettings
-from sordino.planning.default_bounds import beyond_bounds
+from sordino.planning.expected_errors import beyond_bounds
 from wire.guarantee import guarantee
 
 IDEAL_SUM: Final = "replaced by its ideal sum"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
 
 from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
 from runtime.failure import InputFailure
+from runtime.settings_file import Table, explain
 from runtime.settings_keys import build, flat_values, key, settings_keys
 from server.study_file import StudyConfiguration
 from server.study_tables import PrivacyTable
@@ -19,32 +20,20 @@ if TYPE_CHECKING:
     from mechanisms.plan import Plan
 
 NO_NOISE: Final = "none"
-INDEPENDENT, EXACT = "independent", "exact"
-DROP_LAWS: Final = (INDEPENDENT, EXACT)
-IDEAL, REAL = "ideal", "real"
-SECAGGS: Final = (IDEAL, REAL)
-LOCAL, RAY = "local", "ray"
-ENGINES: Final = (LOCAL, RAY)
-MOST_WORKERS: Final = 256
+EXACT: Final = "exact"
+REAL: Final = "real"
+RAY: Final = "ray"
 
 # Of a study: what only a network, a disk or an authority needs.
 _NOT_SIMULATED: Final = ("deadlines", "coordinator")
 _PANEL: Final = "Simulation"
+_option = partial(key, panel=_PANEL)
 # How the work is done, not what comes out: a simulation may go on with others.
 WAYS: Final = frozenset({"workers", "engine", "device"})
 
 
 class SimulationError(InputFailure, ValueError):
-    """An invalid setting, or another simulation's file; one sentence names what to change.
-
-    Attributes:
-        setting: name of the setting at the beginning of the sentence, or empty.
-        problem: the sentence without it.
-    """
-
-    def __init__(self, problem: str, setting: str = "") -> None:
-        super().__init__(f"{setting} {problem}" if setting else problem)
-        self.setting, self.problem = setting, problem
+    """An invalid setting, or another simulation's file; one sentence names what to change."""
 
 
 class SimulatedPrivacy(PrivacyTable):
@@ -73,9 +62,7 @@ class SimulatedStudy(StudyConfiguration):
 def simulated_study(**values: Any) -> SimulatedStudy:
     """Make a study to simulate, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
 
-    Raises:
-        Failure: cohorts that can't be drawn.
-        pydantic.ValidationError: an invalid value.
+    Raises Failure: cohorts that can't be drawn; pydantic.ValidationError: an invalid value.
     """
     sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
     return study_of_size(SimulatedStudy, values, sizes)
@@ -84,8 +71,7 @@ def simulated_study(**values: Any) -> SimulatedStudy:
 def resized(study: StudyConfiguration, places: int, **changed: Any) -> SimulatedStudy:
     """Change values of a study: keys of `SimulatedStudy`, ``participants`` and ``cohort``.
 
-    Args:
-        places: participants of ``study``, if its file doesn't say.
+    ``places``: participants of ``study``, if its file doesn't say.
     """
     drawn = study.privacy.sampling != "none"
     values = flat_values(study)
@@ -95,89 +81,88 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
     return simulated_study(**values | held | changed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulationSettings:
+class SimulationOptions(Table):
+    """Settings of a simulation besides those of its study."""
+
+    target: Literal["coordinator", "released", "conditional"] = _option(
+        "coordinator", help="whose epsilon is planned for: coordinator, released, or conditional, for comparison only"
+    )
+    drop: float = _option(0.0, help="share of a round's participants that leave it before their vector", ge=0, lt=1)
+    drop_law: Literal["independent", "exact"] = _option(
+        "independent", help="independent: each with that chance. exact: that share, to whole participants"
+    )
+    secagg: Literal["ideal", "real"] = _option(
+        "ideal", help="ideal: the sum it stands for. real: its keys, shares and masks, in memory; slow for many"
+    )
+    evaluate_every: int = _option(
+        1, help="rounds from one evaluation to the next; the last is always evaluated", ge=1, le=2**31
+    )
+    workers: int = _option(1, help="processes that train and encode", ge=1, le=256)
+    engine: Literal["local", "ray"] = _option(
+        "local",
+        help="local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names",
+    )
+    device: Literal["cpu", "cuda", "auto"] = _option("cpu", help="of tasks that train with torch: cpu, cuda or auto")
+
+
+class SimulationSettings(SimulationOptions):
     """One simulation: the same settings give the same cohorts, dropouts and batch orders; noise is always fresh.
 
     Attributes:
         study: of `simulated_study`; participants may be thousands. Its mechanism may also be "none": clipped updates
             are averaged without noise, which is NOT PRIVATE; its sampling also "poisson" or "fixed", which can be
             planned for but not served. Settings only for a network have no effect.
-        target: the planned epsilon: "coordinator", "released", or "conditional", for comparison only.
         seed: of cohorts, dropouts, batch orders and rotations, >= 0. That of the partition is the study's.
-        drop: share of a round's participants that leave before they send their vector, in [0, 1).
-        drop_law: "independent": each with that probability. "exact": that share, rounded to whole participants.
-        secagg: "ideal": the ideal sum modulo 2^B. "real": the protocol core in memory.
-        evaluate_every: rounds from one evaluation to the next, >= 1; the last round is always evaluated.
         batched: train many participants at once if the task can.
-        workers: processes that train and encode, >= 1.
-        engine: "local": this machine's processes. "ray": workers of Ray, which must be installed.
-        device: of tasks that can choose: "cpu", "cuda" or "auto".
         data: folder with a .csv or .npz of each participant, if the study's data set is "own"; else None.
 
     Raises:
         SimulationError: a value outside its range.
     """
 
-    study: SimulatedStudy = field(default_factory=simulated_study)
-    target: str = "coordinator"
-    seed: int = 1
-    drop: float = 0.0
-    drop_law: str = INDEPENDENT
-    secagg: str = IDEAL
-    evaluate_every: int = 1
+    study: SimulatedStudy = Field(default_factory=simulated_study)
+    seed: int = Field(default=1, ge=0, le=2**63)
     batched: bool = True
-    workers: int = 1
-    engine: str = LOCAL
-    device: str = "cpu"
     data: str | None = None
 
-    def __post_init__(self) -> None:
-        from learning.device import DEVICES
+    if not TYPE_CHECKING:  # static tools read the fields
 
-        names = (
-            ("target", self.target, ("coordinator", "released", "conditional")),
-            ("drop_law", self.drop_law, DROP_LAWS),
-            ("secagg", self.secagg, SECAGGS),
-            ("engine", self.engine, ENGINES),
-            ("device", self.device, DEVICES),
-        )
-        for name, given, allowed in names:
-            if given not in allowed:
-                raise SimulationError(f"{given!r} is unknown; use one of: {', '.join(allowed)}", name)
-        if not (math.isfinite(self.drop) and 0 <= self.drop < 1):
-            raise SimulationError(f"{self.drop} is no share: it lies from 0 to below 1", "drop")
-        for name, value, least, most in (
-            ("seed", self.seed, 0, 2**63),
-            ("evaluate_every", self.evaluate_every, 1, 2**31),
-            ("workers", self.workers, 1, MOST_WORKERS),
-        ):
-            if not least <= value <= most:
-                raise SimulationError(f"{value} is out of range; use {least} to {most}", name)
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                sentence = explain(type(self), error.errors(include_url=False)[0])
+                raise SimulationError(sentence.rstrip(".")) from error
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.study.privacy.mechanism == NO_NOISE and self.secagg == REAL:
-            raise SimulationError(
+            raise ValueError(
                 'mechanism "none" averages updates as they are, so there is nothing to mask; use secagg "ideal", or a '
                 "mechanism that codes them"
             )
         if self.data is None and self.study.data.dataset == OWN:
-            raise SimulationError(
-                "isn't named, and the data set 'own' lies with each participant: name the folder that holds a file of "
-                "each, or a data set that is here",
-                "data",
+            raise ValueError(
+                "data isn't named, and the data set 'own' lies with each participant: name the folder that holds a "
+                "file of each, or a data set that is here"
             )
         if self.data is not None and self.study.data.dataset != OWN:
-            raise SimulationError(
-                f"holds the participants' own files, and the data set is {self.study.data.dataset!r}: use one of them",
-                "data",
+            raise ValueError(
+                "data holds the participants' own files, and the data set is "
+                f"{self.study.data.dataset!r}: use one of them"
             )
         if self.secagg == REAL and self.engine == RAY:
-            raise SimulationError('"real" runs in one process; use the engine "local"', "secagg")
+            raise ValueError('secagg "real" runs in one process; use the engine "local"')
         if self.target == "conditional" and self.study.privacy.sampling in ("none", "epochs"):
-            raise SimulationError('the target "conditional" needs sampling; use sampling "poisson" and a cohort')
+            raise ValueError('the target "conditional" needs sampling; use sampling "poisson" and a cohort')
+        return self
+
+    def changed(self, **values: Any) -> Self:
+        """Return these settings with other values. Raises SimulationError: a value outside its range."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | values)
 
     @property
     def participants(self) -> int:
-        """Return the number of all participants."""
         return self.study.places
 
     @property
@@ -192,7 +177,7 @@ class SimulationSettings:
 
     def settled(self) -> SimulationSettings:
         """Return these settings with min_survivors and quorum as numbers."""
-        return replace(self, study=self.study.settled())
+        return self.changed(study=self.study.settled())
 
     def plan(self) -> Plan | None:
         """Return the public plan, as of a served study; None without noise; `InfeasiblePlan` if no plan exists."""
@@ -212,7 +197,6 @@ class SimulationSettings:
         from learning.datasets import resolve_dataset
 
         settled = self.settled().study
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "study"}
         found = flat_values(settled)
         keys = settings_keys(type(settled))
         study = {name: found[name] for name, one in keys.items() if one.table not in _NOT_SIMULATED}
@@ -222,7 +206,7 @@ class SimulationSettings:
         study["task_options"] = dict(settled.make_task().options.to_mapping())
         for name in ("in_a_round", "largest_roster", "pause_s"):
             study.pop(name, None)
-        return {"study": {name: _plain(value) for name, value in study.items()}} | values
+        return {"study": {name: _plain(value) for name, value in study.items()}} | self.model_dump(exclude={"study"})
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

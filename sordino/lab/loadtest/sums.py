@@ -1,22 +1,67 @@
-"""Achieved noise beside planned noise, measured on sums of zero updates.
+"""What each sum of a load test must be: exactly that of known vectors, or noise of the planned size.
 
-Such a sum is only the survivors' noise shares: its d coordinates are draws from a law whose deviation the plan states.
-The coordinator keeps the model after each round; the change of the model times the number of survivors is the decoded
-sum.
+The vectors are pure functions of the seed, so the sum of any set of survivors is known exactly. They come from a
+keystream made here, without `secagg.masking`, which the load test checks.
+
+A sum of zero updates is only the survivors' noise shares: its d coordinates are draws from a law whose deviation the
+plan states. The coordinator keeps the model after each round; the change of the model times the number of survivors is
+the decoded sum.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from mechanisms.plan import Plan
+from sordino.lab.loadtest.faults import digest
+
+Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
+_BLOCK: Final = 16
+
+
+def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, bits: int) -> Words:
+    """One participant's vector: uniform modulo 2^bits, words of the smallest type that holds ``bits`` bits.
+
+    ``identity``: the participant's public key, 32 bytes; ``dim``: of the vector that is sent, padding included.
+    """
+    dtype = words_of(bits)
+    key = digest(b"vector", seed, round_, attempt, identity)[:16]
+    size = dim * dtype.itemsize
+    stream = np.empty(size + _BLOCK, dtype=np.uint8)  # update_into requires room for one block more
+    Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor().update_into(bytes(size), stream.data)
+    words: Words = stream[:size].view(dtype)
+    words &= dtype.type((1 << bits) - 1)
+    return words
+
+
+def words_of(bits: int) -> np.dtype[Any]:
+    """The smallest little-endian unsigned word that holds ``bits`` bits, 1 to 62."""
+    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= bits)}")
+
+
+def plain_sum(seed: int, round_: int, attempt: int, identities: Iterable[bytes], *, dim: int, bits: int) -> Words:
+    """The sum of these participants' vectors modulo 2^bits, without any mask."""
+    dtype = words_of(bits)
+    total: Words = np.zeros(dim, dtype=dtype)
+    for identity in identities:
+        total += vector(seed, round_, attempt, identity, dim=dim, bits=bits)  # wraps at the word, a multiple of 2^bits
+    total &= dtype.type((1 << bits) - 1)
+    return total
+
+
+def sum_digest(total: Words) -> str:
+    """SHA-256 of the words, hexadecimal: the field ``sum_sha256`` of `server.events.RoundCompleted`."""
+    return hashlib.sha256(total.tobytes()).hexdigest()
+
 
 _STDERRS: Final = 6.0
 """A right sum deviates by more once in five hundred million."""
@@ -55,7 +100,6 @@ class NoiseSeen:
         return abs(self.ratio - 1) <= _STDERRS * self.ratio_stderr + _FLOAT32
 
     def to_json(self) -> dict[str, Any]:
-        """For result.json."""
         return asdict(self) | {"ratio": round(self.ratio, 5), "ratio_stderr": round(self.ratio_stderr, 5)}
 
 
