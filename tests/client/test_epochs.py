@@ -31,6 +31,7 @@ EPOCHS: dict[str, Any] = {
     "sampling": "epochs",
     "rounds": ROUNDS,
     "adversarial": 0.0,
+    "epsilon": 60.0,  # far above it no epsilon can be stated
     "max_dropout": 0.0,
 }
 

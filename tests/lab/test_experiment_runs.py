@@ -351,7 +351,12 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {**one, "cohort": 10, "evaluate_every": 1, "task": "softmax-regression", "rates": (0.1,)}
     large_clip = {**small, "clips": (1.0,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
-        (dropout, SMALL, {**one, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}),
+        (
+            dropout,
+            SMALL,
+            {**one, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
+            | {"surplus": (4.0, None), "cohort": 20},
+        ),
         (sampling, SMALL, {**large_clip, "epsilons": (4.0,)}),
         (clipping, SMALL, {**small, "epsilons": (4.0,), "clips": (0.1, 1.0)}),
         (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
@@ -399,7 +404,7 @@ def _says_what_epsilon_is(text: str, rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("name", "more", "tables", "figures"),
     [
-        ("dropout", (), ("dropout-accuracy", "dropout-epsilon"), ("dropout",)),
+        ("dropout", (), ("dropout-accuracy", "dropout-epsilon", "dropout-surplus"), ("dropout",)),
         ("sampling", (), ("sampling", "sampling-choice"), ()),
         ("clipping", (), ("clipping-epsilon-4", "clipping-best"), ("clipping", "clipping-clips")),
         ("bits", ("--parts", "images"), ("bits-images-ddgauss", "bits-images-skellam"), ("bits",)),
