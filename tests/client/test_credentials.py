@@ -165,11 +165,3 @@ def test_refused(tmp_path: Path, case: str) -> None:
         piece = content[at : at + 12]
         if b"PRIVATE" not in piece and b"-" not in piece:
             assert repr(piece)[2:-1] not in report
-
-
-def test_others_may_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.key"
-    write_key_file(path, pem(Ed25519PrivateKey.generate()))
-    path.chmod(0o640)
-    with pytest.raises(KeyFileError, match="chmod 600"):
-        load_identity(path)
