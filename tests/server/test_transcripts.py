@@ -30,6 +30,7 @@ from server.transcripts import (
 )
 from sordino.reporting.transcript_text import lines
 from tests.support.card_of_a_study import pem, put_card
+from tests.support.ends_and_full_disks import no_room
 from tests.support.rounds_on_record import (
     AUTHORITY_KEY,
     Finished,
@@ -131,13 +132,9 @@ def test_half_a_file_is_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ledger, transcripts = Ledger(), kept(tmp_path)
     transcripts.restore(0)
     finish(transcripts, ledger, 1)
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     note(transcripts, ledger, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", no_room)
         with pytest.raises(OSError, match="No space"):
             transcripts.finish(2, 1, None, bytes(32))
     check(tmp_path, [1])
