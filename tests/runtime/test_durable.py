@@ -138,17 +138,12 @@ def test_waiting_on_the_event_loop(store: DurableStore) -> None:
     assert "later" in names(store)
 
 
-def test_what_was_queued_is_written_before_the_file_is_closed(tmp_path: Path) -> None:
+def test_what_was_queued_is_written_before_the_file_is_closed_which_then_refuses(tmp_path: Path) -> None:
     store = DurableStore(tmp_path / "facts.sqlite", SCHEMA, APPLICATION)
     futures = [store.submit((INSERT, (f"{i:02}", i))) for i in range(50)]
     store.close()
     assert all(future.done() and future.exception() is None for future in futures)
     assert len(names(store)) == 50
-
-
-def test_a_closed_file_refuses_at_once(tmp_path: Path) -> None:
-    store = DurableStore(tmp_path / "facts.sqlite", SCHEMA, APPLICATION)
-    store.close()
     with pytest.raises(StorageError, match="closed"):
         store.submit((INSERT, ("late", 1))).result(SOON_S)
     store.close()
