@@ -23,6 +23,7 @@ from runtime.durable import StorageError
 from secagg.context import winners
 from secagg.roster import InvalidRoster, RosterEntry, verify_roster
 from tests.authority.authority_in_memory import DAY, HOUR, NOW, Coordinator, Office, make_office, participant
+from tests.support.ends_and_full_disks import killed
 from tests.support.enrolment_port import document
 from tests.support.issued_certificates import named_in
 from wire.certificates import host_uri, identity_uri
@@ -429,7 +430,7 @@ def test_a_version_is_signed_once(office: Office, monkeypatch: pytest.MonkeyPatc
         try:
             with locked(office.folder.state, 0) as store:
                 # The process ends after the store is written, or before.
-                monkeypatch.setattr(AuthorityStore, "write", _then_crash(write) if seed % 2 else _crash)
+                monkeypatch.setattr(AuthorityStore, "write", _then_crash(write) if seed % 2 else killed)
                 store._store.submit(admitted(participant(seed).identity.public, f"h{seed}", True, NOW)).result()
                 sign_next(office.folder, store, NOW)
         except KeyboardInterrupt:
@@ -443,10 +444,6 @@ def test_a_version_is_signed_once(office: Office, monkeypatch: pytest.MonkeyPatc
     assert [version for version, _ in left] == [1, 2, 2, 3, 3, 4]
     assert len({version for version, _ in left}) == len(set(left))
     assert len(signed) > 3
-
-
-def _crash(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _then_crash(real: Any) -> Any:

@@ -9,8 +9,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,10 +22,8 @@ import server.roster_file
 import sordino.cli.authority_run as verb
 from authority.folder import AuthorityFolder, open_folder
 from authority.founding import write_roster
-from authority.link import LinkError, open_link
 from authority.roster import begin
 from authority.store import exclusive, locked
-from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
 from server.coordinator import server_credentials
 from server.roster_file import RosterFile
@@ -304,15 +300,6 @@ def test_a_coordinator_that_is_away_or_another(run: Run, home: Path, coordinator
     assert "names no coordinator" in refusal(run, "authority", "approve", home, code=4)
 
 
-def test_only_the_authority_is_shown_requests(run: Run, home: Path, coordinator: Coordinator, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    run("authority", "init", other, "--study", STUDY, "--coordinator", coordinator.address)
-    for name in ("tls-ca.pem", "tls-ca.key"):  # it knows the way, but hasn't the key
-        (other / name).write_bytes((home / name).read_bytes())
-    with open_link(open_folder(other)) as link, pytest.raises(LinkError, match="only the study's authority"):
-        link.pending()
-
-
 def test_run_approves_and_signs_by_itself(
     run: Run, home: Path, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,24 +322,3 @@ def test_run_approves_and_signs_by_itself(
     lines = [json.loads(line) for line in out.splitlines()]
     assert lines[-1]["signed"] == {"version": 2, "participants": 1}
     assert len(coordinator.roster(open_folder(home))) == 1
-
-
-@pytest.mark.slow
-def test_as_a_separate_process(run: Run, home: Path, coordinator: Coordinator) -> None:
-    """Beside it codes are made with the same folder; killed and started again it goes on."""
-    command = [sys.executable, "-m", "sordino", "authority", "run", str(home), "--every", "0.2s"]
-    people: list[IdentityKey] = [identity("ann"), identity("bob")]
-    for number, who in enumerate(people, start=1):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            coordinator.enrol(request(codes(run, home)[0], who, host=f"h{number}"))
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("signed version"):
-                    break
-        finally:
-            process.kill() if number == 1 else process.terminate()
-            ended = process.wait(30)
-            process.stdout.close()  # type: ignore[union-attr]
-        assert ended == (-signal.SIGKILL if number == 1 else 0)
-        assert f"signed version {number + 1} with {number} participant{'s' if number > 1 else ''}\n" in line

@@ -251,21 +251,15 @@ def test_what_cannot_be_made(run: Run, tmp_path: Path, arguments: tuple[object, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_files_is_left_alone(run: Run, tmp_path: Path) -> None:
+def test_a_folder_with_files_is_left_alone_and_an_empty_one_used(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     assert "is not empty" in refusal(run, "init", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_an_empty_folder_is_used(tmp_path: Path) -> None:
-    make_local_study(tmp_path, new_study(participants=10, hosts=2, epsilon=20.0, rounds=2))
-    assert (tmp_path / "study.toml").is_file()
-
-
-def test_a_file_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / "study").write_text("x")
     with pytest.raises(Failure, match="is not a folder"):
-        make_local_study(tmp_path / "study", new_study())
+        make_local_study(tmp_path / "mine.txt", new_study())
+    (tmp_path / "empty").mkdir()
+    made = make_local_study(tmp_path / "empty", new_study(participants=10, hosts=2, epsilon=20.0, rounds=2))
+    assert (made.directory / "study.toml").is_file()
 
 
 # ---------------------------------------------------------------- under an authority that is elsewhere

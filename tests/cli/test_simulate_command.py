@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,24 +234,6 @@ def test_both_spellings_are_taken(run: Run) -> None:
     assert told == "sordino loadtest: --drop 2 is out of range. Use at least 0 and below 1, such as 0.1.\n"
     told = refusal(run, "simulate", "--dropout", "0.1")
     assert "Use --drop for the share that leaves, or --max-dropout for the share that the plan allows" in told
-
-
-def test_a_task_that_swaps_its_arrays_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "swaps_arrays.py").write_text(
-        "import numpy as np\n"
-        "from sordino import ModelTask, TaskOptions\n\n\n"
-        "class Swapped(ModelTask):\n"
-        "    Options = TaskOptions\n\n"
-        "    def __init__(self, options):\n        self.options = options\n\n"
-        "    def initial_parameters(self):\n        return {'a': np.zeros(2), 'b': np.zeros(3)}\n\n"
-        "    def local_update(self, parameters, data, rng, l2_clip):\n"
-        "        return {'b': np.zeros(3), 'a': np.zeros(2)}\n\n"
-        "    def evaluate(self, parameters, data):\n        return {'accuracy': 0.0, 'loss': 0.0}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    told = refusal(run, "simulate", *SMALL, "--task", "swaps_arrays:Swapped")
-    assert "the task swaps_arrays:Swapped: local_update returns b [3], a [2]; it must return a [2], b [3]" in told
 
 
 def test_a_terminal_gets_a_line_that_moves() -> None:

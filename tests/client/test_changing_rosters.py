@@ -230,21 +230,6 @@ def test_a_charge_stays_without_a_quorums_word(study_folder: Path, played: Play,
     assert kinds_of(study_folder, story, 3) == [CHARGE]
 
 
-def test_after_an_answer_no_charge_is_withdrawn(study_folder: Path, played: Play) -> None:
-    """The proof for the excluded participant is shown to all others as well."""
-    proofs: list[pb.CoordinatorMessage] = []
-
-    def lie(_: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
-        kind = message.WhichOneof("message")
-        if kind == "survivor_proof":
-            proofs.append(message)
-        return [*proofs, message] if kind == "round_end" else [message]
-
-    story = played(lie, prepare=partial(left_out, 3))
-    assert proofs
-    assert kinds_of(study_folder, story, 4) == [CHARGE, EXACT]
-
-
 # ---------------------------------------------------------------- what a participant's neighbours on its host have seen
 
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 import client.credentials
 from client.credentials import RENEWED_FILE, CertificateError, load_certificate, load_identity, shown, store_renewed
 from runtime.key_files import KeyFileError, write_key_file
+from tests.support.ends_and_full_disks import killed
 from wire.certificates import CertificateAuthority, host_uri, new_key, private_pem
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
@@ -94,11 +95,7 @@ def test_a_crash_while_it_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for chain, key in (pair(60), pair(90)):  # the first renewal, and one over an older renewed file
         before = load_certificate(*files)
         with monkeypatch.context() as patch:
-
-            def crash(*_: object, **__: object) -> None:
-                raise KeyboardInterrupt
-
-            patch.setattr(os, step, crash)
+            patch.setattr(os, step, killed)
             with pytest.raises(KeyboardInterrupt):
                 store_renewed(files[0], chain, key)
         assert load_certificate(*files) == before
@@ -165,11 +162,3 @@ def test_refused(tmp_path: Path, case: str) -> None:
         piece = content[at : at + 12]
         if b"PRIVATE" not in piece and b"-" not in piece:
             assert repr(piece)[2:-1] not in report
-
-
-def test_others_may_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.key"
-    write_key_file(path, pem(Ed25519PrivateKey.generate()))
-    path.chmod(0o640)
-    with pytest.raises(KeyFileError, match="chmod 600"):
-        load_identity(path)

@@ -19,7 +19,9 @@ def refusal(home: Path) -> str:
     return str(error.value)
 
 
-def test_least_file_and_absolute_paths(home: Path) -> None:
+def test_least_file_and_absolute_paths(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = load(home)
     assert read.coordinator.address == "localhost:8443"
     assert read.coordinator.ca == home / "ca.pem"
@@ -29,6 +31,11 @@ def test_least_file_and_absolute_paths(home: Path) -> None:
     assert [entry.part for entry in read.participants] == [0, 9]
     assert read.study.authority_public_key_bytes == bytes.fromhex("ab" * 32)
     assert read.policy.max_delta == 1e-5
+    elsewhere = tmp_path_factory.mktemp("other") / "host"
+    home.rename(elsewhere)  # the folder can be moved
+    assert load(elsewhere).participants[0].key == elsewhere / "keys/a.key"
+    monkeypatch.setenv("SORDINO_COORDINATOR__ADDRESS", "clinic.example:443")
+    assert load(elsewhere).coordinator.address == "clinic.example:443"
 
 
 def test_own_files(home: Path) -> None:
@@ -45,17 +52,6 @@ def test_published_files_are_found_from_the_folder(home: Path) -> None:
     assert load(home).data.dataset == f"leaf:{home / 'shared' / 'femnist'}"
     (home / "host.toml").write_text(LEAST.replace("parts = 10", 'dataset = "shakespeare"\nparts = 10'))
     assert load(home).data.dataset == "shakespeare"
-
-
-def test_the_folder_can_be_moved(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("other") / "host"
-    home.rename(elsewhere)
-    assert load(elsewhere).participants[0].key == elsewhere / "keys/a.key"
-
-
-def test_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SORDINO_COORDINATOR__ADDRESS", "clinic.example:443")
-    assert load(home).coordinator.address == "clinic.example:443"
 
 
 @pytest.mark.parametrize(

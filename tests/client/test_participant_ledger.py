@@ -131,18 +131,6 @@ def older_copy(journal: Path) -> None:
     shutil.rmtree(other)
 
 
-def changed(journal: Path) -> None:
-    connection = sqlite3.connect(ledger_of(journal))
-    connection.execute("DROP TRIGGER rows_stay")
-    connection.execute("UPDATE rows SET body = CAST(replace(body, 'ddgauss', 'gaussian') AS BLOB) WHERE number = 3")
-    connection.commit()
-    connection.close()
-
-
-def head_missing(journal: Path) -> None:
-    head_file(ledger_of(journal)).unlink()
-
-
 def older_journal(journal: Path) -> None:
     """The journal of before the last round, beside the newest ledger: without this check it opens."""
     connection = sqlite3.connect(journal)
@@ -167,31 +155,15 @@ async def test_other_terms_count_their_rounds_anew(tmp_path: Path) -> None:
     opened.close()
 
 
-def set_format(path: Path, number: int) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {number}")
-    connection.close()
-
-
-def newer(journal: Path) -> None:
-    set_format(ledger_of(journal), 3)
-
-
-def garbage(journal: Path) -> None:
-    ledger_of(journal).write_bytes(b"no database" * 100)
-
-
 def old_journal(journal: Path) -> None:
-    set_format(journal, 0)
+    connection = sqlite3.connect(journal)
+    connection.execute("PRAGMA user_version = 0")
+    connection.close()
 
 
 DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {
     missing: (ChangedLedger, "spent.sqlite: is missing, although journal.sqlite knows of"),
     older_copy: (ChangedLedger, "row 1 is missing: journal.sqlite knows of row"),
-    changed: (ChangedLedger, "row 3 was changed"),
-    head_missing: (ChangedLedger, "spent.sqlite.head: is missing"),
-    newer: (LedgerError, "spent.sqlite: has format 3, this release reads 2"),
-    garbage: (ChangedLedger, "spent.sqlite: can't be read as a ledger"),
     older_journal: (StorageError, "journal.sqlite is an older copy: it ends with round 1 of"),
     old_journal: (StorageError, "journal.sqlite has format 0, this release reads 4: an older one wrote it"),
 }

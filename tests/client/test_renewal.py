@@ -26,6 +26,7 @@ from client.renewal import PENDING_FILE, Renewal
 from client.settings import HostSettings
 from runtime.failure import Failure
 from runtime.processes import free_port
+from tests.support.ends_and_full_disks import no_room
 from tests.support.enrolment_port import Authority, identity, port_in_thread
 from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
@@ -140,12 +141,8 @@ def test_a_restart_asks_the_same_again(home: Home) -> None:
 
 def test_nothing_is_sent_before_it_is_kept(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected: the folder takes no writes."""
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", no_room)
         with pytest.raises(CertificateError, match="No space left"):
             asyncio.run(home.renewal().renew())
     assert home.requests() == []

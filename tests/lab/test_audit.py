@@ -38,8 +38,8 @@ from sordino.lab.experiments.audit import (
     scores_of,
 )
 from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
+from tests.support.commands import Run, one_clear_error, output
 
-Run = Callable[..., tuple[int, str, str]]
 SETTING = Setting(
     mechanism="ddgauss",
     canaries=512,
@@ -273,8 +273,7 @@ COMMAND = ("experiment", "audit", "--canaries", 256, "--rounds", 1, "--seed", 3)
 
 
 def test_command_prints_and_draws(run: Run, tmp_path: Path) -> None:
-    code, out, err = run(*COMMAND, "--dim", 300, "--figure", tmp_path / "audit.svg")
-    assert (code, err) == (0, "")
+    out = output(run, *COMMAND, "--dim", 300, "--figure", tmp_path / "audit.svg")
     for told in ("256 canaries", "seed 3", "99.9 % confidence", "Nothing found", *MECHANISMS, "audit.svg"):
         assert told in out
     assert "ACCUSED" not in out
@@ -323,6 +322,4 @@ def test_a_seed_is_drawn_where_none_is_given(run: Run) -> None:
     ],
 )
 def test_mistakes_in_options_are_told(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
-    ended, out, err = run("experiment", "audit", *arguments)
-    assert (ended, out) == (code, "")
-    assert told in err
+    one_clear_error(run, told, "experiment", "audit", *arguments, code=code)

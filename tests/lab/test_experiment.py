@@ -9,7 +9,6 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from sordino.lab.experiments.dme import (
     vectors_of,
 )
 from sordino.planning.bounds import exact_gaussian_multiplier
+from tests.support.commands import Run, one_clear_error, output
 
-Run = Callable[..., tuple[int, str, str]]
 SETTING = Setting(
     mechanism="ddgauss",
     clients=10,
@@ -148,8 +147,7 @@ SHORT = ("experiment", "dme", "--clients", "10,20", "--epsilons", "1,4", "--bits
 
 
 def test_json_csv_and_figure(run: Run, tmp_path: Path) -> None:
-    code, out, err = run(*SHORT, "--json", "--csv", tmp_path / "dme.csv", "--figure", tmp_path / "dme.svg")
-    assert (code, err) == (0, "")
+    out = output(run, *SHORT, "--json", "--csv", tmp_path / "dme.csv", "--figure", tmp_path / "dme.svg")
     body: dict[str, Any] = json.loads(out)
     assert len(body["rows"]) == 16
     assert {"mse_simulated", "mse_closed_form", "mse_central", "mse_integer_stddev"} <= set(body["rows"][0])
@@ -160,8 +158,7 @@ def test_json_csv_and_figure(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_table(run: Run) -> None:
-    code, out, _ = run(*SHORT)
-    assert code == 0
+    out = output(run, *SHORT)
     assert "250 values, clip 10, one round, delta 1e-05, data sphere\nAdjacency: zero-out\n" in out
     assert "Mean squared error, simulated (2 trials each), as a factor" in out
     assert "skellam, 20 participants, simulated, each ± " in out
@@ -172,8 +169,7 @@ def test_the_table(run: Run) -> None:
 
 
 def test_the_table_of_closed_forms(run: Run) -> None:
-    code, out, _ = run(*SHORT[:-1], 0, "--mechanisms", "skellam,local-gaussian")
-    assert code == 0
+    out = output(run, *SHORT[:-1], 0, "--mechanisms", "skellam,local-gaussian")
     assert "Mean squared error, closed form, as a factor" in out
     assert "skellam, 20 participants, closed form\n" in out
     assert "standard error" not in out
@@ -222,7 +218,4 @@ def test_progress_is_rewritten_in_one_line(monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_bad_input_is_one_clear_line(run: Run, arguments: tuple[object, ...], code: int, told: str) -> None:
-    ended, out, err = run("experiment", "dme", *arguments)
-    assert (ended, out) == (code, "")
-    assert told in err
-    assert len(err.strip().splitlines()) <= 2
+    one_clear_error(run, told, "experiment", "dme", *arguments, code=code)

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,9 @@ from sordino.lab.loadtest.study import check_can_end, load_study
 from sordino.lab.loadtest.summary import Outcomes, broken_bounds
 from sordino.lab.loadtest.sums import noise_in
 from tests.lab.test_loadtest import OPTIONS, all_connected, all_right, attempt_events, dropped, feed, result_of, without
+from tests.support.commands import Run
 from wire import coordinator_pb2 as pb
 
-Run = Callable[..., tuple[int, str, str]]
 SCENARIOS = sorted((Path(__file__).parents[2] / "sordino" / "lab" / "loadtest" / "scenarios").glob("*.toml"))
 
 

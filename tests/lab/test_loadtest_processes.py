@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.faults import drops_of
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test
+from tests.support.commands import Run
 from tests.support.processes_left import processes_of, start_interruptible, wait_for
 
 pytestmark = pytest.mark.slow
 
-Run = Callable[..., tuple[int, str, str]]
 SMALL = ("--clients", "8", "--processes", "1", "--dim", "100", "--rounds", "2", "--drop", "0.25", "--json")
 
 

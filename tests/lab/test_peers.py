@@ -41,18 +41,13 @@ def fake_environment(root: Path, **versions: str) -> Path:
     return python
 
 
-def test_a_missing_environment_names_the_make_target(tmp_path: Path) -> None:
-    with pytest.raises(peers.PeersMissing, match="make bench-peers"):
-        peers.find_environment(tmp_path)
-
-
-def test_an_environment_of_other_versions_names_the_make_target(tmp_path: Path) -> None:
-    fake_environment(tmp_path, flwr="1.0.0", opendp=peers.pins()["opendp"])
-    with pytest.raises(peers.PeersMissing, match=r"flwr .*make bench-peers"):
-        peers.find_environment(tmp_path)
-
-
-def test_a_built_environment_is_found(tmp_path: Path) -> None:
+def test_an_environment_is_found_once_it_is_built_with_these_versions(tmp_path: Path) -> None:
+    for made, told in ((None, "make bench-peers"), ({"flwr": "1.0.0"}, "flwr .*make bench-peers")):
+        root = tmp_path / told[:4]
+        if made is not None:
+            fake_environment(root, **peers.pins() | made)
+        with pytest.raises(peers.PeersMissing, match=told):
+            peers.find_environment(root)
     python = fake_environment(tmp_path, **peers.pins())
     assert peers.find_environment(tmp_path) == python
 
@@ -81,11 +76,8 @@ def test_the_figures_are_read() -> None:
     figures = peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details)
     assert (figures.value, figures.right, figures.details) == (25.0, True, FLOWER)
     assert (figures.name, figures.unit) == ("flower", "CPU s")
-
-
-def test_a_wrong_sum_is_read_although_the_run_ends_with_1() -> None:
     details = peers._run(printing(json.dumps({**FLOWER, "sum_ok": False}), 1), 30)
-    assert not peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details).right
+    assert not peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details).right  # although it ends with 1
 
 
 @pytest.mark.parametrize(
@@ -139,14 +131,13 @@ def test_a_ratio_is_the_peers_figure_over_ours_pair_by_pair(monkeypatch: pytest.
     assert any("signs nothing" in line for line in written["includes"]["peer"])
 
 
-def test_a_wrong_sum_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(peers.PeerFailed, match="the result is wrong"):
-        comparison(monkeypatch, [{**FLOWER, "sum_ok": False}])
-
-
-def test_other_survivors_are_not_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(peers.PeerFailed, match="not the same work: 40 survivors in ours, 41"):
-        comparison(monkeypatch, [{**FLOWER, "survivors": 41}])
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [({"sum_ok": False}, "the result is wrong"), ({"survivors": 41}, "not the same work: 40 survivors in ours, 41")],
+)
+def test_what_is_not_compared(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], told: str) -> None:
+    with pytest.raises(peers.PeerFailed, match=told):
+        comparison(monkeypatch, [{**FLOWER, **found}])
 
 
 @pytest.mark.slow

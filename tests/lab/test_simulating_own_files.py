@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-Run = Callable[..., tuple[int, str, str]]
+from tests.support.commands import Run, output, refusal
+
 MEAN = ("--task", "mean", "--task-option", "column=hours", "--task-option", "high=12", "--task-option", "count=false")
 SMALL = ("--rounds", 1, "--epsilon", 50, "--bits", 20, "--max-dropout", 0.1)
 
@@ -27,8 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_mean_over_a_folder_of_files(folder: Path, run: Run, tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
-    code, out, err = run("simulate", "--data", folder, *MEAN, *SMALL, "--json", "--output", record)
-    assert (code, err) == (0, "")
+    out = output(run, "simulate", "--data", folder, *MEAN, *SMALL, "--json", "--output", record)
     told = json.loads(out)["summary"]["released"]
     [value] = told["values"]
     assert (value["name"], told["participants"]) == ("hours", 30)
@@ -49,8 +48,7 @@ def test_a_model_over_a_folder_of_files_of_both_kinds(tmp_path: Path, run: Run) 
     x = rng.normal(size=(200, 2)).astype(np.float32)
     np.savez(test / "test.npz", features=x, labels=(x[:, 0] > 0).astype(int))
     options = ("--task-option", "features=2", "--task-option", "classes=2", "--test", test / "test.npz")
-    code, out, _ = run("simulate", "--data", tmp_path, *options, *SMALL, "--mechanism", "none", "--json")
-    assert code == 0
+    out = output(run, "simulate", "--data", tmp_path, *options, *SMALL, "--mechanism", "none", "--json")
     assert json.loads(out)["summary"]["accuracy"] > 0.9
     assert json.loads(out)["configuration"]["settings"]["study"]["participants"] == 21
 
@@ -66,26 +64,22 @@ def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> No
         (("--data", folder, "--task-option", "column=hour"), "no column called hour. Its columns are 0 age, 1 hours"),
     ):
         asked = ("--task", "mean", "--task-option", "high=12") if "column=hour" in arguments else MEAN
-        code, _, err = run("simulate", *asked, *SMALL, *arguments)
-        assert code == 2
+        err = refusal(run, "simulate", *asked, *SMALL, *arguments)
         assert told in err
     (folder / "zz.csv").write_text((folder / "p00.csv").read_text())
-    code, _, err = run("simulate", "--data", folder, *MEAN, *SMALL)
-    assert code == 2
+    err = refusal(run, "simulate", "--data", folder, *MEAN, *SMALL)
     assert "zz.csv holds what p00.csv holds: give each its own file" in err
 
 
 def test_default_bounds_are_told_and_how_many_values_lie_beyond(folder: Path, run: Run) -> None:
     bare = ("--task", "mean", "--task-option", "column=hours")
-    code, out, err = run("simulate", "--data", folder, *bare, *SMALL)
-    assert (code, err) == (0, "")
+    out = output(run, "simulate", "--data", folder, *bare, *SMALL)
     assert "Note: the bounds 0 to 1 are the default" in " ".join(out.split())
     assert "beyond      30 of 30 values of hours lie beyond its bounds and count as the bound" in out
-    code, out, _ = run("simulate", "--data", folder, *MEAN, *SMALL)
-    assert code == 0
+    out = output(run, "simulate", "--data", folder, *MEAN, *SMALL)
     assert "Note: low isn't given and is 0, the default: values below count as 0." in out
     assert "beyond " not in out
-    code, out, _ = run("simulate", "--data", folder, *MEAN, "--task-option", "low=7", *SMALL, "--json")
+    _, out, _ = run("simulate", "--data", folder, *MEAN, "--task-option", "low=7", *SMALL, "--json")
     assert json.loads(out)["summary"]["beyond_bounds"] == [{"name": "hours", "beyond": 15, "values": 30}]
 
 
@@ -95,12 +89,10 @@ def test_files_that_a_task_could_take_name_its_options(folder: Path, tmp_path: P
     for number in range(12):
         lines = "".join(f"{number},{label},{label}\n" for label in range(3))
         (rows / f"{number:02}.csv").write_text("a,b,label\n" + lines)
-    code, _, err = run("simulate", "--data", rows, "--task", "mlp", *SMALL)
-    assert code == 2
+    err = refusal(run, "simulate", "--data", rows, "--task", "mlp", *SMALL)
     assert err.rstrip().endswith("Use --task-option features=2 --task-option classes=3.")
     fitting = ("--task", "mlp", "--task-option", "features=2", "--task-option", "classes=3")
-    code, out, _ = run("simulate", "--data", rows, *fitting, *SMALL)
-    assert code == 0
+    out = output(run, "simulate", "--data", rows, *fitting, *SMALL)
     assert "accuracy    isn't known: name a file to evaluate on with --test" in out
     for file in list(folder.iterdir())[1:]:
         file.unlink()

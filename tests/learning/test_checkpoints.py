@@ -9,6 +9,7 @@ import pytest
 
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, load_model, save_checkpoint
 from learning.server_optimizers import FedAvg
+from tests.support.ends_and_full_disks import no_room
 
 
 def _checkpoint(seed: int = 0) -> Checkpoint:
@@ -38,22 +39,15 @@ def test_round_trip(tmp_path: Path) -> None:
     assert path.read_bytes() == first_bytes
     assert save_checkpoint(path, _checkpoint(1)) != digest
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
-
-
-def test_round_trip_without_optimizer_state(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "m.npz", Checkpoint(_checkpoint().parameters))
-    assert load_checkpoint(tmp_path / "m.npz").optimizer_state == {}
+    save_checkpoint(path, Checkpoint(_checkpoint().parameters))
+    assert load_checkpoint(path).optimizer_state == {}
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "model.npz"
     save_checkpoint(path, _checkpoint(1))
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(os, call, no_room)
     with pytest.raises(OSError, match="No space"):
         save_checkpoint(path, _checkpoint(2))
     monkeypatch.undo()

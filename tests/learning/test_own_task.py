@@ -193,31 +193,21 @@ def used(task: Any) -> None:
     task.evaluate(start, DATA)
 
 
-def test_a_complaint_about_examples_stays_one_and_says_where(written: Written) -> None:
+@pytest.mark.parametrize("note", ["", "row 0 is 42"])
+def test_a_complaint_about_examples_stays_one_and_says_where(written: Written, note: str) -> None:
+    """A note of the author may contain data; the place, which is logged, must not."""
     begins = '        return {"weights": data'
-    text = LINE.replace(begins, "        raise ValueError('too few')\n" + begins)
-    file = written(text)
-    task = make_task(f"{file.stem}:Line")
-    with pytest.raises(ValueError, match="too few") as caught:
-        task.local_update(task.initial_parameters(), DATA, update_rng(0, 1, 0), 1.0)
-    assert not isinstance(caught.value, TaskMistake)
-    line = line_of(text, "raise ValueError")
-    assert place_of(caught.value) == f"{file}, line {line}, in local_update"
-    assert with_place(caught.value) == f"too few ({file}, line {line}, in local_update)"
-
-
-def test_a_note_of_the_author_is_no_place(written: Written) -> None:
-    """A note may contain data; the place, which is logged, must not."""
-    begins = '        return {"weights": data'
-    raises = "        error = ValueError('too few')\n        error.add_note('row 0 is 42')\n        raise error\n"
+    raises = f"        error = ValueError('too few')\n        error.add_note({note!r})\n        raise error\n"
     text = LINE.replace(begins, raises + begins)
     file = written(text)
     task = make_task(f"{file.stem}:Line")
     with pytest.raises(ValueError, match="too few") as caught:
         task.local_update(task.initial_parameters(), DATA, update_rng(0, 1, 0), 1.0)
-    assert place_of(caught.value) == f"{file}, line {line_of(text, 'raise error')}, in local_update"
+    assert not isinstance(caught.value, TaskMistake)
+    place = f"{file}, line {line_of(text, 'raise error')}, in local_update"
+    assert (place_of(caught.value), with_place(caught.value)) == (place, f"too few ({place})")
     noted = ValueError("elsewhere")
-    noted.add_note("row 0 is 42")
+    noted.add_note(note)
     assert (place_of(noted), with_place(noted)) == ("", "elsewhere")
 
 

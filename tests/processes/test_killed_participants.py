@@ -32,6 +32,7 @@ DEATHS = [
     ("before unmasking", {U}, 4),
 ]
 CHARGED_FROM = "before masked_input"
+AT_ONCE = {"SORDINO_DEADLINES__RESUME_S": "0.1"}  # who is cut off is soon dropped
 
 
 def position_of(study: RunningStudy, home: int) -> int:
@@ -51,7 +52,7 @@ def test_killed_at_every_point(tmp_path: Path) -> None:
     with running_study(tmp_path / "study", together=RELIABLE, rounds=rounds) as study:
         kills = [line(number, point, "kill") for number, (point, _, _) in enumerate(DEATHS, 1)]
         holds = [line(number, "before unmasking", "hold", gate) for number, gate in enumerate(gates, 1)]
-        coordinator = study.start_coordinator()
+        coordinator = study.start_coordinator(**AT_ONCE)
         reliable = study.start_host(list(RELIABLE), holds)
         victim = study.start_host([VICTIM], kills)
         me = position_of(study, VICTIM)
@@ -132,7 +133,8 @@ def test_too_many_gone(tmp_path: Path) -> None:
     connected, and the study ends with code 5. Nothing was charged; the participants that stayed are told.
     """
     with running_study(tmp_path / "study", together=range(4), rounds=2) as study:
-        coordinator = study.start_coordinator(SORDINO_DEADLINES__CONNECT_S="20", SORDINO_COORDINATOR__MAX_ATTEMPTS="2")
+        patience = {"SORDINO_DEADLINES__CONNECT_S": "20", "SORDINO_COORDINATOR__MAX_ATTEMPTS": "2"}
+        coordinator = study.start_coordinator(**AT_ONCE, **patience)
         stayed = study.start_host([0, 1, 2, 3])
         gone = [study.start_host([home], [line(1, "before share_keys", "kill")]) for home in (4, 5, 6)]
         assert [study.code_of(process) for process in gone] == [-signal.SIGKILL] * 3

@@ -33,12 +33,6 @@ def test_it_fits_at_one_height(events: Events, without_noise: list[float], width
     assert heights.pop() <= height
 
 
-def test_the_dropouts_are_seen_on_80_by_24(events: Events, without_noise: list[float]) -> None:
-    text = "\n".join(drawn(StudyView().apply_all(events), without_noise, 80, 24))
-    assert "Dropouts" in text
-    assert "round 13  Shares        " in text
-
-
 def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]) -> None:
     view = StudyView().apply_all(stream(until=5))
     text = "\n".join(drawn(view, without_noise))
@@ -56,7 +50,18 @@ def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]
         "ddgauss, zero-out, if at most 5 of 100 collude · 127.0.0.1:8443",
     ):
         assert word in text
+    assert text.count("□") == 20  # the lost ones
     assert "if at most 5 of 100 collude" in "\n".join(drawn(view, without_noise, 80, 24))
+    assert "Waiting for the coordinator to start" in "\n".join(drawn(StudyView(), []))
+
+
+def test_small_screens(events: Events, without_noise: list[float]) -> None:
+    text = "\n".join(drawn(StudyView().apply_all(events), without_noise, 80, 24))
+    assert "Dropouts" in text
+    assert "round 13  Shares        " in text
+    text = "\n".join(drawn(enrolled(), [], width=80, height=24))
+    assert "round 1  Keys  participant 4  refused by its policy or budget" in text
+    assert max(map(len, drawn(StudyView().apply_all(events), [], width=60))) <= 60
 
 
 @pytest.mark.parametrize("hosts", [1, 40, 500])
@@ -100,23 +105,6 @@ def test_counts_stay_on_one_line(size: tuple[int, int]) -> None:
     assert any("Participants   1 not seen yet" in line for line in lines)
     assert any("10 connected   1 dropped   1 lost" in line for line in lines)
     assert max(map(len, lines)) <= size[0]
-
-
-def test_a_reason_is_read_whole_on_80_columns() -> None:
-    text = "\n".join(drawn(enrolled(), [], width=80, height=24))
-    assert "round 1  Keys  participant 4  refused by its policy or budget" in text
-
-
-def test_lost_participants_have_another_sign(stream: Callable[..., Events]) -> None:
-    assert "\n".join(drawn(StudyView().apply_all(stream(until=5)), [])).count("□") == 20
-
-
-def test_before_anything_happened() -> None:
-    assert "Waiting for the coordinator to start" in "\n".join(drawn(StudyView(), []))
-
-
-def test_narrow_terminals_do_not_fail(events: Events) -> None:
-    assert max(map(len, drawn(StudyView().apply_all(events), [], width=60))) <= 60
 
 
 def test_plain_lines_without_a_terminal(events: Events) -> None:

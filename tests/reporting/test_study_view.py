@@ -93,7 +93,7 @@ def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
     assert lines.of(connecting(7, at=140.0)) == []
 
 
-def test_states_of_participants(stream: Callable[..., Events]) -> None:
+def test_states_of_participants_and_who_is_absent(stream: Callable[..., Events]) -> None:
     view = StudyView().apply_all(stream(until=5))
     assert len(view.connected) == 80
     assert len(view.lost) == 20
@@ -102,14 +102,8 @@ def test_states_of_participants(stream: Callable[..., Events]) -> None:
     assert view.state_of(view.members("host-01")[0]) == "connected"
     groups = dropout_groups(view)
     assert [(number, phase, len(members)) for number, phase, _, members in groups] == [(5, "MaskedInputCollection", 20)]
-
-
-def test_absent_participants(events: Events) -> None:
-    view = StudyView().apply_all(events)
-    away = set(view.members("host-03") + view.members("host-07"))
-    assert view.absent[5] == frozenset()
-    assert view.absent[6] == view.absent[7] == away
-    assert view.absent[8] == frozenset()
+    absent = StudyView().apply_all(stream()).absent
+    assert [absent[number] for number in (5, 6, 7, 8)] == [frozenset(), set(lost), set(lost), frozenset()]
 
 
 def test_after_a_restart_no_participant_is_connected(events: Events) -> None:
@@ -133,12 +127,9 @@ def test_a_finished_study_served_again_says_so(events: Events) -> None:
     assert view.lost == StudyView().apply_all(events).lost  # those connected at its end weren't lost
     assert waiting(view) == "Already finished: 15 of 15 rounds"
     assert waiting(StudyView().apply_all([events[0], events[-1]])) == "Already finished: 15 of 15 rounds"
-
-
-def test_no_participant_is_lost_after_the_end(events: Events) -> None:
     view = StudyView().apply_all(events)
     view.apply(ParticipantLost(participant=3, host="host-01", reason="closed"))
-    assert view.lost == set()
+    assert view.lost == set()  # after the end there is nothing to lose
 
 
 def test_after_an_abort_a_connected_participant_is_not_dropped(events: Events) -> None:

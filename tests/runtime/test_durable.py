@@ -138,17 +138,12 @@ def test_waiting_on_the_event_loop(store: DurableStore) -> None:
     assert "later" in names(store)
 
 
-def test_what_was_queued_is_written_before_the_file_is_closed(tmp_path: Path) -> None:
+def test_what_was_queued_is_written_before_the_file_is_closed_which_then_refuses(tmp_path: Path) -> None:
     store = DurableStore(tmp_path / "facts.sqlite", SCHEMA, APPLICATION)
     futures = [store.submit((INSERT, (f"{i:02}", i))) for i in range(50)]
     store.close()
     assert all(future.done() and future.exception() is None for future in futures)
     assert len(names(store)) == 50
-
-
-def test_a_closed_file_refuses_at_once(tmp_path: Path) -> None:
-    store = DurableStore(tmp_path / "facts.sqlite", SCHEMA, APPLICATION)
-    store.close()
     with pytest.raises(StorageError, match="closed"):
         store.submit((INSERT, ("late", 1))).result(SOON_S)
     store.close()
@@ -212,34 +207,25 @@ def test_files_are_their_owners_alone_from_the_first_moment(tmp_path: Path, monk
     assert mode(tmp_path / "folder") == 0o700
 
 
-def test_files_of_an_earlier_release_are_tightened(tmp_path: Path) -> None:
+def test_files_of_an_earlier_release_are_tightened_unless_they_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "facts.sqlite"
     DurableStore(path, SCHEMA, APPLICATION).close()
     for file in tmp_path.iterdir():
         file.chmod(0o644)
+    with pytest.raises(StorageError, match="another kind"):
+        DurableStore(path, SCHEMA, APPLICATION + 1)
+    assert mode(path) == 0o644
     store = DurableStore(path, SCHEMA, APPLICATION)
     store.submit((INSERT, ("a", 1))).result(SOON_S)
     assert {mode(file) for file in tmp_path.iterdir()} == {0o600}
     store.close()
 
 
-def test_a_file_that_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "facts.sqlite"
-    DurableStore(path, SCHEMA, APPLICATION).close()
-    path.chmod(0o644)
-    with pytest.raises(StorageError, match="another kind"):
-        DurableStore(path, SCHEMA, APPLICATION + 1)
-    assert mode(path) == 0o644
-
-
-def test_a_replaced_file_is_private(tmp_path: Path) -> None:
+def test_a_replaced_file_is_private_or_keeps_its_mode_where_that_is_asked(tmp_path: Path) -> None:
     (tmp_path / "head.new").write_bytes(b"of a crash")
     (tmp_path / "head.new").chmod(0o644)
     replace_durably(tmp_path / "head", b"content")
     assert mode(tmp_path / "head") == 0o600
-
-
-def test_a_replaced_file_keeps_its_mode_where_that_is_asked(tmp_path: Path) -> None:
     file = tmp_path / "rows"
     file.write_bytes(b"old")
     file.chmod(0o640)

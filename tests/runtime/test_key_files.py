@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.key_files import LARGEST_BYTES, KeyFileError, read_key_file, write_key_file
+from tests.support.ends_and_full_disks import no_room
 
 SECRET = b"-----BEGIN PRIVATE KEY-----\nvery secret\n"
 Damage = Callable[[Path], Path | None]  # returns the path to read where it isn't the key itself
@@ -67,10 +68,7 @@ def test_a_key_is_not_written_through_a_link(key: Path, tmp_path: Path) -> None:
 
 
 def test_half_a_key_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", no_room)
     with pytest.raises(KeyFileError, match="No space left"):
         write_key_file(tmp_path / "a.key", SECRET)
     assert list(tmp_path.iterdir()) == []

@@ -1,31 +1,18 @@
 """Of a dealer and a holder that says it has no share one has cheated: who is excluded for that, who is set aside, and
-what of it outlives a restart or stands in a transcript.
+what of it outlives a restart.
 """
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from secagg.messages import MASK_KEY, SELF_MASK_SEED, UNMASKING
+from secagg.messages import UNMASKING
 from secagg.roster import Roster, RosterEntry
-from secagg.shamir import PRIME
 from server.membership import Membership, SignedRoster
-from server.transcripts import file_name
-from sordino.reporting.transcript_text import lines
-from tests.support.card_of_a_study import put_card
-from tests.support.crooked_dealings import crooked_shares
-from tests.support.rounds_on_record import coordinator_key, plan
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, make_folder, refuses
-from wire import codec
+from tests.support.rounds_on_record import plan
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, refuses
 from wire import coordinator_pb2 as pb
-from wire.records.transcript import Excluded
-from wire.records.transcript_checks import Chain, verify_transcript
 
 CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
 
@@ -107,65 +94,3 @@ async def test_a_restart_keeps_exclusions_and_forgives_setting_aside(study_folde
         assert membership.excluded == {1: excluded["reason"]}
         assert membership.set_aside == set()
         assert membership.members() == frozenset(range(PARTICIPANTS)) - {1}
-
-
-# ---------------------------------------------------------------- on record
-
-
-class Crooked(Peer):
-    """Commits to one share of its seed, that of the participant after it, that doesn't fit the others."""
-
-    async def on_cohort_keys(self, message: pb.CohortKeys) -> None:
-        symbols = {0: self.phase._keys.mask_key_symbols}
-        self.phase, answer = self.phase.receive(codec.read_cohort_keys(message))
-        if self.number[0] == 1:
-
-            def change(shares: NDArray[np.uint16]) -> None:
-                assert (MASK_KEY, SELF_MASK_SEED) == (0, 1)
-                shares[1, SELF_MASK_SEED] = (shares[1, SELF_MASK_SEED].astype(int) + 1) % PRIME
-
-            attempt = SimpleNamespace(phases={0: self.phase}, mask_key_symbols=symbols)
-            answer = crooked_shares(attempt, 0, change)  # type: ignore[arg-type]
-        await self.say("share_keys", codec.write_sealed_shares(answer))
-
-
-class Patient(Peer):
-    """Reveals its shares once participant 1 has, so that the inconsistent one is among those that are used."""
-
-    async def say(self, kind: str, content: Any) -> None:
-        while kind == "unmasking" and not self.has_revealed(1):
-            await asyncio.sleep(0.002)
-        await super().say(kind, content)
-
-    def has_revealed(self, who: int) -> bool:
-        attempt = self.where.study._attempt
-        return attempt is None or (attempt._phase_name == UNMASKING and who in attempt._answered)
-
-
-async def test_a_dealer_whose_inconsistent_shares_cost_nothing_is_caught_on_record(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "study", name="caught")
-    put_card(folder, coordinator_key())
-    async with coordinator(folder, tmp_path / "state.sqlite") as where:
-        first, second, *others = identities(folder)
-        peers = [Crooked(where, first), Peer(where, second), *(Patient(where, key) for key in others)]
-        assert (await where.play(peers)).rounds_completed == 2
-    assert where.of("attempt_aborted") == where.of("participant_set_aside") == []
-    assert [one["participant"] for one in where.of("participant_excluded")] == [0]
-    authority = bytes.fromhex((folder / "authority" / "authority.pub").read_text())
-    chain = Chain()
-    files = [tmp_path / "transcripts" / file_name(round_) for round_ in (1, 2)]
-    verified = [verify_transcript(file.read_bytes(), authority) for file in files]
-    for one in verified:
-        chain.add(one)
-    named = Excluded(identities(folder)[0].public, "1 of the shares it committed to don't fit the others")
-    first, second = (one.contents for one in verified)
-    assert (first.caught, first.excluded) == ((named,), ())
-    assert 0 in first.u3  # its input is in the sum
-    assert (second.caught, second.excluded) == ((), (named,))
-    assert 0 not in second.u1
-    said = [" ".join(" ".join(lines(one, authority_known=True)).split()) for one in verified]
-    told = f"{named.identity.hex()[:12]}…, says the coordinator: {named.reason}"
-    assert f"Caught in this attempt: {told}" in said[0]
-    assert "Not invited" not in said[0]
-    assert f"Not invited any more: {told}" in said[1]
-    assert "Caught" not in said[1]

@@ -243,10 +243,6 @@ def replaced_by(about: About) -> Damage:
 
 cheaper = rewritten(lambda rows: [replace(rows[0], cost=rows[0].cost / 2), *rows[1:]])
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "missing": (
-        lambda state: ledger_of(state).unlink(),
-        "ledger.sqlite: is missing, although ledger.sqlite.head says that it had 2 rows",
-    ),
     "missing with its head": (
         missing_with_its_head,
         "ledger.sqlite: is missing, although state.sqlite knows of 2 charges",
@@ -261,10 +257,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "other survivors": (
         rewritten(lambda rows: [rows[0], replace(rows[1], participants=(0, 1, 2, 3, 4, 5, 8))]),
         "row 2 isn't the one that state.sqlite knows",
-    ),
-    "newer": (
-        lambda state: of_format(ledger_of(state), 3),
-        "ledger.sqlite: has format 3, this release reads 2: a newer one wrote it",
     ),
     "older state": (
         lambda state: of_format(state, 0),

@@ -20,6 +20,7 @@ from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment
 from server.open_calls import CallRefused
 from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
+from tests.support.ends_and_full_disks import no_room
 from tests.support.enrolment_port import STUDY, Authority, FakeStudy, configuration, document, identity, port, request
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
@@ -200,10 +201,6 @@ async def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pyt
             assert (name, "can't write requests down" in told) == ("RESOURCE_EXHAUSTED", True)
             assert len(where.enrolment._requests) == 1
         with monkeypatch.context() as patch:
-
-            def no_room(*_: Any, **__: Any) -> None:
-                raise OSError(28, "No space left on device")
-
             patch.setattr(server.roster_file, "replace_durably", no_room)
             name, told = await status(where.publish(package))
             assert (name, "make room" in told) == ("RESOURCE_EXHAUSTED", True)

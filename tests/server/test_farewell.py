@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import server.cohort_wait
 from client.connection import open_session
 from server.study import ABORTED, ROUNDS_DONE
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder, refuses
@@ -99,8 +100,11 @@ async def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path
             await where.study.farewell.wait()
 
 
-async def test_who_comes_back_while_an_abort_is_told_hears_of_it(folder: Path, tmp_path: Path) -> None:
+async def test_who_comes_back_while_an_abort_is_told_hears_of_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its turn in the broadcast may have passed, and the attempt doesn't answer any more."""
+    monkeypatch.setattr(server.cohort_wait, "ARRIVAL_S", 0.0)  # two of seven never come
     async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"resume_s": 3600.0}) as where:
         peers = [Peer(where, identity) for identity in identities(folder)[:5]]
         telling, told = asyncio.Event(), asyncio.Event()

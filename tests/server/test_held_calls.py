@@ -1,12 +1,18 @@
-"""Calls that never continue, and connections that stay silent, keep no other caller out."""
+"""Strangers at the coordinator's ports: held calls, silent connections, bombs and bursts keep no other caller out, and
+the coordinator's process has room for them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import datetime
+import gc
 import os
+import platform
+import re
 import resource
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,14 +21,17 @@ from typing import Any
 import grpc
 import pytest
 
+import server.open_calls
+import server.process_limits
 from client.connection import SERVICE, open_session
 from client.credentials import load_identity
 from client.host_file import load
 from secagg.keys import IdentityKey
 from server import enrolment, process_limits
-from server.open_calls import Caller, OpenCalls
+from server.open_calls import Caller, OpenCalls, PeerRates, address_of
 from server.study import ROUNDS_DONE
 from tests.support import enrolment_port
+from tests.support.enrolment_port import port
 from tests.support.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
 from wire import coordinator_pb2 as pb
 from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
@@ -274,3 +283,156 @@ def test_ports_leave_the_process_its_own_files(participants: int, files: int, en
     assert sessions + strangers <= files - process_limits.OWN_FILES
     assert sessions > 0
     assert (strangers > 0) == enrolment_too
+
+
+# ---------------------------------------------------------------- rates of addresses
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.7:50312", "192.0.2.7"),
+        ("ipv6:%5B2001:db8:1:2:3::4%5D:50312", "2001:db8:1:2::/64"),
+        ("ipv6:[2001:db8:1:2:ffff::9]:1", "2001:db8:1:2::/64"),
+        ("ipv6:%5B::ffff:192.0.2.7%5D:1", "192.0.2.7"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", "fe80::/64"),
+        ("unix:/run/socket", "unix:/run/socket"),
+        ("ipv4:nonsense", "ipv4:nonsense"),
+    ],
+)
+def test_addresses(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_a_burst_and_then_the_rate() -> None:
+    now = [0.0]
+    rates = PeerRates(2.0, 5.0, lambda: now[0])
+    assert [rates.allow("a") for _ in range(7)] == [True] * 5 + [False] * 2
+    assert rates.allow("b")
+    now[0] += 1.0
+    assert [rates.allow("a") for _ in range(3)] == [True, True, False]
+    now[0] += 1e6
+    assert [rates.allow("a") for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_memory_is_bounded_and_whoever_calls_now_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.open_calls, "MOST_PEERS", 10)
+    rates = PeerRates(1e-9, 1.0, lambda: 0.0)
+    assert rates.allow("busy")
+    for number in range(50):
+        rates.allow(f"other {number}")
+        assert not rates.allow("busy")
+    assert len(rates) == 10
+
+
+# ---------------------------------------------------------------- a message that is small when compressed
+
+
+INFLATED = 200_000_000
+BOMB = """
+import sys, grpc
+address, ca = sys.argv[1:]
+channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(open(ca, "rb").read()),
+                              [("grpc.max_send_message_length", -1)])
+call = channel.unary_unary("/sordino.v1.Enrolment/Enrol", request_serializer=None, response_deserializer=None)
+try:
+    call(bytes(%d), compression=grpc.Compression.Gzip, timeout=60)
+except grpc.RpcError as error:
+    print(error.code().name)
+"""
+
+
+def peak_mb() -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
+async def test_a_compressed_bomb_is_not_inflated(tmp_path: Path) -> None:
+    async with port(tmp_path) as where:
+        ca = tmp_path / "pinned.pem"
+        ca.write_bytes(where.authority.tls.pem)
+        await where.nonce()  # all that a first call loads is loaded
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = peak_mb()
+        sender = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", BOMB % INFLATED, where.address, ca), stdout=asyncio.subprocess.PIPE
+        )
+        told, _ = await sender.communicate()
+        assert told.decode().strip() == "RESOURCE_EXHAUSTED"
+        assert peak_mb() - before < INFLATED / 1e6 / 10
+
+
+# ---------------------------------------------------------------- the process itself
+
+
+SETTLED = """
+import gc
+from server import process_limits
+process_limits.settle()
+assert gc.isenabled() and gc.get_freeze_count() > 1000
+# A walk through everything would come after 700 x 10 x 10 new objects.
+walks = []
+gc.callbacks.append(lambda phase, info: walks.append(info["generation"]))
+kept = [[number] for number in range(300_000)]
+assert 1 in walks and 2 not in walks, set(walks)
+process_limits.tidy()
+assert walks[-1] == 2
+class Cycle: pass
+one = Cycle(); one.itself = one
+del one
+assert gc.collect() > 0
+process_limits.tidy()
+before = process_limits.resident_mb()
+blocks = [bytearray(b"x" * 400_000) for _ in range(100)]
+del blocks
+small = [bytearray(b"x" * 100_000) for _ in range(400)]
+full = process_limits.resident_mb()
+del small[::2]
+print(before, full, process_limits.resident_mb())
+"""
+
+
+def test_few_walks_and_no_holes() -> None:
+    done = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    before, full, half = map(float, done.stdout.split())
+    assert 5 < before < 100_000
+    if platform.libc_ver()[0] == "glibc":
+        assert full - before > 35
+        # Every other block is free, in the middle of the others; 40 MB were, less 20 MB.
+        assert half - before < 0.6 * (full - before)
+
+
+async def test_refused_calls_leave_nothing(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers' cycles are collected within an attempt or a wait: the collector by itself would come much later."""
+    monkeypatch.setattr(server.process_limits, "REFUSALS_PER_WALK", 10)
+    walks: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            walks.append(info["collected"])
+
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        stranger = IdentityKey.generate(os.urandom)
+        gc.collect()
+        gc.disable()
+        gc.callbacks.append(note)
+        try:
+            for _ in range(25):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await Peer(where, stranger).connect()
+        finally:
+            gc.callbacks.remove(note)
+            gc.enable()
+    assert len(walks) == 2
+    assert min(walks) > 10  # cycles of ten refused calls and more
+
+
+async def test_only_between_attempts(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way: list[bool] = []
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)
+        await where.play()
+    assert under_way == [False, False]

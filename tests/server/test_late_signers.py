@@ -85,35 +85,9 @@ async def test_nobody_waits_for_who_never_signs(study_folder: Path, tmp_path: Pa
         assert (end.round, end.completed) == (1, True)
 
 
-async def test_a_late_signature_that_is_forged_is_a_cheat(study_folder: Path, tmp_path: Path) -> None:
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        keys, named = identities(study_folder), asyncio.Event()
-
-        def forged(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
-            return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
-
-        slow = Waits(where, keys[SLOW], {"consistency": forged})
-        others = others_of(where, named)
-        slow.signs = others[0].asked
-        async with playing([slow, *others]):
-            where.start()
-            await where.wait_for("participant_dropped")
-            await asyncio.wait_for(all_asked(others), PATIENCE_S)
-            named.set()
-            assert (await where.finish()).rounds_completed == 2
-        [drop] = where.of("participant_dropped")
-        assert (drop["participant"], drop["phase"]) == (SLOW, "Unmasking")
-        [cheat] = where.of("participant_excluded")
-        assert cheat["participant"] == SLOW
-        assert cheat["reason"] == "ConsistencyCheck: the signature doesn't cover these sets"
-        first, second = where.of("round_completed")
-        assert (first["u3"], first["u4"]) == (PARTICIPANTS, PARTICIPANTS - 1)
-        assert second["u1"] == PARTICIPANTS - 1
-
-
 async def test_nobody_has_less_time_because_others_were_quick(study_folder: Path, tmp_path: Path) -> None:
     """Unmasking lasts at least until ConsistencyCheck's deadline, and its own from the last late signature on."""
-    deadlines = {"consistency_check_s": PATIENCE_S, "unmasking_s": 1.5}
+    deadlines = {"consistency_check_s": PATIENCE_S, "unmasking_s": 0.5}
     async with coordinator(study_folder, tmp_path / "s.sqlite", deadlines=deadlines) as where:
         keys, now = identities(study_folder), asyncio.Event()
         slow = Waits(where, keys[SLOW], signs=asyncio.Event(), reveals=now)
@@ -122,18 +96,18 @@ async def test_nobody_has_less_time_because_others_were_quick(study_folder: Path
             where.start()
             await asyncio.wait_for(others[0].asked.wait(), PATIENCE_S)
             attempt: Any = where.study._attempt
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(0.7)
             attempt._deadlines_s = {**attempt._deadlines_s, "Unmasking": 2 * PATIENCE_S}
             before = attempt._deadline
             assert slow.signs is not None
             slow.signs.set()
             signed_at = time.monotonic()
             await asyncio.wait_for(all_asked([slow, *others]), PATIENCE_S)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
             assert attempt._deadline >= signed_at + 2 * PATIENCE_S > before
             now.set()
             assert (await where.finish()).rounds_completed == 2
         first, _ = where.of("round_completed")
         assert (first["attempt"], first["u4"], first["dropouts"]) == (1, PARTICIPANTS, 0)
         [phase] = where.of("phase_ended", round=1, phase="Unmasking")
-        assert phase["seconds"] > 1.5
+        assert phase["seconds"] > 0.7

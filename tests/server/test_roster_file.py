@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import runtime.durable
 import server.roster_file
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, RosterEntry, sign_roster, verify_roster
 from server.roster_file import UNDER_WAY, RosterFile
+from tests.support.ends_and_full_disks import no_room
 from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.authority_statements import Package, read_package
 from wire.roster_history import HISTORY_FILE, NEWEST_FILE
@@ -136,10 +139,6 @@ def test_a_roster_of_another_study_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_takes_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that takes less than it was given is no success: the naive single call would keep half a roster."""
-    import os
-
-    import runtime.durable
-
     put(tmp_path, 1)
     one = files(tmp_path)
     one.read()
@@ -148,7 +147,7 @@ def test_a_full_disk_takes_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.
 
     def write(descriptor: int, data: Any) -> int:
         if not room[0]:
-            raise OSError(28, "No space left on device")
+            no_room()
         taken = honest(descriptor, bytes(data)[: room[0]])
         room[0] -= taken
         return int(taken)

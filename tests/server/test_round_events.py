@@ -59,8 +59,8 @@ async def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path,
 async def test_leaving_during_serialisation(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = server.trained_model.write_model
-    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+    written, at_once = server.trained_model.write_model, {"resume_s": 0.05}
+    async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines=at_once) as where:
         peers = where.peers()
         loop, left = asyncio.get_running_loop(), []
 

@@ -23,7 +23,7 @@ from secagg.keys import IdentityKey, session_statement
 from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
-from server.sessions import MOST_STRAYS, MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
+from server.sessions import MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, until
 from wire import coordinator_pb2 as pb
 from wire.transport import frames, unframe, varint
@@ -163,26 +163,6 @@ async def test_wrong_openings(study_folder: Path, tmp_path: Path, caplog: pytest
         assert len(session.welcome.session_token) == 32
         session.close()
     assert faults(caplog) == []
-
-
-async def test_a_flood_costs_the_coordinator_nothing(study_folder: Path, tmp_path: Path) -> None:
-    """Messages outside any attempt, and heartbeats whose answers are never read, pile up nowhere."""
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where, where.channel() as channel:
-        session = await open_session(channel, identities(study_folder)[0], "seven")
-        kinds = [
-            pb.ParticipantMessage(heartbeat=pb.Heartbeat()),
-            pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1)),
-            pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1)),
-            pb.ParticipantMessage(ready=pb.Ready()),
-        ]
-        for _ in range(MOST_STRAYS // 2):
-            for message in kinds:
-                await session.send(message)
-        inside = where.study.sessions.get(0)
-        assert inside is not None
-        await until(lambda: inside.ready)
-        assert inside.outbox.qsize() <= 2
-        session.close()
 
 
 @pytest.mark.parametrize("size", [0, 1])

@@ -54,6 +54,8 @@ def test_least_file_and_defaults(study: Path) -> None:
     assert read.coordinator.listen == "127.0.0.1:8443"
     assert read.read_authority_public_key() == bytes.fromhex("ab" * 32)
     assert load(study / "study.toml") == read
+    with pytest.raises(ValidationError):
+        read.privacy.epsilon = 9.0  # type: ignore[misc]
 
 
 def test_data_is_found_from_the_folder(study: Path) -> None:
@@ -64,12 +66,6 @@ def test_data_is_found_from_the_folder(study: Path) -> None:
     assert (data.dataset, data.test) == (f"cifar10:{study / 'shared' / 'cifar'}", str(study / "held-out.npz"))
     (study / "study.toml").write_text(LEAST + '[data]\ndataset = "own"\n')
     assert (load(study).data.dataset, load(study).data.test) == ("own", "")
-
-
-def test_frozen(study: Path) -> None:
-    read = load(study)
-    with pytest.raises(ValidationError):
-        read.privacy.epsilon = 9.0  # type: ignore[misc]
 
 
 def test_environment_wins_over_the_file(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +82,6 @@ def test_environment_wins_over_the_file(study: Path, monkeypatch: pytest.MonkeyP
 def test_a_bad_variable_is_named_itself(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORDINO_PRIVACY__DELTA", "3")
     assert refusal(study) == "environment variable SORDINO_PRIVACY__DELTA: privacy.delta = '3' should be less than 1."
-
-
-def test_a_table_in_a_variable_is_refused(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORDINO_PRIVACY", "epsilon")
     assert "Set single keys" in refusal(study)
 
@@ -137,12 +130,10 @@ def test_each_mistake_has_its_line(study: Path) -> None:
     ]
 
 
-def test_no_file(tmp_path: Path) -> None:
-    assert "there is no such file" in refusal(tmp_path)
-    assert "sordino init" in refusal(tmp_path / "nowhere")
-
-
-def test_not_text(study: Path) -> None:
+def test_files_that_cannot_be_read(study: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    assert "there is no such file" in refusal(empty)
+    assert "sordino init" in refusal(empty / "nowhere")
     (study / "study.toml").write_bytes(b"\xff\xfe\x00")
     assert "not a UTF-8 text file" in refusal(study)
 

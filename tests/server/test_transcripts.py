@@ -28,7 +28,9 @@ from server.transcripts import (
     file_name,
     read_transcript_key,
 )
+from sordino.reporting.transcript_text import lines
 from tests.support.card_of_a_study import pem, put_card
+from tests.support.ends_and_full_disks import no_room
 from tests.support.rounds_on_record import (
     AUTHORITY_KEY,
     Finished,
@@ -130,13 +132,9 @@ def test_half_a_file_is_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ledger, transcripts = Ledger(), kept(tmp_path)
     transcripts.restore(0)
     finish(transcripts, ledger, 1)
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     note(transcripts, ledger, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", no_room)
         with pytest.raises(OSError, match="No space"):
             transcripts.finish(2, 1, None, bytes(32))
     check(tmp_path, [1])
@@ -261,14 +259,18 @@ async def test_who_is_excluded_is_caught_in_one_round_and_out_from_the_next_on(s
     [excluded] = [one for one in events if one["kind"] == "participant_excluded"]
     assert excluded["reason"] == "AdvertiseKeys: the keys are not signed by the participant's identity"
     authority = bytes.fromhex((study / "authority" / "authority.pub").read_text())
-    first, second = (
-        verify_transcript((tmp_path / "transcripts" / file_name(round_)).read_bytes(), authority).contents
-        for round_ in (1, 2)
-    )
+    files = [tmp_path / "transcripts" / file_name(round_) for round_ in (1, 2)]
+    verified = [verify_transcript(file.read_bytes(), authority) for file in files]
+    first, second = (one.contents for one in verified)
     named = (Excluded(identities(study)[0].public, excluded["reason"]),)
     assert first.u1 == second.u1 == (1, 2, 3, 4, 5, 6)
     assert (first.caught, first.excluded) == (named, ())
     assert (second.caught, second.excluded) == ((), named)
+    said = [" ".join(" ".join(lines(one, authority_known=True)).split()) for one in verified]
+    told = f"{named[0].identity.hex()[:12]}…, says the coordinator: {excluded['reason']}"
+    assert f"Caught in this attempt: {told}" in said[0]
+    assert f"Not invited any more: {told}" in said[1]
+    assert ["Not invited" in said[0], "Caught" in said[1]] == [False, False]
 
 
 async def test_published_where_that_is_asked_for(study: Path, tmp_path: Path) -> None:

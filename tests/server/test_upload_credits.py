@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UploadRefused, Uploads
+from server.attempt.uploads import MOST_STREAMS, BrokenUpload, Uploads
 from wire.transport import frame, frames
 
 SIZE = 1 << 20
@@ -29,21 +29,6 @@ class Bench:
                 await self.uploads.stage(participant, chunks)
             finally:
                 self.uploads.forget(participant)
-
-
-async def dribbled(begins_with: int) -> AsyncIterator[bytes]:
-    yield frame(bytes(begins_with))
-    while True:
-        await asyncio.sleep(0.05)
-        yield frame(b"a")
-
-
-@pytest.mark.parametrize("begins_with", [1, 4096])
-async def test_a_byte_now_and_then_gives_the_credit_back(begins_with: int) -> None:
-    bench = Bench(stall_s=0.5)
-    with pytest.raises(UploadRefused, match="at less than 16 KiB a second"):
-        await bench.upload(0, dribbled(begins_with))
-    assert bench.granted == [0, 1]
 
 
 @pytest.mark.parametrize("sends", [b"", b"a"])

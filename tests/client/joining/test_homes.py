@@ -24,12 +24,13 @@ from authority.roster import begin
 from authority.store import admitted, locked
 from client.enrolment import EnrolmentRefused
 from client.host_file import load
-from client.joining.folder import BY_PLACE, JoinedHome, open_home, take_home
+from client.joining.folder import BY_PLACE, open_home, take_home
 from client.joining.joining import finish_joining, get_place
 from client.settings import HostSettings
 from runtime.failure import Failure
 from sordino.cli import main
 from tests.client.joining.joining_at_a_port import Joining
+from tests.support.ends_and_full_disks import interrupted, no_room
 from tests.support.enrolment_port import STUDY, Authority, document
 
 
@@ -276,7 +277,7 @@ def test_the_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
             nonlocal writes
             writes += joining.home in path.parents  # what is written once the folder is there
             if writes > fails:  # noqa: B023
-                raise OSError(28, "No space left on device")
+                no_room()
             real(path, data, **more)
 
         monkeypatch.setattr(client.joining.folder, "replace_durably", full)
@@ -293,10 +294,7 @@ def test_the_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def interrupt(home: JoinedHome, say: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(client.joining.joining, "_wait", interrupt)
+    monkeypatch.setattr(client.joining.joining, "_wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         unsigned.join(part=BY_PLACE)
     home = open_home(unsigned.home)

@@ -135,18 +135,6 @@ def test_a_file_without_a_column_is_refused_before_the_question(unsigned: Joinin
     assert unsigned.said == []
 
 
-def test_no_value_of_a_file_prevents_joining(joining: Joining) -> None:
-    """Unusable values are reported before the question, without their content; the request is sent."""
-    file = Path("mine.csv")
-    file.write_text("a,b,label\n>1000000,2,severe\n1e39,1,0\n1,2,3,4\n")
-    assert joining.join(data=file) == joining.home
-    said = "".join(joining.said)
-    assert f"Warning: data file {file}: left out 1 line with another number of cells" in said
-    assert f"Warning: data file {file}: left out 2 rows" in said
-    assert f"Warning: data file {file}: NO ROW CAN BE USED" in said
-    assert not any(cell in said for cell in (">1000000", "1e39", "severe"))
-
-
 @pytest.mark.parametrize(
     ("task", "options", "dim", "rows"),
     [

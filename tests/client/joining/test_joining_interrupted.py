@@ -21,6 +21,7 @@ from client.joining.joining import finish_joining
 from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.support.ends_and_full_disks import interrupted, killed, no_room
 from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.authority_statements import verify_answer
 from wire.enrolment import read_request
@@ -31,11 +32,8 @@ from wire.enrolment import read_request
 def interrupt(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> bytes:
     """Press Ctrl-C while joining waits; returns the waiting request."""
 
-    async def ctrl_c(_: float) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(client.joining.joining.asyncio, "sleep", ctrl_c)
+        patch.setattr(client.joining.joining.asyncio, "sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             unsigned.join(**changes)
     [data] = unsigned.requests()
@@ -109,7 +107,7 @@ def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch:
 
     def full(path: Path, data: bytes, **changes: Any) -> None:
         if done:
-            raise OSError(28, "No space left on device")
+            no_room()
         done.append(path)
         honest(path, data, **changes)
 
@@ -147,12 +145,8 @@ def test_what_is_shown_is_what_comes(unsigned: Joining, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdtemp"])
 def test_interrupted_before_the_request_leaves(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """At any step before the folder is there: no folder, and nothing was sent."""
-
-    def crash(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(tempfile if step == "mkdtemp" else os, step, crash)
+        patch.setattr(tempfile if step == "mkdtemp" else os, step, killed)
         with pytest.raises(KeyboardInterrupt):
             unsigned.join()
     assert list(unsigned.work.iterdir()) == []
@@ -166,7 +160,7 @@ def test_a_full_disk(unsigned: Joining, monkeypatch: pytest.MonkeyPatch, after: 
 
     def full(descriptor: int) -> None:
         if len(done) == after:
-            raise OSError(28, "No space left on device")
+            no_room()
         done.append(descriptor)
         honest(descriptor)
 
@@ -181,11 +175,7 @@ def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytes
     interrupt(unsigned, monkeypatch)
     accept_later(unsigned)
     with monkeypatch.context() as patch:
-
-        def full(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", no_room)
         with pytest.raises(Failure, match="run the same command again"):
             finish_joining(unsigned.home, unsigned.said.append)
     assert not (unsigned.home / "tls" / "client.pem").exists()

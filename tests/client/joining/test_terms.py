@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from client.host_file import load
 from client.joining.joining import accept
 from runtime.failure import Failure
 from tests.client.joining.joining_at_a_port import Joining
+from tests.support.ends_and_full_disks import interrupted
 from tests.support.enrolment_port import document
 from tests.support.signed_rosters import published
 from wire.study import StudyDocument
@@ -69,11 +69,7 @@ def test_an_unattended_join_takes_no_terms_that_the_authority_has_not_signed(
 
 def _begin_only(joining: Joining, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Join as far as the request."""
-
-    async def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("client.joining.joining._wait", interrupt)
+    monkeypatch.setattr("client.joining.joining._wait", interrupted)
     joining.join(code=code)
 
 
