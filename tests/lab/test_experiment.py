@@ -164,7 +164,7 @@ def test_the_table(run: Run) -> None:
     assert "skellam, 20 participants, simulated, each ± " in out
     assert "% (standard error)" in out
     assert "Simulated over (s^2 + 1/6) granularity^2 / n:" in out
-    assert "16 bits or more: at most 1.1" in out
+    assert "16 bits or more: at most 1.000" in out
     assert max(len(line) for line in out.splitlines()) <= 80
 
 

@@ -20,6 +20,7 @@ from learning.datasets import Dataset, load_part
 from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
+from mechanisms.gaussian_exact import gaussian_epsilon
 from sordino.cli.experiment import EXPERIMENTS
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
@@ -317,13 +318,11 @@ def test_word_pairs_train_side_by_side_as_alone() -> None:
 def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
     """Nobody leaves: what is spent is the plan. Half leave: half the variance, so by z = clip / deviation sqrt(2) z.
 
-    The reference is the Renyi curve of a Gaussian, a z^2 / 2 a round, converted as [CKS20] has it.
+    The reference is the exact figure of two rounds of a Gaussian.
     """
-    orders = 1 + np.geomspace(0.01, 1000, 20_000)
 
     def gaussian(z: float) -> float:
-        rest = np.log1p(-1 / orders) - (math.log(1 / 30) + np.log(orders)) / (orders - 1)
-        return float((2 * orders * z * z / 2 + rest).min())
+        return gaussian_epsilon(1 / (z * math.sqrt(2)), 1 / 30)
 
     low, high = 0.01, 10.0
     for _ in range(60):

@@ -387,19 +387,19 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     def source(size: int) -> bytes:
         return np.random.default_rng(next(counter)).bytes(size)
 
-    shares = [Encoder(plan, bytes(32)).encode(None, source) for _ in range(16)]
+    shares = [Encoder(plan, bytes(32), survivors=16).encode(None, source) for _ in range(16)]
     total = np.zeros(plan.padded_dim, dtype=shares[0].dtype)
     for one in shares:
         total += one
     decoded = Encoder(plan, bytes(32)).decode(total & ((1 << plan.bits) - 1), 16).mean * 16
-    seen = noise_in(plan, 1, 16, decoded)
+    seen = noise_in(plan, 1, 16, 16, decoded)
     assert seen.fits
     assert abs(seen.ratio - 1) < 4 * seen.ratio_stderr
-    assert seen.expected_stddev == pytest.approx(plan.local_stddev * 4)
+    assert seen.expected_stddev == pytest.approx(plan.full_stddev) < plan.local_stddev * 4
     assert seen.h == 16 - plan.colluders
-    assert not noise_in(plan, 1, 16, decoded * 1.1).fits  # a share too many, twice over
+    assert not noise_in(plan, 1, 16, 16, decoded * 1.1).fits  # a share too many, twice over
     masked = np.random.default_rng(1).integers(0, 1 << plan.bits, plan.padded_dim).astype(total.dtype)
-    assert noise_in(plan, 1, 16, Encoder(plan, bytes(32)).decode(masked, 16).mean * 16).ratio > 2
+    assert noise_in(plan, 1, 16, 16, Encoder(plan, bytes(32)).decode(masked, 16).mean * 16).ratio > 2
 
 
 @pytest.mark.parametrize(

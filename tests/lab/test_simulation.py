@@ -461,7 +461,8 @@ def test_what_was_spent_before_a_stop_stays_spent(file: Path) -> None:
 
 def test_a_killed_simulation_pays_for_what_its_file_showed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds after the last checkpoint are played again; their sums were opened, and epsilon counts both."""
-    settings = changed(NOISY, rounds=8, max_dropout=0.45).changed(drop=0.0)  # spends less than planned: there is room
+    room = {"rounds": 8, "max_dropout": 0.45, "noise_parts": 0}  # spends less than planned
+    settings = changed(NOISY, **room).changed(drop=0.0)
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)  # as by SIGKILL
         for last in (1, 1, 3):  # 1 and 1 without a checkpoint; then 1, 2, the checkpoint of 2, and 3
@@ -484,8 +485,7 @@ def test_a_budget_spent_by_a_kill_ends_a_simulation(file: Path, monkeypatch: pyt
     settings = NOISY.changed(drop=0.0)
     with monkeypatch.context() as patched:
         patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)
-        for _ in range(2):
-            interrupted(3, settings, file)
+        interrupted(3, settings, file)
     found = simulate_study(settings, output=file)
     assert found.summary["outcome"] == BUDGET_REACHED
     assert found.summary["epsilon_coordinator"] <= settings.study.privacy.epsilon

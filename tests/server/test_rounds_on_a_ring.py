@@ -51,7 +51,9 @@ class Noted(Peer):
     async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
         masking = self.phase.receive(codec.read_neighbour_shares(message))
         self.neighbours = {one.dealer for one in message.shares}
-        vector = Encoder(self.document.plan, masking.cohort.context).encode(None, bytes_of(self.position))
+        vector = Encoder(self.document.plan, masking.cohort.context).encode(
+            None, bytes_of(self.position), masking.noise_seeds
+        )
         self.vectors[self.number[0]] = vector
         self.phase, masked = masking.mask(vector)
         self.packed = masked.packed

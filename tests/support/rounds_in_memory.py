@@ -52,7 +52,7 @@ def learner_of(task: Task, data: Dataset = NOBODY) -> Any:
 
 def run_round(task: Task, learner: Any, plan: Plan, data: Sequence[Dataset]) -> None:
     """Run one round of all of ``data``, with noise and rounding from the operating system, into the learner."""
-    encoder = Encoder(plan, os.urandom(32))
+    encoder = Encoder(plan, os.urandom(32), survivors=len(data))
     begun = learner.broadcast()
     total = np.zeros(plan.padded_dim, dtype=np.uint64)
     for one in data:

@@ -176,7 +176,9 @@ def observe(
     of +1 and -1.
     """
     seed = _seed(setting, f"rotation {number}")
-    encoder, canaries, present = Encoder(plan, seed), Canaries(setting), present_in(setting, number)
+    canaries, present = Canaries(setting), present_in(setting, number)
+    survivors = int(present.sum())
+    encoder = Encoder(plan, seed, survivors=survivors)  # as the coordinator sees it, which takes surplus noise off
     rotation = Rotation(seed, plan.coded_dim, plan.rotation)
     contributed = min(setting.clip_times, CANARY_CLIPS) * setting.clip  # norm of a canary after clipping
     if plan.mechanism == LOCAL:
@@ -201,7 +203,6 @@ def observe(
             total += encoder.encode(canary, private)  # wraps modulo 2^64, a multiple of 2^B
         else:
             total += encoder.encode(None, private)
-    survivors = int(present.sum())
     mean = encoder.decode_sum(words_of_sum(total, plan.bits), survivors, randomness(number, COORDINATOR))
     along = canaries.along(mean * survivors)
     noise = along.copy()
@@ -250,7 +251,9 @@ def planned_variance(plan: Plan, survivors: int) -> float:
     """Return the planned variance of one value: of a sum of ``survivors``, or of a single report."""
     if plan.mechanism == GAUSSIAN:
         return plan.central_stddev**2
-    return plan.local_stddev**2 * (1 if plan.mechanism == LOCAL else survivors)
+    if plan.mechanism == LOCAL:
+        return plan.local_stddev**2
+    return float(plan.share_variance(plan.local_variance, survivors) * survivors) * plan.granularity**2
 
 
 def rounding_variance(plan: Plan, survivors: int) -> float:
