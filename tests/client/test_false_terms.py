@@ -131,11 +131,12 @@ def quarter(fraction: str) -> str:
 DOCUMENTS = {
     "less noise": (in_plan(local_variance=quarter), "exceeds the target 1000"),
     "no noise": (in_plan(local_variance="0/1"), "local noise is below half a grid step"),
+    "more noise that is taken back": (in_plan(noise_parts=9), "9 parts of noise can't be taken back"),
     "a finer grid": (in_plan(granularity=lambda value: value / 64), "sums may wrap"),
     "fewer survivors": (in_plan(min_survivors=4), "exceeds the target 1000"),
     "a sum of one": (in_plan(min_survivors=1, quorum=1), "colluders (2) < min_survivors (1)"),
     "a low quorum": (in_plan(quorum=4), "<= quorum (4) <="),
-    "no colluders": (in_plan(colluders=0), "assumes fewer colluders"),
+    "no colluders": (in_plan(colluders=0, bits=22), "assumes fewer colluders"),
     "more rounds": (in_plan(rounds=1000), "after 1000 rounds exceeds the target"),
     "fewer bits": (in_plan(bits=3), "sums may wrap"),
     "another dimension": (in_plan(padded_dim=256), "padded_dim is not what the rotation makes of it"),

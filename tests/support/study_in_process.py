@@ -285,7 +285,9 @@ class Peer:
     async def on_neighbour_shares(self, message: pb.NeighbourShares) -> None:
         masking = self.phase.receive(codec.read_neighbour_shares(message))
         encoder = Encoder(self.document.plan, masking.cohort.context)
-        vector = encoder.encode(np.full(self.document.plan.dim, self.value, np.float32), os.urandom)
+        vector = encoder.encode(
+            np.full(self.document.plan.dim, self.value, np.float32), os.urandom, masking.noise_seeds
+        )
         self.phase, masked = masking.mask(vector)
         self.packed = masked.packed
         await self.say("masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
