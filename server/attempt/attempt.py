@@ -343,9 +343,13 @@ class Attempt:
         return unmasking, Late(CONSISTENCY_CHECK, admit, ends)
 
     async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
-        """Open the sum with enough shares; if some are inconsistent, once all have answered."""
+        """Open the sum with enough shares; if some are inconsistent, once all have answered.
 
+        Where survivors take noise back, the others have as long again as it took until enough had answered: the noise
+        of who doesn't answer stays in.
+        """
         inconsistent = False
+        linger = 1.0 if self.config.parameters.released_seeds(len(unmasking.u3)) else 0.0
 
         def reveal(who: int, message: pb.PhaseMessage) -> bool:
             unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
@@ -353,7 +357,8 @@ class Attempt:
 
         try:
             while True:
-                await self._collect(Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late))
+                step = Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late, linger=linger)
+                await self._collect(step)
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._parallel)
                 except ReconstructionFailed:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import struct
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from mechanisms.plan import Plan
 from secagg import client_phases
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
-from secagg.keys import AgreementKey, advertisement_statement
+from secagg.keys import AgreementKey, advertisement_statement, noise_commitment
 from secagg.messages import Advertisement, MaskedInput, UnmaskingRequest
+from secagg.packing import packed_size
 from tests.adversary.script import Seen
 from tests.support.attempts_in_memory import Sets, vector_of
 from tests.support.coordinator_notes import Notes
@@ -308,9 +312,29 @@ class Attempt:
                     broken.append(f"the input of participant {next(iter(members))} is exposed")
                 elif len(members) < least:
                     broken.append(f"the sum of {len(members)} honest inputs opens, {least} were promised")
+                elif self._unknown_noise(cohort, members) < least * self._plan.local_variance:
+                    broken.append(f"the sum of {len(members)} honest inputs opens with less noise than was promised")
             if len(found) > 1 and all(len(members) >= least for members in found):
                 broken.append("two sums open")
         return list(dict.fromkeys(broken))
+
+    @property
+    def _plan(self) -> Plan:
+        return self.coordinator.public.document.plan
+
+    def _unknown_noise(self, cohort: Notes, members: frozenset[int]) -> Fraction:
+        """Return the variance of these participants' noise, but for parts whose seeds they revealed in any attempt."""
+        plan, known = self._plan, 0
+        size = packed_size(plan.padded_dim, plan.bits)
+        for who in members:
+            commitments = [one for (one,) in struct.iter_unpack("32s", self.heard(who, "upload")[size:])]
+            said = [content for _, kind, content in self.coordinator.clients[who].said if kind == "unmasking"]
+            for seed in {seed for reply in said for seed in reply.noise_seeds}:
+                for part, commitment in enumerate(commitments):
+                    opened = noise_commitment(seed, part, cohort.context, self.config.roster.identity(who))
+                    known += (opened == commitment) << part
+        whole = plan.local_variance
+        return whole * len(members) - plan.noise_unit(whole) * known
 
     def opened(self, cohort: Notes, members: Iterable[int]) -> bool:
         """Tell whether the sum of exactly these inputs opens."""

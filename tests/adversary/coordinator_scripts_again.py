@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from unittest import mock
 
 from secagg.messages import UnmaskingRequest
@@ -41,27 +42,29 @@ BOTH = ALL, ALL  # u2 and u3 of an attempt without dropouts
 
 # ---------------------------------------------------------------- shares
 
+# A participant that keeps the phase in which it signs, with its shares and seeds, and signs and answers again.
+KEPT_AND_ASKED_AGAIN = Naive(
+    PARTICIPANT,
+    changed=(
+        (
+            '            case "survivor_sets":\n',
+            '            case "survivor_sets":\n'
+            "                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
+        ),
+        (
+            "            await self._journal.answer(",
+            "            self._first, again = exact, hasattr(self, '_first')\n"
+            "            None if again else await self._journal.answer(",
+        ),
+    ),
+    also=(naive(OVER, changed=(("    held.clear()\n", ""),)),),
+)
+
 
 @in_attempt(
     "Has a sum opened, then shows other survivor sets, without one member of the sum, and asks for shares again.",
     "All refuse the second sets: each has signed once and answered once.",
-    Naive(
-        PARTICIPANT,
-        changed=(
-            (
-                '            case "survivor_sets":\n',
-                '            case "survivor_sets":\n'
-                "                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
-            ),
-            (
-                "            await self._journal.answer(",
-                "            self._first, again = exact, hasattr(self, '_first')\n"
-                "            None if again else await self._journal.answer(",
-            ),
-        ),
-        also=(naive(OVER, changed=(("    held.clear()\n", ""),)),),
-        shows="both secrets of participant 3 are known",
-    ),
+    replace(KEPT_AND_ASKED_AGAIN, shows="both secrets of participant 3 are known"),
 )
 async def both_kinds_of_share(attempt: Attempt) -> Seen:
     cohort = await attempt.run()

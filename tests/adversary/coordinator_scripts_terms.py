@@ -8,7 +8,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -68,8 +67,8 @@ def with_plan(coordinator: CheatingCoordinator, **changed: Any) -> bytes:
 
 
 def less_noise(coordinator: CheatingCoordinator) -> bytes:
-    variance = Fraction(coordinator.public.document.plan.local_variance) / 4
-    return with_plan(coordinator, local_variance=f"{variance.numerator}/{variance.denominator}")
+    variance = round(coordinator.public.document.plan.local_variance / 4)
+    return with_plan(coordinator, local_variance=f"{variance}/1")
 
 
 NO_THRESHOLD = Naive.lacking("secagg.parameters", "is below the threshold", shows="sum")
@@ -110,7 +109,7 @@ with_document(
     "States in the plan that there are no colluders, so that less noise would be enough.",
     "They leave: A is computed again from the share of adversarial participants.",
     Naive.lacking("wire.study", "the plan assumes fewer colluders", shows="sum"),
-    lambda one: with_plan(one, colluders=0),
+    lambda one: with_plan(one, colluders=0, k_stddevs=3.0),  # more noise would stay in, and some sums could wrap
 )
 
 

@@ -92,8 +92,13 @@ AS_IT_SHOULD = Cheat(sends(UNMASK, lambda _, honest: honest))
 GIVES_UP = Off.instead(
     OPENING, "            if not wrong:\n                raise\n", "            raise\n", shows="budget reached"
 )
-HURRIES = Off.instead(
-    ROUNDS, "if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:", shows="budget reached"
+HURRIES = Off(  # nor does it wait for those that take noise back, after which all have answered
+    ROUNDS,
+    changed=(
+        ("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),
+        ("linger = 1.0 if", "linger = 0.0 if"),
+    ),
+    shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off.instead("server.exclusions", "sorted(aside)", "()", shows=BUDGET_REACHED)
 NOBODY_COUNTS = Off.instead("server.exclusions", "membership.in_too_many_conflicts(found) | ", "", shows="is not named")

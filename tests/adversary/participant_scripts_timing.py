@@ -384,7 +384,7 @@ by_other_culprits(
         SHARE: of_a_partner(SHARE, "not signed"),
         INPUT: of_a_partner(INPUT, "not signed"),
         CHECK: of_a_partner(CHECK, "doesn't cover"),
-        UNMASK: of_a_partner(UNMASK, "doesn't match the commitment"),
+        UNMASK: of_a_partner(UNMASK, "doesn't match its commitment"),
     },
     partners=1,
 )

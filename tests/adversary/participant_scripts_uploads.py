@@ -106,10 +106,10 @@ one_upload(
     "upload-too-short",
     "uploads a byte less than a vector has",
     sending(lambda packed: frames(packed[:-1])),
-    "has 15 bytes",
+    "has 47 bytes",
     Off.lacking(UPLOADS, "len(staged) != self.size", shows="gets another answer"),
     must=LEFT_OUT,
-    told="15 bytes",
+    told="47 bytes",
 )
 one_upload(
     "empty-upload",
@@ -161,7 +161,7 @@ study_script(
     SUM_OF_OTHERS,
     {0: signed_and_uploaded(lambda packed: packed[:-1])},
     Off.lacking(UPLOADS, "len(staged) != self.size", also=(Off.lacking(CORE, "the upload has"),), shows="is not named"),
-    blames=[Blame(0, INPUT, "has 15 bytes")],
+    blames=[Blame(0, INPUT, "has 47 bytes")],
 )
 
 
@@ -170,8 +170,8 @@ study_script(
 
 def padded(packed: bytes) -> bytes:
     """Set the last unused bit: only the bits after the last entry reveal this cheat, the digest is right."""
-    changed = packed[:-1] + bytes([packed[-1] | 0x80])
-    assert changed != packed, "the vector has no unused bits"
+    changed = flipped(packed, 8 * packed_size(4, 15) - 1)
+    assert changed > packed, "the vector has no unused bits"
     return changed
 
 
@@ -410,8 +410,9 @@ SHIFT, BITS = np.arange(8, dtype=np.uint16) * 8191 + 1, 16
 
 
 def shifted(packed: bytes) -> bytes:
-    assert len(packed) == packed_size(8, BITS)
-    return pack((unpack(packed, 8, BITS) + SHIFT).astype(word_dtype(BITS)), BITS)
+    size = packed_size(8, BITS)
+    vector = unpack(packed[:size], 8, BITS) + SHIFT
+    return pack(vector.astype(word_dtype(BITS)), BITS) + packed[size:]
 
 
 study_script(

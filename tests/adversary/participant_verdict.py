@@ -145,7 +145,7 @@ def _sums(stage: Stage, shift: Mapping[int, Vector]) -> tuple[list[str], list[in
 
 
 def _sum(stage: Stage, round_: int, attempt: int, u3: frozenset[int]) -> Vector:
-    vectors = [stage.vectors[round_, attempt, who] for who in sorted(u3)]
+    vectors = [stage.contribution(round_, attempt, who) for who in sorted(u3)]
     return _wrapped(np.sum(np.stack(vectors).astype(np.uint64), axis=0), stage.bits).astype(vectors[0].dtype)
 
 

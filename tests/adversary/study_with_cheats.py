@@ -31,6 +31,7 @@ from client.host_file import load
 from client.settings import HostSettings
 from learning import datasets
 from mechanisms import plan
+from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
 from secagg import client_phases
 from server.attempt import attempt
@@ -78,10 +79,16 @@ _patience_s: ContextVar[float] = ContextVar("patience_s", default=STUCK_S)
 
 @dataclass
 class Opened:
-    """A sum that a coordinator opened."""
+    """A sum that a coordinator opened.
+
+    Attributes:
+        total: without the noise that was taken back.
+        answered: participants that took noise back.
+    """
 
     u3: frozenset[int]
     total: Vector
+    answered: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -92,6 +99,7 @@ class Stage:
     cheaters: dict[int, Cheater] = field(default_factory=dict)
     honest: list[int] = field(default_factory=list)
     vectors: dict[tuple[int, int, int], Vector] = field(default_factory=dict)  # round, attempt, participant
+    noise_seeds: dict[tuple[int, int, int], tuple[bytes, ...]] = field(default_factory=dict)  # of the same
     bits: int = 0
     opened: dict[tuple[int, int], Opened] = field(default_factory=dict)
     ended: str = ""
@@ -139,6 +147,16 @@ class Stage:
     def lost(self, who: int) -> bool:
         """Tell whether a participant has no session now."""
         return self.where.study.sessions.get(who) is None
+
+    def contribution(self, round_: int, attempt: int, who: int) -> Vector:
+        """Return what a participant's vector is in the opened sum: without the noise that it takes back, if it does."""
+        key, opened = (round_, attempt, who), self.opened[round_, attempt]
+        if who not in opened.answered:
+            return self.vectors[key]
+        encoder, survivors = Encoder(self.where.study._plan, bytes(32)), len(opened.u3)
+        released = encoder.plan.released_parts(survivors)
+        seeds = [seed for part, seed in enumerate(self.noise_seeds[key]) if released >> part & 1]
+        return encoder.without_surplus(self.vectors[key], survivors, [seeds])
 
     def identity(self, who: int) -> bytes:
         return bytes(self.where.study.roster.entries[who].identity)
@@ -290,18 +308,25 @@ class _Clock:
 def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     """Note what is masked, opened and queued."""
     mask, run, put = client_phases.Masking.mask, attempt.Attempt.run, Inbox.put_message
+    without_surplus = Encoder.without_surplus
 
     def noting_mask(self: Any, vector: Vector) -> Any:
         config = self._cohort.config
-        stage.vectors[config.round, config.attempt, self._cohort.me] = vector.copy()
+        key = config.round, config.attempt, self._cohort.me
+        stage.vectors[key], stage.noise_seeds[key] = vector.copy(), self.noise_seeds
         stage.bits = config.parameters.bits
         return mask(self, vector)
 
     async def noting_run(self: Any) -> Any:
         completed = await run(self)
         number = self.config.round, self.config.attempt
-        stage.opened[number] = Opened(completed.u3, completed.total.copy())
+        stage.opened[number] = Opened(completed.u3, completed.total.copy(), frozenset(completed.noise_seeds))
         return completed
+
+    def noting_total(self: Any, *given: Any) -> Vector:
+        [*_, opened] = stage.opened.values()
+        opened.total = without_surplus(self, *given)
+        return opened.total.copy()
 
     def noting_put(self: Any, participant: int, arrival: Any, size: int) -> None:
         put(self, participant, arrival, size)
@@ -310,6 +335,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     changes = [
         (client_phases.Masking, "mask", noting_mask),
         (attempt.Attempt, "run", noting_run),
+        (Encoder, "without_surplus", noting_total),
         (Inbox, "put_message", noting_put),
         (attempt, "time", _Clock(stage)),
         (attempt, "PROGRESS_INTERVAL_S", 0.05),

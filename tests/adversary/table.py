@@ -32,6 +32,7 @@ ENDS = {
     "leaves": "its client ends before any round",
     "sits it out": "it takes no part in an attempt that it has joined before, nor in an earlier one",
     "the same answer": "it repeats its earlier bytes, and sends nothing new",
+    "no sum": "what was asked for is sent, and no sum opens with it",
     "sum": "all are in a sum, of this round or, if all refused it, the next",
     "sum of the others": "a sum opens without the participants that cheat or refused",
     "aborts, then sum of the others": "an attempt fails, and a later one opens such a sum",

@@ -131,6 +131,7 @@ def quarter(fraction: str) -> str:
 DOCUMENTS = {
     "less noise": (in_plan(local_variance=quarter), "exceeds the target 1000"),
     "no noise": (in_plan(local_variance="0/1"), "local noise is below half a grid step"),
+    "more noise that is taken back": (in_plan(noise_parts=9), "9 parts of noise can't be taken back"),
     "a finer grid": (in_plan(granularity=lambda value: value / 64), "sums may wrap"),
     "fewer survivors": (in_plan(min_survivors=4), "exceeds the target 1000"),
     "a sum of one": (in_plan(min_survivors=1, quorum=1), "colluders (2) < min_survivors (1)"),

@@ -118,5 +118,7 @@ def test_a_model_that_breaks_the_training_gets_an_answer_like_any_other(played: 
     first = {(who, message.WhichOneof("message")) for who, message in story.messages if message.round == 1}
     assert {who for who, kind in first if kind == "masked_input"} == set(range(PARTICIPANTS))
     assert story.of("round_completed")[0]["u3"] == PARTICIPANTS
+    replies = [one.unmasking for _, one in story.messages if one.round == 1 and one.HasField("unmasking")]
+    assert {len(reply.noise_seeds) for reply in replies} == {3}  # all, as in any round without dropouts
     assert "zeros are sent" in story.told()
     assert len(charged(story)) >= PARTICIPANTS

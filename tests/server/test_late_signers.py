@@ -1,4 +1,4 @@
-"""Participants that are slow to sign the survivor sets, or never do: the others don't wait for them."""
+"""Participants that are slow to sign the survivor sets or to answer, or never do: the others don't wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Coordinator, Peer, coordinator, identities, playing
+from tests.support.study_in_process import (
+    PARTICIPANTS,
+    PATIENCE_S,
+    Coordinator,
+    Peer,
+    coordinator,
+    identities,
+    playing,
+    until,
+)
 from wire import codec
 from wire import coordinator_pb2 as pb
 
@@ -69,6 +78,24 @@ async def test_who_signs_late_is_asked_then(study_folder: Path, tmp_path: Path) 
         [signed] = where.of("phase_ended", round=1, phase="ConsistencyCheck")
         assert 5 <= signed["received"] < PARTICIPANTS
         assert (second["u3"], second["dropouts"]) == (PARTICIPANTS, 0)
+
+
+async def test_who_answers_late_takes_its_noise_back(study_folder: Path, tmp_path: Path) -> None:
+    """It is waited for as long again as the others took, although the sum could open without its shares."""
+    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
+        keys, now, then = identities(study_folder), asyncio.Event(), asyncio.Event()
+        slow, others = Waits(where, keys[SLOW], reveals=then), others_of(where, now)
+        async with playing([slow, *others]):
+            where.start()
+            await asyncio.wait_for(all_asked([slow, *others]), PATIENCE_S)
+            attempt: Any = where.study._attempt
+            await asyncio.sleep(1.0)
+            now.set()
+            await until(lambda: len(attempt._answered) >= len(others) or where.of("phase_ended", phase="Unmasking"))
+            then.set()
+            assert (await where.finish()).rounds_completed == 2
+        phase, *_ = where.of("phase_ended", round=1, phase="Unmasking")
+        assert phase["received"] == PARTICIPANTS
 
 
 async def test_nobody_waits_for_who_never_signs(study_folder: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
-from secagg.packing import unpack
+from secagg.packing import packed_size, unpack
 from secagg.parameters import X25519, RoundParameters
 from secagg.roster import Roster, RosterEntry, sign_roster, verify_roster
 from secagg.sharing import MALICIOUS
@@ -309,7 +309,8 @@ class Cohort:
 
     def note_upload(self, sender: int, upload: MaskedInput, masked_with: frozenset[int]) -> None:
         parameters = self.config.parameters
-        self.uploads[sender] = unpack(upload.packed, parameters.dim, parameters.bits)
+        packed = upload.packed[: packed_size(parameters.dim, parameters.bits)]  # commitments to noise seeds follow
+        self.uploads[sender] = unpack(packed, parameters.dim, parameters.bits)
         self.masked_with[sender] = masked_with
         self.signed_uploads[sender] = (upload.sha256, upload.signature)
 
