@@ -450,6 +450,9 @@ class LyingCoordinator(ClaimingMachine):
                 except CoordinatorMisbehaved as error:
                     self.claim("is over" in str(error), "over", str(error))
                     continue
+                except Exception as error:  # it has nothing left to answer with
+                    self.claim(False, "crash", f"{type(error).__name__}: {error}")
+                    continue
                 self.live[who].append(told[:back])
                 self.tell(who, told[:back], other)
 
