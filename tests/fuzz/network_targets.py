@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 import server.service
-from secagg.messages import SALT_BYTES, SHARE_BYTES, CohortKeys, NeighbourShares, UnmaskingReply
+from secagg.messages import NOISE_SEED_BYTES, SALT_BYTES, SHARE_BYTES, CohortKeys, NeighbourShares, UnmaskingReply
 from server.open_calls import Caller, CallRefused
 from server.peer_certificate import CertificateHolders, check_certificate
 from server.sessions import SessionRefused, Sessions
@@ -67,6 +67,7 @@ def _there_and_back(travels: Codec, message: Any) -> Any:
     if isinstance(found, UnmaskingReply):
         lengths = {(len(one.share), len(one.salt)) for one in found.shares if one is not None}
         must(lengths <= {(SHARE_BYTES, SALT_BYTES)}, "a share of another length was read")
+        must({*map(len, found.noise_seeds)} <= {NOISE_SEED_BYTES}, "a noise seed of another length was read")
     return found
 
 
@@ -105,7 +106,8 @@ def session_seeds() -> Iterator[bytes]:
 
 def participant_seeds() -> Iterator[bytes]:
     """What participants send in an attempt, and around it."""
-    for step in reference_round().steps.values():
+    *_, with_noise = reference_round("ring").steps.values()
+    for step in (*reference_round().steps.values(), with_noise):
         message = next(iter(step.up.values()))
         travels = codecs()[type(message)]
         phase = pb.PhaseMessage(round=1, attempt=1, **{travels.field: travels.write(message)})

@@ -16,11 +16,21 @@ from secagg import messages
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.in_memory import InMemoryAttempt
+from secagg.keys import noise_commitment
 from secagg.parameters import HYBRID
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
-from tests.support.attempts_in_memory import LOSE, Script, freeze, make_config, source_of, sum_of, vector_of
+from tests.support.attempts_in_memory import (
+    LOSE,
+    Script,
+    freeze,
+    make_config,
+    source_of,
+    sum_of,
+    surplus_parts,
+    vector_of,
+)
 from tests.support.recorded_attempts import Recorded
 from tests.support.small_rings import safe_rings
 from wire import codec
@@ -81,17 +91,22 @@ def reference_round(graph: str = "complete", round_: int = 1, left: str = "") ->
     """An honest attempt; the last participant may leave before its message in one phase of the coordinator."""
     config = config_of(graph, round_)
     found = Recorded(config, Script(up={(left, len(config.roster) - 1): LOSE}))
-    _check_sum(config, found.run())
+    _check_sum(config, found.run(), found.coordinator)
     return found
 
 
 def config_of(graph: str, round_: int = 1) -> RoundConfig:
-    """A = 2, and one may leave: eight on a ring, or five on the complete graph: as ever, unsigned, with hybrid keys."""
+    """A = 2, and one may leave: eight on a ring, or five on the complete graph: as ever, unsigned, with hybrid keys.
+
+    On the ring and where nobody signs there is noise to take back.
+    """
     match graph:
         case "ring":
-            return make_config(8, colluders=2, min_survivors=6, round_=round_, rings=safe_rings(8, 6))
+            rings, released = safe_rings(8, 6), (0, 5, 11)
+            return make_config(8, colluders=2, min_survivors=6, round_=round_, rings=rings, released=released)
         case "unsigned":
-            return make_config(5, colluders=2, min_survivors=4, round_=round_, adversary=SEMI_MALICIOUS)
+            adversary, released = SEMI_MALICIOUS, (1, 6)
+            return make_config(5, min_survivors=4, round_=round_, adversary=adversary, released=released)
         case "hybrid":
             return make_config(5, colluders=2, min_survivors=4, round_=round_, key_agreement=HYBRID)
     return make_config(5, colluders=2, min_survivors=4, round_=round_)
@@ -126,11 +141,12 @@ def finish(
         exact: whether a sum must be the right one.
     """
     try:
-        completed = _Rest(config, server, clients, up).run()
+        rest = _Rest(config, server, clients, up)
+        completed = rest.run()
     except ProtocolError:
         return None
     if exact:
-        _check_sum(config, completed)
+        _check_sum(config, completed, rest.coordinator)
     return completed
 
 
@@ -154,6 +170,14 @@ def take(server: Any, sender: int, message: Any) -> bool:
     return True
 
 
-def _check_sum(config: RoundConfig, completed: Completed) -> None:
+def _check_sum(config: RoundConfig, completed: Completed, coordinator: Any) -> None:
     wanted = sum_of(completed.u3, config.parameters)
     must(bool(np.array_equal(completed.total, wanted)), "the sum is not that of u3")
+    must(completed.noise_seeds.keys() == completed.u5, "noise seeds of others than u5")
+    surplus = surplus_parts(config.parameters, len(completed.u3))
+    for who, seeds in completed.noise_seeds.items():
+        must(len(seeds) == len(surplus), "another number of noise seeds than belongs to |u3|")
+        identity, committed = config.roster.identity(who), coordinator._uploads[who].noise_commitments
+        for part, seed in zip(surplus, seeds, strict=True):
+            found = noise_commitment(seed, part, completed.cohort_context, identity)
+            must(found == committed[part], "a noise seed that nobody committed to")

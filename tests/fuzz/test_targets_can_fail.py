@@ -112,7 +112,8 @@ def refusal_that_is_forgotten(self: Any, message: Any, receive: Any = client_unm
         raise
 
 
-# Target -> what is exchanged in the code under it: an object, the name of its attribute, the faulty value.
+# Target, and more where it has several -> what is exchanged in the code under it: an object, the name of its attribute,
+# the faulty value.
 FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
     "participant_message": ((wire.codec, "_sized", lambda value, length, name: value),),
     "chunk": ((network_targets, "unframe", chunk_without_its_length),),
@@ -128,6 +129,7 @@ FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
     "coordinator_MaskedInputCollection": ((server_phases.MaskedInputCollection, "check_offer", lambda *_: None),),
     "coordinator_ShareKeys": ((server_phases.ShareKeys, "receive", deals_before_it_checks),),
     "coordinator_Unmasking": ((server_unmasking.Unmasking, "receive", refused_reply_that_counts),),
+    "coordinator_Unmasking: noise": ((server_unmasking.Unmasking, "_check_noise", lambda *_: None),),
     "participant_ConsistencyCheck": ((client_unmasking.ConsistencyCheck, "receive", refusal_that_is_forgotten),),
 }
 
@@ -136,4 +138,4 @@ FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
 def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for fault in FAULTS[name]:
         monkeypatch.setattr(*fault)
-    assert finding(targets()[name]) is not None
+    assert finding(targets()[name.partition(":")[0]]) is not None

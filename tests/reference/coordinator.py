@@ -92,10 +92,20 @@ class Coordinator:
         if not self._signed(sender, message["signature"], statement):
             return False
         try:
-            unpack(message["packed"], self.numbers.dim, self.numbers.bits)
+            unpack(self._vector(message), self.numbers.dim, self.numbers.bits)
         except ValueError:
             return False
         return bool(sha256(message["packed"]).digest() == message["sha256"])
+
+    def _vector(self, upload: Message) -> bytes:
+        """What stands before the commitments to the noise seeds."""
+        packed: bytes = upload["packed"]
+        return packed[: len(packed) - 32 * self.numbers.noise_seeds]
+
+    def _noise_commitments(self, sender: int) -> list[bytes]:
+        upload = self.uploads[sender]
+        behind = upload["packed"][len(self._vector(upload)) :]
+        return [behind[at : at + 32] for at in range(0, len(behind), 32)]
 
     def _signature(self, sender: int, message: Message) -> bool:
         return self._signed(sender, message["signature"], self.statement)
@@ -121,7 +131,14 @@ class Coordinator:
             )
             if leaf != self.dealings[dealer]["leaves"][2 * self.graph.place(dealer, sender) + kind]:
                 return False
-        return True
+        seeds, surplus = message.get("noise_seeds", []), self.numbers.surplus(len(self.u3))
+        if len(seeds) != len(surplus) or any(len(seed) != 32 for seed in seeds):
+            return False
+        identity, committed = self.agreed.identity(sender), self._noise_commitments(sender)
+        return all(
+            setting.noise_commitment(seed, number, self.context, identity) == committed[number]
+            for number, seed in zip(surplus, seeds, strict=True)
+        )
 
     def _dealers(self, holder: int) -> list[int]:
         return [dealer for dealer in self.graph.dealers(holder) if dealer in self.u2]
@@ -192,7 +209,7 @@ class Coordinator:
         self.u3, self.uploads, self.invited = senders, self.received, set(senders)
         if not numbers.signed:
             self.u4 = senders
-        vectors = [unpack(upload["packed"], numbers.dim, numbers.bits) for upload in self.received.values()]
+        vectors = [unpack(self._vector(upload), numbers.dim, numbers.bits) for upload in self.received.values()]
         self.masked_sum = add_vectors(vectors, numbers.dim, numbers.bits)
         self.statement = setting.survivor_statement(self.context, self._named(self.u2), self._named(self.u3))
         sets = {"u2": bitmap(set(self.u2), self.u1), "u3": bitmap(set(self.u3), self.u1)}
@@ -252,6 +269,7 @@ class Coordinator:
         if culprits:
             raise Refused("ReconstructionFailed", self.phase, culprits=sorted(culprits + self.cheats))
         self.u5 = senders
+        self.noise_seeds = {who: self.received[who].get("noise_seeds", []) for who in senders}
         return add_masks(self.masked_sum, masks, self.numbers.bits)
 
     def _masks(self, dealer: int, points: list[int], shares: list[list[int]]) -> list[tuple[bytes, int]] | None:

@@ -172,6 +172,7 @@ def false_replies() -> Iterator[tuple[str, int, Message]]:
     yield "somebody else's reply", LIAR, replies[4]
     yield "an entry is missing", LIAR, {"shares": shares[:-1]}
     yield "an entry too many", LIAR, {"shares": [*shares, {"none": {}}]}
+    yield "a noise seed, though there are none", LIAR, {"shares": shares, "noise_seeds": [bytes(32)]}
     yield "a share is changed", LIAR, entry(0, {"self_mask_seed": {**seed, "share": flip(seed["share"], 3)}})
     changed = {**mask_key, "share": flip(mask_key["share"])}
     yield "a share of the mask key is changed", LIAR, entry(3, {"mask_key": changed})
@@ -221,6 +222,9 @@ def malformed_messages() -> Case:
         for about, wrong in (("short", value[:-1]), ("long", value + b"\0")):
             shown = {"signatures": request, "uploads": [{**upload, name: wrong}]}
             cases.append(("unmasking_request", f"the {name} of an upload one byte too {about}", shown))
+    for size in (31, 33):
+        noise = {**reply, "noise_seeds": [listed_bytes("a noise seed", size)]}
+        cases.append(("unmasking_reply", f"a noise seed of {size} bytes", noise))
     first, *others = reply["shares"]
     seed = first["self_mask_seed"]
     for name, entry in (

@@ -218,7 +218,7 @@ class Participant:
     # ------------------------------------------------------------ MaskedInputCollection
 
     def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
-        """Open what the neighbours in u2 dealt; mask with exactly those."""
+        """Open what the neighbours in u2 dealt; mask with exactly those. Draws the seeds of noise."""
         name = "MaskedInputCollection"
         self._enter(name, "ConsistencyCheck" if self.numbers.signed else "Unmasking")
         self.u2 = self._set(neighbour_shares["u2"], name)
@@ -239,7 +239,10 @@ class Participant:
             low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((self.me, other)))
             key = setting.pairwise_mask_key(shared or b"", low, high, numbers.bits, numbers.dim, self.context)
             masks.append((key, 1 if self.me < other else -1))
+        self.noise_seeds = [self.stream.take(32) for _ in range(numbers.noise_seeds)]
         packed = pack(add_masks(vector, masks, numbers.bits), numbers.bits)
+        for number, seed in enumerate(self.noise_seeds):
+            packed += setting.noise_commitment(seed, number, self.context, self.identity)
         digest = sha256(packed).digest()
         signature = self.sign(setting.upload_statement(self.context, self.identity, digest, self.named(self.u2)))
         self.phase = self._following
@@ -320,7 +323,9 @@ class Participant:
     # ------------------------------------------------------------ Unmasking
 
     def unmask(self, request: Message) -> Message:
-        """A share of each dealer in u2 that it holds from, the kind fixed by u3; once more for the same request."""
+        """A share of each dealer in u2 that it holds from, the kind fixed by u3, and seeds of its noise, fixed by |u3|;
+        once more for the same request.
+        """
         if self.phase == "Answered" and request == self.answered:
             return self.reply
         self._enter("Unmasking", "Answered")
@@ -340,7 +345,8 @@ class Participant:
                 kind, name = (1, "self_mask_seed") if dealer in self.u3 else (0, "mask_key")
                 salt, part = pair[kind]
                 shares.append({name: {"share": part, "salt": salt}})
-        self.answered, self.reply = request, {"shares": shares}
+        seeds = [self.noise_seeds[number] for number in self.numbers.surplus(len(self.u3))]
+        self.answered, self.reply = request, {"shares": shares, **({"noise_seeds": seeds} if seeds else {})}
         self.phase = self._following
         return self.reply
 

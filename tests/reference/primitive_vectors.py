@@ -40,10 +40,16 @@ def setting_json(agreed: Setting) -> Case:
     """A setting as it stands in a vector."""
     roster = [{"identity": identity, "host": host} for identity, host in agreed.roster]
     stated = {**vars(agreed), "roster": roster}
-    numbers, sharing = stated.pop("numbers"), stated.pop("sharing")
+    stated |= numbers_json(stated.pop("numbers"))
+    sharing = stated.pop("sharing")
     if sharing:  # degree and threshold, for rings too small for the rule
-        return {**stated, **vars(numbers), "sharing": dict(zip(("degree", "threshold"), sharing, strict=True))}
-    return {**stated, **vars(numbers)}
+        stated["sharing"] = dict(zip(("degree", "threshold"), sharing, strict=True))
+    return stated
+
+
+def numbers_json(numbers: Numbers) -> Case:
+    """Numbers without released noise don't state it."""
+    return {name: value for name, value in vars(numbers).items() if name != "released" or value}
 
 
 # ---------------------------------------------------------------- hashing.json
@@ -75,6 +81,7 @@ def context_vectors() -> Case:
     base = setting_of(5, bits=20, dim=1000, quorum=5)
     identities = [identity for identity, _ in base.roster]
     other_host = ((identities[0], "elsewhere"), *base.roster[1:])
+    hybrid = replace(base.numbers, key_agreement="x25519-mlkem768", released=(0, 5))
     settings = {
         "as it is": base,
         "another study": replace(base, study="test-vectorS"),
@@ -89,6 +96,9 @@ def context_vectors() -> Case:
         "other numbers": replace(base, numbers=replace(base.numbers, quorum=4, dim=1001)),
         "the other graph": replace(base, numbers=replace(base.numbers, graph="harary")),
         "another adversary": replace(base, numbers=replace(base.numbers, adversary="semi-malicious")),
+        "noise to take back": replace(base, numbers=replace(base.numbers, released=(0, 5))),
+        "other noise to take back": replace(base, numbers=replace(base.numbers, released=(1, 5))),
+        "hybrid keys and noise to take back": replace(base, numbers=hybrid),
         "the weakest adversary": replace(base, numbers=replace(base.numbers, adversary="curious")),
     }
     round_contexts = []
@@ -135,8 +145,8 @@ def set_case(name: str, context: bytes, identities: list[bytes]) -> Case:
 
 
 ADVERTISED = (("mask_key", 32), ("channel_key", 32), ("signature", 64))
-# cohort, colluders, min_survivors, quorum, bits, dim
-NUMBERS = (
+# cohort, colluders, min_survivors, quorum, bits, dim, released
+NUMBERS: tuple[tuple[Any, ...], ...] = (
     (3, 0, 3, 3, 1, 1),
     (3, 2, 3, 3, 62, 1),
     (10, 3, 7, 8, 20, 10**6),
@@ -153,14 +163,19 @@ NUMBERS = (
     (10, 2, 7, 7, 0, 1),
     (10, 2, 7, 7, 63, 1),
     (10, 2, 7, 7, 20, 0),
+    (10, 2, 7, 7, 20, 1, (0, 1, 2, 2**16 - 1)),
+    (10, 2, 7, 7, 20, 1, (0, 1, 2)),  # not for every size of u3
+    (10, 2, 7, 7, 20, 1, (0, 1, 2, 3, 4)),  # for a larger one than there can be
+    (10, 2, 7, 7, 20, 1, (0, 1, 2, 2**16)),  # a seventeenth seed
     (10, 2, 7, 7, 62, (2**32 - 2) * 2),  # the longest stream
     (10, 2, 7, 7, 62, (2**32 - 2) * 2 + 1),  # longer
 )
 
 
-def number_case(*values: int) -> Case:
+def number_case(*values: Any) -> Case:
     """On the complete graph, threshold and signatures needed (the same number) for some sizes of u1; or a refusal."""
-    given = dict(zip(("cohort", "colluders", "min_survivors", "quorum", "bits", "dim"), values, strict=True))
+    names = ("cohort", "colluders", "min_survivors", "quorum", "bits", "dim", "released")
+    given = dict(zip(names, values, strict=False))
     try:
         numbers = Numbers(**given)
     except Refused as refusal:
@@ -200,6 +215,7 @@ def key_vectors() -> Case:
         masks.append({"bits": bits, "dim": dim, "vector": vector, "pairwise_mask_key": pairwise, "self_mask_key": own})
     ends = {"low": {"identity": alice, "mask_key": keys[0]}, "high": {"identity": bob, "mask_key": keys[1]}}
     public = {"round_context": round_context, "cohort_context": context, **ends, "symbols": symbols, "shared": shared}
+    noise_seed = listed_bytes("noise seed", 32)
     nonces = listed_bytes("client nonce", 32), listed_bytes("server nonce", 32)
     digests = [listed_bytes(f"digest {i}", 32) for i in range(2)]
     advertised = {"round_context": round_context, "identity": alice, "mask_key": keys[0], "channel_key": keys[1]}
@@ -237,6 +253,11 @@ def key_vectors() -> Case:
             "mask_private_key": setting.mask_private_key(secret, round_context, alice),
             "self_mask_seed": seed,
             "seed_commitment": setting.seed_commitment(seed, context, alice),
+            "noise_seed": noise_seed,
+            "noise_commitments": [
+                {"part": part, "commitment": setting.noise_commitment(noise_seed, part, context, alice)}
+                for part in (0, 15)
+            ],
             "masks": masks,
         },
         "signed": signed,

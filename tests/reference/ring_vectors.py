@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from tests.reference.graph import Graph
+from tests.reference.primitive_vectors import numbers_json
 from tests.reference.round_vectors import CommitsToAnotherSeed, Crook, Played, SharesAnotherMaskKey, spoil_ciphertext
 from tests.reference.rounds import setting_of
 from tests.reference.setting import Numbers
@@ -72,7 +73,7 @@ def sharing_case(cohort: int, colluders: int, min_survivors: int, u1: int, adver
     """Degree and threshold by the rule; quorum, bits and dim don't matter."""
     numbers = Numbers(cohort, colluders, min_survivors, min_survivors, 20, 1, "harary", adversary)
     degree, threshold = numbers.sharing(u1)
-    return {**vars(numbers), "u1": u1, "degree": degree, "threshold": threshold}
+    return {**numbers_json(numbers), "u1": u1, "degree": degree, "threshold": threshold}
 
 
 # ---------------------------------------------------------------- ring_rounds.json

@@ -26,6 +26,8 @@ class ParticipantSide(Protocol):
 class CoordinatorSide(Protocol):
     """What a round asks of a coordinator."""
 
+    noise_seeds: dict[int, list[bytes]]  # of u5, once the sum is open
+
     def receive(self, sender: int, message: Message) -> None: ...
     def close(self) -> Any: ...
 
@@ -38,6 +40,7 @@ class Record:
     to_participants: dict[str, dict[int, Message]] = field(default_factory=dict)
     refused: list[tuple[Refused, Message]] = field(default_factory=list)  # by either side, while the attempt went on
     total: list[int] | None = None
+    noise_seeds: dict[int, list[bytes]] = field(default_factory=dict)  # those of surplus noise that is still in it
     ended_by: Refused | None = None
 
 
@@ -60,6 +63,7 @@ def setting_of(
     sharing: tuple[int, int] | None = None,
     adversary: str = "malicious",
     key_agreement: str = "x25519",
+    released: tuple[int, ...] = (),
 ) -> Setting:
     """A setting of distinct values. By default both bounds are the signatures needed, and the graph is complete.
 
@@ -68,7 +72,7 @@ def setting_of(
     fewest = (count + max(2, colluders)) // 2 + 1
     least = min_survivors or fewest
     graph = "harary" if sharing else "complete"
-    numbers = Numbers(count, colluders, least, quorum or least, bits, dim, graph, adversary, key_agreement)
+    numbers = Numbers(count, colluders, least, quorum or least, bits, dim, graph, adversary, key_agreement, released)
     roster = tuple((ed25519_public(seed), f"host-{i % 3}") for i, seed in enumerate(identity_seeds(count)))
     digests = (listed_bytes(name, 32) for name in ("study document", "model", "previous roster", "newest roster"))
     return Setting("test-vectors", 3, roster, round_, attempt, *digests, numbers, sharing)
@@ -153,5 +157,5 @@ def run_round(
         except Refused as refusal:
             record.ended_by = refusal
             return record
-    record.total = downs  # type: ignore[assignment]
+    record.total, record.noise_seeds = downs, coordinator.noise_seeds  # type: ignore[assignment]
     return record

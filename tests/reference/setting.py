@@ -44,6 +44,7 @@ class Numbers:
     graph: str = "complete"
     adversary: str = "malicious"
     key_agreement: str = "x25519"
+    released: tuple[int, ...] = ()  # for each size of u3 from min_survivors up: noise seeds that are revealed, as bits
 
     def __post_init__(self) -> None:
         if not (
@@ -57,6 +58,8 @@ class Numbers:
             and self.graph in GRAPHS
             and self.adversary in ADVERSARIES
             and self.key_agreement in KEY_AGREEMENTS
+            and len(self.released) in (0, self.cohort - self.min_survivors + 1)
+            and all(0 <= bits < 2**16 for bits in self.released)
         ):
             raise Refused("InvalidParameters")
 
@@ -91,13 +94,28 @@ class Numbers:
 
     def encoded(self) -> bytes:
         """Six numbers of 8 bytes, in the order of the fields, then graph, adversary and, if it isn't the first, the key
-        agreement by their places in the lists.
+        agreement by their places in the lists. Where noise is released: the key agreement, 1 (an epoch has one round),
+        and the bits.
         """
         numbers = (self.cohort, self.colluders, self.min_survivors, self.quorum, self.bits, self.dim)
         names = [GRAPHS.index(self.graph), ADVERSARIES.index(self.adversary)]
-        if self.hybrid:
+        if self.hybrid or self.released:
             names.append(KEY_AGREEMENTS.index(self.key_agreement))
+        if self.released:
+            names += [1, *self.released]
         return b"".join(map(u64, (*numbers, *names)))
+
+    @property
+    def noise_seeds(self) -> int:
+        """How many each participant draws: enough for every bit."""
+        return next(number for number in range(17) if all(bits < 2**number for bits in self.released))
+
+    def surplus(self, survivors: int) -> list[int]:
+        """The numbers of the seeds that are revealed where u3 has so many members."""
+        if not self.released:
+            return []
+        bits = self.released[survivors - self.min_survivors]
+        return [number for number in range(16) if bits & 2**number]
 
     @property
     def hybrid(self) -> bool:
@@ -205,7 +223,7 @@ def dealing_statement(context: bytes, identity: bytes, root: bytes, seed_commitm
 
 
 def upload_statement(context: bytes, identity: bytes, digest: bytes, u2: Iterable[bytes]) -> bytes:
-    """SHA-256 of the packed vector, and the set it was masked in, as identities, ascending."""
+    """SHA-256 of the upload, and the set it was masked in, as identities, ascending."""
     return labelled("sordino/v1/masked-input", context, identity, digest, set_digest("u2", context, u2))
 
 
@@ -232,6 +250,11 @@ def self_mask_seed(secret: bytes, context: bytes, identity: bytes) -> bytes:
 def seed_commitment(seed: bytes, context: bytes, identity: bytes) -> bytes:
     """Published by the dealer."""
     return labelled_hash("sordino/v1/self-mask-seed-commitment", context, identity, seed)
+
+
+def noise_commitment(seed: bytes, number: int, context: bytes, identity: bytes) -> bytes:
+    """Behind the packed vector of an upload, one for each seed."""
+    return labelled_hash("sordino/v1/noise-commitment", context, identity, u64(number), seed)
 
 
 def self_mask_key(seed: bytes, identity: bytes, bits: int, dim: int, context: bytes, vector: str = "input") -> bytes:

@@ -16,6 +16,7 @@ from tests.reference import primitive_vectors as primitives
 from tests.reference import ring_vectors as rings
 from tests.reference import round_vectors as rounds
 from tests.reference.coordinator_refusals import coordinator_refusals, malformed_messages
+from tests.reference.noise_vectors import noise_rounds
 from tests.reference.participant_refusals import participant_refusals
 from tests.reference.ring_refusals import ring_refusals
 
@@ -37,6 +38,7 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "graph.json": rings.graph_vectors,
     "ring_rounds.json": rings.ring_rounds,
     "hybrid_rounds.json": rings.hybrid_rounds,
+    "noise_rounds.json": noise_rounds,
     "participant_refusals.json": participant_refusals,
     "coordinator_refusals.json": coordinator_refusals,
     "ring_refusals.json": ring_refusals,

@@ -24,7 +24,7 @@ from secagg.messages import (
     SelfMaskSeedShare,
     UnmaskingReply,
 )
-from secagg.packing import pack, unpack
+from secagg.packing import pack, packed_size, unpack
 from secagg.shamir import PRIME
 from tests.support.attempts_in_memory import LOW_ORDER, Vector, identities
 from tests.support.crooked_dealings import crooked_shares
@@ -72,10 +72,14 @@ def forge(message: Any, where: int, bit: int) -> Any:
                 {"signature": b""},
             ]
             return replace(message, **changes[where % len(changes)])
-        case UnmaskingReply(shares=shares):
+        case UnmaskingReply(shares=shares, noise_seeds=seeds):
+            # One more, one less, or another one.
+            lies = [(*seeds, bytes(32)), *((seeds[:-1], _with(seeds, bit, flipped(seeds[0], bit))) if seeds else ())]
+            if where % 12 > 8:
+                return replace(message, noise_seeds=lies[where % len(lies)])
             at = next((i for i in range(bit % len(shares), len(shares)) if shares[i] is not None), None)
             if at is None or where % 6 == 0:
-                return UnmaskingReply(shares[:-1])
+                return replace(message, shares=shares[:-1])
             one = shares[at]
             other = MaskKeyShare if isinstance(one, SelfMaskSeedShare) else SelfMaskSeedShare
             changed = [
@@ -85,7 +89,7 @@ def forge(message: Any, where: int, bit: int) -> Any:
                 replace(one, salt=one.salt[:-1]),
                 other(one.share, one.salt),
             ][where % 5]
-            return UnmaskingReply(_with(shares, at, changed))
+            return replace(message, shares=_with(shares, at, changed))
     raise AssertionError(type(message))
 
 
@@ -157,11 +161,13 @@ def shifted(
 ) -> tuple[MaskedInput, Vector]:
     """An upload whose first entry is moved, and the shift: a participant can lie about its input."""
     parameters = config.parameters
-    vector = unpack(honest.packed, parameters.dim, parameters.bits)
+    size = packed_size(parameters.dim, parameters.bits)
+    vector = unpack(honest.packed[:size], parameters.dim, parameters.bits)
     shift = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
     shift[0] = by % (1 << parameters.bits)
     top = np.uint64((1 << parameters.bits) - 1)
     packed = pack(((vector.astype(np.uint64) + shift) & top).astype(vector.dtype), parameters.bits)
+    packed += honest.packed[size:]
     sha256 = hashlib.sha256(packed).digest()
     identity = identities(len(config.roster))[me]
     statement = upload_statement(context, identity.public, sha256, set_of(config, context, "u2", u2))
@@ -171,5 +177,5 @@ def shifted(
 def silent_on(reply: UnmaskingReply, at: int) -> UnmaskingReply:
     """It reports that it has no share of one dealer, or of any."""
     if at % 4 == 0:
-        return UnmaskingReply(tuple(None for _ in reply.shares))
-    return UnmaskingReply(_with(reply.shares, at, None))
+        return replace(reply, shares=tuple(None for _ in reply.shares))
+    return replace(reply, shares=_with(reply.shares, at, None))

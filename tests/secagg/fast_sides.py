@@ -154,7 +154,7 @@ def read_reply(message: Message) -> UnmaskingReply:
         [(name, share)] = entry.items()
         return KINDS[name](**share) if name in KINDS else None
 
-    return UnmaskingReply(tuple(read(entry) for entry in message["shares"]))
+    return UnmaskingReply(tuple(read(entry) for entry in message["shares"]), tuple(message.get("noise_seeds", ())))
 
 
 def written(message: Any) -> Message:
@@ -183,7 +183,8 @@ def written(message: Any) -> Message:
                 "uploads": [{"sha256": sha256, "signature": one} for sha256, one in message.uploads],
             }
         case UnmaskingReply():
-            return {"shares": [_written_share(entry) for entry in message.shares]}
+            seeds = {"noise_seeds": list(message.noise_seeds)} if message.noise_seeds else {}
+            return {"shares": [_written_share(entry) for entry in message.shares], **seeds}
         case Advertisement() | MaskedInput() | SurvivorSets() | ConsistencySignature():
             return dict(vars(message))
     raise AssertionError(type(message))
@@ -259,6 +260,7 @@ class FastCoordinator:
             closed = self.now.close()
         if isinstance(closed, Completed):
             self.now = closed
+            self.noise_seeds = {who: list(seeds) for who, seeds in closed.noise_seeds.items()}
             return closed.total.tolist()
         self.now, messages = closed
         if isinstance(self.now, SERVER.ConsistencyCheck) and not self._signed:

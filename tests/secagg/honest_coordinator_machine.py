@@ -11,6 +11,8 @@ claims must always hold; `watch` selects some, so that a test shows which of the
     reason     an abort states its true reason
     sum        a finished attempt's total is the plain sum of u3 modulo 2^B
     one kind   no participant reveals both kinds of share of one dealer, and both secrets of an honest dealer stay apart
+    noise      a participant reveals the noise seeds of exactly the parts that belong to |u3|, each once and only after
+               enough have signed u3; with the sum come those of u5
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 from tests.secagg.cheating_participants import crooked_deal, forge, inconsistent_keys, shifted, silent_on
 from tests.secagg.claims import ClaimingMachine
-from tests.support.attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, vector_of
+from tests.support.attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, surplus_parts, vector_of
 from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
 
@@ -47,7 +49,7 @@ ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 NUMBERS = st.integers(0, 2**16)
 PLANS = [(kind, phase) for kind in ("forge", "lie", "twice", "late", "never") for phase in PHASES]
 PLANS += [("lie", SHARE)] * 8 + [("forge", MASK), ("forge", UNMASK)] * 2 + [("late", SIGN)] * 4
-WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind"})
+WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind", "noise"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +103,7 @@ class HonestCoordinator(ClaimingMachine):
         how=st.integers(0, 83),
         ring=st.booleans(),
         adversary=st.sampled_from([MALICIOUS, MALICIOUS, MALICIOUS, SEMI_MALICIOUS]),
+        noise=NUMBERS,
     )
     def begin(
         self,
@@ -116,6 +119,7 @@ class HonestCoordinator(ClaimingMachine):
         how: int,
         ring: bool,
         adversary: str,
+        noise: int,
     ) -> None:
         """Of a round: at most `losses` messages are lost, and `calm` phases go well, so that late ones see cheating.
 
@@ -126,7 +130,10 @@ class HonestCoordinator(ClaimingMachine):
         fewest = min(cohort, (cohort + 2) // 2 + 1 + survivors)
         numbers = {"min_survivors": fewest, "quorum": min(cohort, fewest + quorum), "bits": bits, "dim": dim}
         numbers |= {"adversary": adversary, "rings": safe_rings(cohort, fewest) if ring else ()}
-        self.numbers: dict[str, Any] = numbers
+        draw = random.Random(noise)
+        seeds = draw.choice((0, 0, 1, 3, 5))
+        released = tuple(draw.randrange(1 << seeds) for _ in range(fewest, cohort + 1)) if seeds else ()
+        self.numbers: dict[str, Any] = numbers | {"released": released}
         self.cohort_size = cohort
         self.cheaters = frozenset(who % cohort for who in cheaters)
         self.earlier: list[Letter] = []  # of attempts that are over
@@ -158,6 +165,8 @@ class HonestCoordinator(ClaimingMachine):
         self.used: list[tuple[int, Any, Any, Any]] = []  # receiver, phase that is over, its message, reply
         self.revealed: dict[tuple[int, int], set[int]] = {}
         self.kinds: dict[tuple[int, int], set[int]] = {}  # (who, dealer) -> kinds revealed
+        self.noise_seeds: dict[int, tuple[bytes, ...]] = {}
+        self.noise_parts: dict[int, list[int]] = {}  # revealed
         self.ended = None
         for who, message in adverts.items():
             self.posts(Letter(who, ADVERTISE, message, self.attempt))
@@ -251,6 +260,8 @@ class HonestCoordinator(ClaimingMachine):
             self.core(closed.receive, letter.sender, letter.message)
         except UnexpectedMessage:
             self.claim(freeze(self.coordinator) == before, "unchanged", f"late for {letter.phase}")
+        except InvalidMessage as error:
+            self.claim(False, "reason", f"a late message for {letter.phase} was looked at: {error}")
         else:
             self.claim(False, "forged", f"a late message was taken by {letter.phase}")
         self.seen["late"] += 1
@@ -343,6 +354,7 @@ class HonestCoordinator(ClaimingMachine):
             if name == MASK:
                 self.used.append((who, phase, message, None))
                 phase, message = result, vector_of(who, self.config.parameters)
+                self.noise_seeds[who] = phase.noise_seeds
                 result = self.core(phase.mask, message)
         except CoordinatorMisbehaved as error:
             self.claim(who in self.cheaters, "blame", f"{who} accuses the coordinator: {error}")
@@ -355,6 +367,12 @@ class HonestCoordinator(ClaimingMachine):
         self.posts(Letter(who, name, reply, self.attempt))
 
     def reveals(self, who: int, reply: Any) -> None:
+        parts = [self.noise_seeds[who].index(seed) for seed in reply.noise_seeds]
+        self.noise_parts.setdefault(who, []).extend(parts)
+        parameters = self.config.parameters
+        needed = parameters.signatures_needed(len(self.sets[ADVERTISE])) if parameters.signed else 0
+        self.claim(len(self.taken[SIGN]) >= needed or not parts, "noise", f"{who} reveals seeds, though too few signed")
+        self.seen["revealed noise seeds"] += bool(parts)
         for dealer, share in zip(self.graph.dealers(who, self.sets[SHARE]), reply.shares, strict=True):
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
@@ -532,6 +550,11 @@ class HonestCoordinator(ClaimingMachine):
         parameters = self.config.parameters
         self.claim(completed.u3 == self.sets[MASK] and completed.u4 == self.sets[SIGN], "sets", "changed at the end")
         self.claim(completed.u3 == self.taken[MASK], "sets", "u3 is not those whose upload was taken")
+        wanted = {
+            who: tuple(self.noise_seeds[who][part] for part in surplus_parts(parameters, len(completed.u3)))
+            for who in completed.u5
+        }
+        self.claim(completed.noise_seeds == wanted, "noise", "not the seeds of u5")
         self.claim(completed.cheats.keys() <= self.cheaters, "blame", f"named as cheats: {completed.cheats}")
         self.seen["cheats named"] += bool(completed.cheats)
         self.seen["completed on a ring"] += not self.graph.complete
@@ -573,6 +596,9 @@ class HonestCoordinator(ClaimingMachine):
             return
         for (who, dealer), kinds in self.kinds.items():
             self.claim(len(kinds) == 1, "one kind", f"{who} revealed both shares of {dealer}")
+        for who, parts in self.noise_parts.items():
+            surplus = surplus_parts(self.config.parameters, len(self.sets[MASK]))
+            self.claim(parts == surplus, "noise", f"{who} revealed the seeds of {parts} instead of {surplus}")
         for dealer in self.sets.get(SHARE, frozenset()) - self.cheaters:
             theirs = self.cheaters.intersection(self.graph.holders(dealer))
             known = [len(self.revealed.get((dealer, kind), set()) | theirs) for kind in (0, 1)]

@@ -15,6 +15,8 @@ every step these claims are held against everything that the adversary has seen:
     one answer  it never answers two different requests, nor signs two statements
     one sum     all that answer do so in the same cohort, for the same u2 and u3
     backed      a participant that answers was shown enough signatures: as many honest ones as A colluders leave
+    noise       it reveals the noise seeds of exactly the parts that belong to the |u3| it was shown, each once in an
+                attempt, and only after as many honest ones have signed that u3
     left out    a participant that takes its charge back is not in the u3 shown, and as many honest ones signed that
     secrets     both secrets of one honest participant are never known together
     few         no sum over fewer than min_survivors - A honest inputs opens
@@ -58,7 +60,7 @@ from tests.secagg.lying_coordinator_view import (
     fake_key,
     sides_of,
 )
-from tests.support.attempts_in_memory import Sets, twin
+from tests.support.attempts_in_memory import Sets, surplus_parts, twin
 from tests.support.naive_variants import CLIENT
 
 COMPLETE = (Plan(8, 6, 6), Plan(8, 7, 7), Plan(8, 6, 7), Plan(9, 6, 6), Plan(9, 8, 8))
@@ -71,7 +73,20 @@ NUMBERS = st.integers(0, 2**16)
 GROUPS = st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 1, 2, 4])
 SOME = st.integers(0, EVERYBODY)
 WATCHED = frozenset(
-    ("crash", "over", "forged", "nested", "one kind", "one answer", "one sum", "backed", "left out", "secrets", "few")
+    (
+        "crash",
+        "over",
+        "forged",
+        "nested",
+        "one kind",
+        "one answer",
+        "one sum",
+        "backed",
+        "noise",
+        "left out",
+        "secrets",
+        "few",
+    )
 )
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
 SCHEMES += ("left out", "left out", "asked twice", "in the middle", "another u1", "odd u2")
@@ -99,14 +114,18 @@ class LyingCoordinator(ClaimingMachine):
         one=SOME,
         other=SOME,
         how=st.sampled_from(SIGNATURES),
+        noise=st.booleans(),
     )
-    def begin(self, at: int, groups: list[int], scheme: str, audience: int, one: int, other: int, how: str) -> None:
+    def begin(
+        self, at: int, groups: list[int], scheme: str, audience: int, one: int, other: int, how: str, noise: bool
+    ) -> None:
         """Most examples begin with a scheme whose sets are left to chance."""
         plans = self.plans or PLANS
         self.plan = plans[at % len(plans)]
         scheme = self.scheme or scheme
         if scheme in ("victims", "windows") and self.plan.graph != "cut":
             self.plan = CUT
+        self.plan = self.plan.with_noise() if noise else self.plan
         self.config = config_of(self.plan)
         size = self.plan.cohort
         self.colluders = colluders_of(self.plan)
@@ -118,6 +137,7 @@ class LyingCoordinator(ClaimingMachine):
         self.signed: dict[tuple[bytes, Sets], dict[int, bytes]] = {}
         self.signs: dict[tuple[int, int], set[Any]] = {}
         self.answers: dict[tuple[int, int], set[Any]] = {}
+        self.noise_parts: dict[tuple[int, int], list[int]] = {}  # revealed
         self.opened_for: set[tuple[bytes, Sets]] = set()
         gone = next(group for group in (1, 2, 4)[:: 1 - 2 * (one % 2)] if group != audience)
         if scheme in ("victims", "windows"):
@@ -430,6 +450,9 @@ class LyingCoordinator(ClaimingMachine):
                 except CoordinatorMisbehaved as error:
                     self.claim("is over" in str(error), "over", str(error))
                     continue
+                except Exception as error:  # it has nothing left to answer with
+                    self.claim(False, "crash", f"{type(error).__name__}: {error}")
+                    continue
                 self.live[who].append(told[:back])
                 self.tell(who, told[:back], other)
 
@@ -549,7 +572,14 @@ class LyingCoordinator(ClaimingMachine):
         needed = self.config.parameters.signatures_needed(len(view.u1)) - len(self.colluders)
         self.claim(honest >= needed, "backed", f"{who} answered, though only {honest} honest ones signed that")
         u2 = view.told_u2[who]  # what it masked in, whatever it was sent later
+        before = len(view.noise_parts.get(who, []))
         view.note_reply(who, u2, given.reply)
+        parts = self.noise_parts.setdefault((who, self.life[who]), [])
+        parts += view.noise_parts.get(who, [])[before:]
+        surplus = surplus_parts(self.config.parameters, len(sets[1]))
+        self.claim(parts == surplus, "noise", f"{who} revealed the seeds of {parts} instead of {surplus}")
+        self.claim(honest >= needed or not parts, "noise", f"{who} revealed seeds, though only {honest} signed that")
+        self.seen["revealed noise seeds"] += bool(parts)
         for dealer, share in zip(view.graph.dealers(who, u2), given.reply.shares, strict=True):
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED

@@ -31,6 +31,11 @@ class Plan(NamedTuple):
     quorum: int
     colluders: int = 2
     graph: str = ""  # complete; "ring", safe for any colluders; "cut", with the colluders of `CUT`
+    released: tuple[int, ...] = ()
+
+    def with_noise(self) -> Plan:
+        """Other seeds for each number of survivors."""
+        return self._replace(released=tuple((3 + 5 * more) % 8 for more in range(self.cohort - self.min_survivors + 1)))
 
 
 COMPLETE: Final = Plan(8, 6, 6)
@@ -47,6 +52,7 @@ def config_of(plan: Plan) -> RoundConfig:
         bits=16,
         dim=2,
         rings=rings,
+        released=plan.released,
     )
 
 
@@ -85,7 +91,7 @@ class Answer:
 @cache
 def answer(client: Side, plan: Plan, who: int, life: int, told: Told) -> Answer:
     config = config_of(plan)
-    if len(told) < 2:  # randomness is drawn up to here
+    if len(told) < 2:  # randomness is drawn up to here, but for noise seeds, which may be any
         phases, adverts = advertise(config, [who], client, f"life {life}")
         if not told:
             return Answer(phases[who], adverts[who])

@@ -13,7 +13,7 @@ import pytest
 from secagg.errors import TooFewClients
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
 from secagg.server_unmasking import Completed
-from tests.support.attempts_in_memory import GARBLE, LATE, LOSE, Attempt, Script, make_config, sum_of
+from tests.support.attempts_in_memory import GARBLE, LATE, LOSE, Attempt, Script, make_config, sum_of, surplus_parts
 
 
 def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[int]) -> None:
@@ -24,9 +24,14 @@ def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[in
         assert len(completed.u3) >= parameters.min_survivors
         assert completed.total.dtype == sum_of(completed.u3, parameters).dtype
         np.testing.assert_array_equal(completed.total, sum_of(completed.u3, parameters))
+        surplus = surplus_parts(parameters, len(completed.u3))
+        assert completed.noise_seeds.keys() == completed.u5
+        assert {len(seeds) for seeds in completed.noise_seeds.values()} == {len(surplus)}
     cohort = attempt.cohort
     if cohort is None:
         return  # without dealings there is nothing to reveal
+    for parts in cohort.noise_parts.values():
+        assert parts == surplus_parts(parameters, len(attempt.u3))
     cohort.colluders = colluders
     cohort.mask_keys = {who: attempt.mask_keys[who] for who in colluders}
     for dealer in set(cohort.u1) - colluders:
@@ -49,30 +54,33 @@ def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[in
 
 @pytest.mark.parametrize("bits", range(1, 63))
 def test_every_width_with_a_dropout_in_every_phase(bits: int) -> None:
-    config = make_config(9, min_survivors=6, quorum=7, bits=bits, dim=bits % 7 + 1)
+    config = make_config(9, min_survivors=6, quorum=7, bits=bits, dim=bits % 7 + 1, released=(5, 0, 1, 3))
     fates = {(PHASES[at], at): LOSE for at in (0, 1, 2)}
     attempt = Attempt(config, Script(up=fates))
     completed = attempt.run()
     assert completed.u3 == frozenset(range(3, 9))
+    assert completed.u5 == attempt.cohort.noise_parts.keys()
     check(attempt, completed, frozenset({7, 8}))
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("fate", [LOSE, LATE, GARBLE])
 def test_one_too_many_missing_is_a_clean_abort_in_every_phase(phase: str, fate: str) -> None:
-    config = make_config(7, min_survivors=6, quorum=6)
+    config = make_config(7, min_survivors=6, quorum=6, released=(1, 6))
     missing = {"ConsistencyCheck": 3, "Unmasking": 3}.get(phase, 2)
     attempt = Attempt(config, Script(up={(phase, who): fate for who in range(missing)}))
     with pytest.raises(TooFewClients) as caught:
         attempt.run()
     assert caught.value.phase == phase
     assert caught.value.received == caught.value.needed - 1
+    # Nothing is revealed before enough have signed.
+    assert phase == "Unmasking" or attempt.cohort is None or not attempt.cohort.noise_parts
     check(attempt, None, frozenset({5, 6}))
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_as_many_missing_as_the_plan_allows_is_no_abort(phase: str) -> None:
-    config = make_config(7, min_survivors=6, quorum=6)
+    config = make_config(7, min_survivors=6, quorum=6, released=(1, 6))
     missing = {"ConsistencyCheck": 2, "Unmasking": 2}.get(phase, 1)
     attempt = Attempt(config, Script(up={(phase, who): LOSE for who in range(missing)}))
     check(attempt, attempt.run(), frozenset({5, 6}))

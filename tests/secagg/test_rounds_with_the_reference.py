@@ -35,6 +35,7 @@ def attempt_of(seed: int) -> Attempt:
         round_=draw.randint(1, 2**40),
         attempt=draw.randint(1, 9),
         key_agreement=draw.choice(KEY_AGREEMENTS),
+        released=released(draw, count, (count + 2) // 2 + 1),
     )
     # As many leave as can be spared, now and then one more.
     leaving = count - agreed.numbers.majority(count) + draw.choice((0, 0, 0, 1))
@@ -60,11 +61,18 @@ def attempt_on_a_ring(seed: int) -> Attempt:
         sharing=(degree, draw.randint(2, max(2, degree // 2 + draw.choice((0, 0, 1))))),
         adversary=adversary,
         key_agreement=draw.choice(KEY_AGREEMENTS),
+        released=released(draw, count, least),
     )
     if draw.random() < 0.2:
         agreed = replace(agreed, sharing=None)  # too few for a ring by the rule
     leaving = draw.randint(0, count - least)
     return agreed, silence(draw, agreed, leaving), f"ring, seed {seed}", draw.choices((True, False), k=count + 1)
+
+
+def released(draw: Random, count: int, least: int) -> tuple[int, ...]:
+    """Any noise seeds for each number of survivors, or none at all."""
+    most = draw.choice((0, 1, 2, 5))
+    return tuple(draw.randrange(1 << most) for _ in range(least, count + 1)) if most else ()
 
 
 def silence(draw: Random, agreed: Setting, leaving: int) -> dict[str, set[int]]:
@@ -93,10 +101,10 @@ def played(attempt: Attempt, by_reference: list[bool]) -> tuple[Record, list[byt
 
 
 def stated(record: Record) -> Any:
-    """All messages, all refusals, and the end."""
+    """All messages, all refusals, the end, and the noise seeds."""
     ended = record.ended_by.stated() if record.ended_by else record.total
     refused = [(refusal.stated(), message) for refusal, message in record.refused]
-    return record.to_coordinator, record.to_participants, refused, ended
+    return record.to_coordinator, record.to_participants, refused, ended, record.noise_seeds
 
 
 def agree(attempt: Attempt) -> Record:

@@ -15,7 +15,7 @@ from secagg.keys import ShareChannel
 from secagg.messages import MASK_KEY, SELF_MASK_SEED, RevealedShare
 from tests.support.attempts_in_memory import Attempt, identities, make_config, vector_of
 
-CONFIG = make_config(6, dim=12, bits=62)
+CONFIG = make_config(6, dim=12, bits=62, released=(0, 5))
 
 
 class Watched(Attempt):
@@ -83,6 +83,9 @@ def secrets_of(one: Any) -> Iterator[bytes]:
     held = vars(one)
     if "_seed" in held:
         yield held["_seed"]
+    for name in ("noise_seeds", "_noise_seeds"):  # of a participant, in a reply, of all at the end
+        seeds = held.get(name, ())
+        yield from (seed for own in seeds.values() for seed in own) if isinstance(seeds, dict) else seeds
     if "mask_key_symbols" in held:
         yield held["mask_key_symbols"].tobytes()
     if type(one).__module__.startswith("secagg.client_"):
@@ -108,8 +111,8 @@ def watched() -> Watched:
 
 
 def test_the_secrets_were_found(watched: Watched) -> None:
-    """Each has five keys and seeds; then agreements, masks, and a pair of shares for each of 36 pairs."""
-    assert len(watched.secrets) > 6 * 5 + 15 + 15 + 6 + 2 * 36
+    """Each has five keys and seeds, three of noise; agreements, masks, and a pair of shares for each of 36 pairs."""
+    assert len(watched.secrets) > 6 * 5 + 6 * 3 + 15 + 15 + 6 + 2 * 36
     assert identities(6)[0]._private.private_bytes_raw() in watched.secrets
     kinds = {type(one).__name__ for one in watched.seen.values()}
     assert {"ShareKeys", "MaskedInputCollection", "Masking", "ConsistencyCheck", "Unmasking", "Answered"} <= kinds

@@ -23,7 +23,7 @@ from secagg.graph import graph_of
 from secagg.keys import upload_statement
 from secagg.messages import ConsistencySignature, Subset, SurvivorSets, UnmaskingReply, UnmaskingRequest, to_bitmap
 from secagg.roster import Roster
-from secagg.server_cohort import SignedSets
+from secagg.server_cohort import SignedSets, Upload
 from secagg.spot_checks import CHECK_ALL, sample_size, signatures_to_check
 from tests.support.attempts_in_memory import identities, make_config
 from tests.support.naive_variants import CLIENT, Side, changed
@@ -149,7 +149,8 @@ def test_the_coordinator_shows_all_that_it_has(rings: Rings) -> None:
     """And of neighbours that have yet to sign their uploads, which are checked."""
     cohort = cohort_of(rings)
     everybody, uploads = frozenset(cohort.u1), {who: upload_of(who, cohort) for who in cohort.u1}
-    signed = SignedSets(cast(Any, cohort), everybody, everybody, uploads)  # of a cohort it needs what both sides have
+    kept = {who: Upload(*upload) for who, upload in uploads.items()}
+    signed = SignedSets(cast(Any, cohort), everybody, everybody, kept)  # of a cohort it needs what both sides have
     slow = set(range(0, MEMBERS, 9))
     for who, signature in signatures_over_everybody().items():
         if who not in slow:

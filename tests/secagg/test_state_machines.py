@@ -64,6 +64,7 @@ def test_real_code_with_an_honest_coordinator() -> None:
     assert ends["aborted"] >= 10
     assert Machine.seen["late"] >= 20
     assert Machine.seen["let in late"] >= 5
+    assert Machine.seen["revealed noise seeds"] >= 40
     assert sum(Machine.seen[f"InvalidMessage in {name}"] for name in PHASES) >= 30
     assert all(Machine.seen[f"UnexpectedMessage in {name}"] >= 5 for name in PHASES)
 
@@ -100,6 +101,8 @@ NAIVE_COORDINATORS: Naive = {
     "an upload needn't have its digest": ("doesn't have the digest that was", "sum", ("forge", MASK)),
     "signatures over the sets are not checked": ("signature doesn't cover", "blame", ("forge", SIGN)),
     "symbols may lie outside the field": ("has a symbol outside the field", "crash", ("lie", SHARE)),
+    "noise seeds are not held against their commitments": ("a noise seed doesn't match", "forged", ("forge", UNMASK)),
+    "noise seeds are not counted": ("noise seeds of {NOISE_SEED_BYTES} bytes", "crash", ("forge", UNMASK)),
     "lengths of a share are not checked": ("has another length", "crash", ("forge", UNMASK)),
     "a rebuilt seed is not checked": ("another self-mask seed than", "sum", ("lie", SHARE)),
     "a rebuilt mask key is not checked": ("another mask key than", "sum", ("lie", SHARE), ("never", MASK)),
@@ -125,10 +128,19 @@ NAIVE_CLIENTS: Naive = {
         "sum",
         ("never", SHARE),
     ),
+    "participants reveal all their noise seeds": (
+        ("tuple(noise_seeds[number] for number in surplus)", "noise_seeds"),
+        "noise",
+    ),
+    "participants reveal noise seeds by the size of u2": (
+        ("released_seeds(len(u3))", "released_seeds(len(u2))"),
+        "noise",
+    ),
     "a phase of a participant can be asked twice": ("this phase is over for this participant", "one kind"),
 }
 # Where few lies show it: of the kinds of dealing in `crooked_deal`, only one has the dealer reveal such a share.
 TRICKS = {"symbols may lie outside the field": 2}
+TRICKS |= {"noise seeds are not held against their commitments": 11, "noise seeds are not counted": 9}
 
 
 @pytest.mark.parametrize("name", NAIVE_COORDINATORS | NAIVE_CLIENTS)
@@ -156,6 +168,7 @@ def test_real_participants_with_a_lying_coordinator() -> None:
         assert Machine.seen[f"answered in phase {phase}"] >= 200
         assert Machine.seen[f"refused in phase {phase}"] >= 20
     assert Machine.seen["a sum opens"] >= 100
+    assert Machine.seen["revealed noise seeds"] >= 100
     assert Machine.seen["took its charge back"] >= 1
     assert Machine.seen["a sum only seemed to open"] == 0
 
@@ -193,6 +206,17 @@ NAIVE_PARTICIPANTS: dict[str, tuple[tuple[Piece, ...], str, str]] = {
     "dealings need no signature": (("the dealing of {dealt.dealer} is not signed",), "nested", "some never deal"),
     "a phase can be asked again, and signs twice": ((OVER,), "one answer", ""),
     "a phase can be asked again, and reveals both kinds": ((OVER,), "one kind", "asked twice"),
+    "a phase can be asked again, and reveals more noise seeds": ((OVER,), "noise", "asked twice"),
+    "all noise seeds are revealed": (
+        (("tuple(noise_seeds[number] for number in surplus)", "noise_seeds"),),
+        "noise",
+        "",
+    ),
+    "a few signatures will do, and noise seeds are revealed": (
+        ("signatures over the survivors",),
+        "noise",
+        "two for u3",
+    ),
     "any second request gets the reply": (("a second, different unmasking request",), "one answer", ""),
     # So it was, until a signer below zero, or beyond eight bytes, turned out to be an OverflowError.
     "requests are compared by digest": (

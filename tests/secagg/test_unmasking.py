@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
+from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
 from secagg.server_unmasking import Completed
 from secagg.shamir import PRIME
 from tests.secagg.cheating_participants import another_secret
 from tests.secagg.test_server_phases import BAD, CONFIG, advertises
-from tests.support.attempts_in_memory import Attempt, Script, make_config, start_cohort, sum_of
+from tests.support.attempts_in_memory import Attempt, Script, flip, make_config, start_cohort, sum_of
 from tests.support.crooked_dealings import crooked_shares
 from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
@@ -250,6 +250,48 @@ def test_all_bad_dealers_are_named_at_once() -> None:
         BAD: "1 of the shares it committed to don't fit the others",
     }
     assert all(f"participant {who}" in str(caught.value) for who in (0, 2, BAD))
+
+
+# ---------------------------------------------------------------- noise seeds
+
+
+Seeds = tuple[bytes, ...]
+FALSE_SEEDS: dict[str, Callable[[Seeds], Seeds]] = {
+    "none": lambda seeds: (),
+    "one too few": lambda seeds: seeds[:1],
+    "one too many": lambda seeds: (*seeds, seeds[0]),
+    "in another order": lambda seeds: seeds[::-1],
+    "another": lambda seeds: (seeds[0], flip(seeds[1])),
+    "a short one": lambda seeds: (seeds[0], seeds[1][:-1]),
+}
+
+
+def with_false_seeds(lie: str, server: Side = SERVER) -> tuple[Attempt, Completed]:
+    """Eight of nine survive, and reveal two of three seeds; those of BAD are changed."""
+    config = make_config(9, min_survivors=7, quorum=7, released=(0, 5, 7))
+    attempt = Attempt(config, Script(up={(MASK, 0): "lose"}), server=server)
+    change = FALSE_SEEDS[lie]
+    attempt.tamper = {(UNMASK, BAD): lambda reply: replace(reply, noise_seeds=change(reply.noise_seeds))}
+    return attempt, attempt.run()
+
+
+@pytest.mark.parametrize("lie", FALSE_SEEDS)
+def test_a_reply_with_false_noise_seeds_counts_for_nothing(lie: str) -> None:
+    attempt, completed = with_false_seeds(lie)
+    [refused] = attempt.refused
+    assert isinstance(refused, InvalidMessage)
+    assert (refused.sender, refused.phase) == (BAD, UNMASK)
+    assert completed.u5 == completed.noise_seeds.keys() == frozenset(range(1, 9)) - {BAD}
+    np.testing.assert_array_equal(completed.total, sum_of(range(1, 9), attempt.config.parameters))
+    assert set(map(len, completed.noise_seeds.values())) == {2}
+    assert {tuple(parts) for parts in attempt.cohort.noise_parts.values()} == {(0, 2)}
+
+
+def test_without_its_check_another_noise_seed_is_taken() -> None:
+    """Noise would be taken from the sum that isn't in it."""
+    attempt, completed = with_false_seeds("another", SERVER.without("a noise seed doesn't match"))
+    assert not attempt.refused
+    assert completed.noise_seeds[BAD] == attempt.sent[UNMASK, BAD].noise_seeds
 
 
 # ---------------------------------------------------------------- on a ring

@@ -108,7 +108,10 @@ def coordinator_at(base: Case, phase: str) -> FastCoordinator:
 
 
 @pytest.mark.parametrize(
-    "case", cases_of("coordinator_refusals.json", "refused") + cases_of("ring_refusals.json", "coordinator")
+    "case",
+    cases_of("coordinator_refusals.json", "refused")
+    + cases_of("ring_refusals.json", "coordinator")
+    + cases_of("noise_rounds.json", "refused"),
 )
 def test_what_the_coordinator_refuses(case: Case) -> None:
     """Refused, and the phase goes on as if nothing had been said: the round ends in its sum."""

@@ -28,11 +28,11 @@ from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
 from tests.reference import write_vectors
 from tests.reference.rounds import hear
-from tests.reference.setting import Numbers, Refused
+from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
-from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, setting_from, source, vectors
+from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, numbers_in, setting_from, source, vectors
 from tests.support.attempts_in_memory import mask_words
 
 
@@ -164,7 +164,7 @@ def test_digests_of_messages() -> None:
 def test_numbers() -> None:
     refused = 0
     for case in vectors("contexts.json")["numbers"]:
-        given_numbers = {name: case[name] for name in Numbers.__dataclass_fields__ if name in case}
+        given_numbers = numbers_in(case)
         if "refused" in case:
             refused += 1
             refuses(case, partial(RoundParameters, **given_numbers))
@@ -173,7 +173,7 @@ def test_numbers() -> None:
         for size in case["thresholds"]:
             assert parameters.threshold(size["u1"]) == size["threshold"]
             assert parameters.signatures_needed(size["u1"]) == size["threshold"]
-    assert refused == 10
+    assert refused == 13
 
 
 def test_agreements() -> None:
@@ -192,6 +192,8 @@ def test_derived_keys() -> None:
     seed = keys.self_mask_seed(secret, cohort, alice[0])
     assert seed == case["self_mask_seed"]
     assert keys.seed_commitment(seed, cohort, alice[0]) == case["seed_commitment"]
+    for one in case["noise_commitments"]:
+        assert keys.noise_commitment(case["noise_seed"], one["part"], cohort, alice[0]) == one["commitment"]
     for one in case["masks"]:
         fixed = one["bits"], one["dim"], cohort, one["vector"]
         assert keys.pairwise_mask_key(case["shared"], alice, bob, *fixed) == one["pairwise_mask_key"]
@@ -335,7 +337,7 @@ def test_rings() -> None:
 
 def test_degree_and_threshold() -> None:
     for case in vectors("graph.json")["sharing"]:
-        parameters = RoundParameters(**{name: case[name] for name in Numbers.__dataclass_fields__})
+        parameters = RoundParameters(**numbers_in(case))
         assert parameters.sharing(case["u1"]) == Sharing(case["degree"], case["threshold"])
 
 
@@ -390,6 +392,8 @@ def test_rounds(case: Case) -> None:
         heard = coordinator.close()
     assert heard == case["sum"]
     assert sorted(coordinator.now.cheats) == case["cheats"]
+    replies = case["to_coordinator"]["Unmasking"]
+    assert coordinator.noise_seeds == {who: replies[who].get("noise_seeds", []) for who in case["u5"]}
     for who, stream in enumerate(streams):
         if who not in case["crooked"]:
             assert stream.taken == people[who]["randomness"]

@@ -24,7 +24,7 @@ ERRORS: dict[str, type[Exception]] = {
 # Strings that are no bytes; every other string in a vector is.
 TEXTS = {"name", "about", "format", "label", "study", "host", "vector", "kind", "error", "phase", "round"}
 TEXTS |= {"graph", "adversary", "key_agreement"}
-ROUNDS = ("rounds.json", "rounds_by_width.json", "ring_rounds.json", "hybrid_rounds.json")
+ROUNDS = ("rounds.json", "rounds_by_width.json", "ring_rounds.json", "hybrid_rounds.json", "noise_rounds.json")
 NUMBERS = {"values", "masked", "mask", "input", "sum"}  # lists of decimal strings
 
 
@@ -44,8 +44,14 @@ def vectors(name: str) -> Case:
     return read(json.loads((VECTORS / name).read_text(encoding="utf-8")))
 
 
+def numbers_in(case: Case) -> Case:
+    """Those that it states."""
+    stated = {name: case[name] for name in Numbers.__dataclass_fields__ if name in case}
+    return stated | ({"released": tuple(case["released"])} if "released" in case else {})
+
+
 def setting_from(case: Case) -> Setting:
-    numbers = Numbers(**{name: case[name] for name in Numbers.__dataclass_fields__})
+    numbers = Numbers(**numbers_in(case))
     roster = tuple((entry["identity"], entry["host"]) for entry in case["roster"])
     names = ("study", "roster_version", "round", "attempt", "study_digest", "model_digest")
     names += ("previous_roster", "newest")

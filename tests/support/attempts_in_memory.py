@@ -30,6 +30,7 @@ from secagg.keys import (
     AgreementKey,
     IdentityKey,
     mask_key_of,
+    noise_commitment,
     pairwise_mask_key,
     self_mask_key,
     self_mask_seed,
@@ -117,6 +118,7 @@ def make_config(
     adversary: str = MALICIOUS,
     key_agreement: str = X25519,
     rings: Rings = (),
+    released: tuple[int, ...] = (),
 ) -> RoundConfig:
     """Make a config; by default min_survivors is the threshold, and quorum is min_survivors. Rings: `SmallRings`."""
     fewest = (cohort + max(2, colluders)) // 2 + 1 if min_survivors is None else min_survivors
@@ -135,6 +137,7 @@ def make_config(
             dim=dim,
             adversary=adversary,
             key_agreement=key_agreement,
+            released=released,
         ),
     )
 
@@ -162,6 +165,12 @@ def sum_of(participants: Iterable[int], parameters: RoundParameters) -> Vector:
     """Return the plain sum modulo 2^B, computed in Python's integers."""
     columns = zip(*(vector_of(one, parameters).tolist() for one in participants), strict=True)
     return np.array([sum(column) % (1 << parameters.bits) for column in columns], dtype=word_dtype(parameters.bits))
+
+
+def surplus_parts(parameters: RoundParameters, survivors: int) -> list[int]:
+    """Return the numbers of the noise seeds that so many survivors reveal."""
+    bits = parameters.released[survivors - parameters.min_survivors] if parameters.released else 0
+    return [number for number, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
 
 
 PHASE_MODULES = frozenset(module.__name__ for module in (*CLIENT.modules, *SERVER.modules))
@@ -199,6 +208,7 @@ class Cohort:
         mask_keys: private ones that the adversary has anyway.
         masked_with: neighbours in the u2 that the participant was sent.
         shares: (dealer, kind) -> x -> revealed symbols.
+        noise_parts: participant -> numbers of the noise seeds that it revealed; -1 is none that it committed to.
     """
 
     config: RoundConfig
@@ -214,6 +224,8 @@ class Cohort:
     signed_uploads: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)
     held: dict[int, dict[int, Any]] = field(default_factory=dict)
+    noise_commitments: dict[int, list[bytes]] = field(default_factory=dict)
+    noise_parts: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         roster = self.config.roster
@@ -309,8 +321,9 @@ class Cohort:
 
     def note_upload(self, sender: int, upload: MaskedInput, masked_with: frozenset[int]) -> None:
         parameters = self.config.parameters
-        packed = upload.packed[: packed_size(parameters.dim, parameters.bits)]  # commitments to noise seeds follow
-        self.uploads[sender] = unpack(packed, parameters.dim, parameters.bits)
+        size = packed_size(parameters.dim, parameters.bits)
+        self.uploads[sender] = unpack(upload.packed[:size], parameters.dim, parameters.bits)
+        self.noise_commitments[sender] = [upload.packed[at : at + 32] for at in range(size, len(upload.packed), 32)]
         self.masked_with[sender] = masked_with
         self.signed_uploads[sender] = (upload.sha256, upload.signature)
 
@@ -319,6 +332,12 @@ class Cohort:
             if share is not None:
                 kind = MASK_KEY if isinstance(share, MaskKeyShare) else SELF_MASK_SEED
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(sender)] = symbols_of(share)
+        committed, identity = self.noise_commitments.get(sender, []), self.config.roster.identity(sender)
+        for seed in reply.noise_seeds:
+            found = (
+                at for at, one in enumerate(committed) if one == noise_commitment(seed, at, self.context, identity)
+            )
+            self.noise_parts.setdefault(sender, []).append(next(found, -1))
 
     # -------------------------------------------------------- what can be opened with it
 
@@ -589,5 +608,5 @@ def garble(message: Any) -> Any:
         case UnmaskingReply():
             at = next(i for i, share in enumerate(message.shares) if share is not None)
             wrong = replace(message.shares[at], salt=flip(message.shares[at].salt))
-            return UnmaskingReply((*message.shares[:at], wrong, *message.shares[at + 1 :]))
+            return replace(message, shares=(*message.shares[:at], wrong, *message.shares[at + 1 :]))
     raise AssertionError(type(message))
