@@ -430,7 +430,13 @@ def make_plan(
         noise_parts = parts_needed(clients, min_survivors, colluders) if has_parts else 0
     while True:
         stated = replace(stated, noise_parts=noise_parts)
-        found = calibrate(stated)
+        try:
+            found = calibrate(stated)
+        except InfeasiblePlan:
+            if not noise_parts:
+                raise
+            noise_parts = 0  # what is suggested works with or without parts
+            continue
         if not noise_parts or smallest_part(stated, found.noise.local_variance) >= _smallest_part_of(mechanism):
             break
         noise_parts -= 1  # a coarse grid has room for fewer and larger parts

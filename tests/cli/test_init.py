@@ -229,7 +229,7 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
         (("--mechanism", "binomial"), 2, "binomial is planned only (sordino plan), neither served nor simulated"),
         (("--clip-rate", 0.2), 2, "add --clip-update"),
         (("--sketch-rows", 15, "--clip-by-layer"), 2, "a sketch mixes the layers"),
-        (("--bits", 4), 3, "Use --bits 8"),
+        (("--bits", 4), 3, "Use --bits 9"),
         (("--separate-machines",), 3, "the largest host holds 10 participants"),
         (("--hosts", 200), 2, "200 hosts can't share 100 participants"),
         (("--task", "gpt"), 2, "--task 'gpt' is unknown"),

@@ -316,7 +316,7 @@ def test_noise_that_outweighs_the_updates_is_said(run: Run) -> None:
         figures = planned(run, *instead)
         assert figures["noise_norm"] < 0.26 * math.sqrt(figures["rounds"])
         assert figures["learns_with"] == []
-    few = words(run, "plan", "--clients", 50, "--epsilon", 0.5, "--bits", 20, "--no-alternatives")
+    few = words(run, "plan", "--clients", 50, "--epsilon", 0.2, "--bits", 20, "--no-alternatives")
     [epsilon] = re.findall(r"--epsilon ([\d.]+)", few.partition("It learns")[2])
     assert "outweighs" not in words(run, "plan", "--clients", 50, "--epsilon", epsilon, "--bits", 20)
     assert "outweighs" not in words(run, "plan", "--no-alternatives")
@@ -479,7 +479,7 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
     ("arguments", "told"),
     [
         (("--bits", 8), "--bits"),
-        (("--bits", 4), "--bits 8"),
+        (("--bits", 4), "--bits 9"),
         (("--mechanism", "skellam", "--bits", 40), "--bits"),
         (("--epsilon", 0.01, "--bits", 12), "--bits"),
         (("--sampling", "fixed", "--population", 10_000, "--target", "released", "--rounds", 500), "--rounds"),

@@ -166,7 +166,7 @@ def test_failures_have_a_code_and_a_sentence(run: Run, arguments: tuple[str, ...
         (("--participants", "3"), "min_survivors 3 of 3"),
         (("--participants", "2"), "Use --participants 5"),
         (("--min-survivors", "10"), "Use --min-survivors 53"),
-        (("--bits", "5"), "Use --bits 7"),
+        (("--bits", "5"), "Use --bits 8"),
         (("--server-momentum", "1.5"), "--server-momentum 1.5 is out of range"),
         (("--server-rate", "-1"), "--server-rate -1 is out of range"),
         (("--server-rate", "nan"), "--server-rate nan is out of range"),
