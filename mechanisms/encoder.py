@@ -139,7 +139,7 @@ class Encoder:
         if plan.sketch_rows:
             seed = hashlib.sha256(b"sordino/v1/sketch\x00" + rotation_seed).digest()
             self._sketch = CountMeanSketch(seed, plan.dim, plan.sketch_rows, plan.sketch_width)
-        self._noise, self._parts = _noise_of_a_share(plan)
+        self._noise, self._parts = noise_laws(plan)
         self._left_out = 0 if survivors is None else plan.released_parts(survivors)
         self._dtype = word_dtype(plan.bits)
         self._mask = np.int64((1 << plan.bits) - 1)
@@ -337,7 +337,7 @@ def centred_sum(total: Words, survivors: int, planned: range, dim: int, bits: in
     return centred
 
 
-def _noise_of_a_share(plan: Plan) -> tuple[LatticeNoise | None, list[LatticeNoise]]:
+def noise_laws(plan: Plan) -> tuple[LatticeNoise | None, list[LatticeNoise]]:
     """The law of what is always kept, and those of the parts that can be taken back."""
     if plan.mechanism == GAUSSIAN:
         return None, []

@@ -295,7 +295,7 @@ class MaskedInputCollection(ServerPhase):
         self._close(len(self._u3), needed)
         u3 = frozenset(self._u3)
         sets = SurvivorSets(to_bitmap(self.u2, self.cohort.u1), to_bitmap(u3, self.cohort.u1))
-        following = ConsistencyCheck(self.cohort, self._dealings, u3, self._accumulator, self._uploads)
+        following = ConsistencyCheck(self.cohort, self._dealings, u3, self._accumulator, dict(self._uploads))
         return following, dict.fromkeys(sorted(u3), sets)
 
 

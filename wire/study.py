@@ -391,7 +391,7 @@ _FIGURES: Final = (
         "noise_norm",
     ),
     *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
-    *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s"),
+    *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s", "noise_parts"),
 )
 
 

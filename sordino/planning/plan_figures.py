@@ -24,6 +24,7 @@ class PlanFigures:
         local_stddev, central_stddev, full_stddev: noise of one share, of the smallest sum, and if all survive.
         noise_norm: of the noise in the mean if all survive, L2, over the clip.
         noise_multiplier: central_stddev over the clip.
+        noise_parts: of a share, which survivors take back as far as their number makes them surplus.
         layer_noise_stddev: of the smallest sum, by layer, in units of the update.
         quantile_stderr: of the share of norms below an adaptive clip, in the smallest sum; None with fixed clips.
         abort_probability: of an attempt, if each participant leaves independently.
@@ -85,6 +86,7 @@ class PlanFigures:
     trusts: str
     theorem: str
     warnings: list[str]
+    noise_parts: int = 0
     learns_with: list[str] = field(default_factory=list)
     accountant: str | None = None
     epsilon_pld: float | None = None

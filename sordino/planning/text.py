@@ -171,6 +171,9 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
             ),
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
+        if figures.noise_parts:
+            said = f"if more than {figures.min_survivors:,} survive, each takes back what is then too much"
+            rows.append(("noise in parts", f"{figures.noise_parts}", said))
     if figures.trains:
         norm = figures.noise_norm
         rows.append(("noise of the mean", f"{norm:.3g} clips", noise_adds_up(norm, figures.rounds)))

@@ -27,7 +27,6 @@ from runtime.failure import Failure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent
 from secagg.messages import request_digest
-from secagg.packing import packed_size
 from server.events import Event, to_json
 from server.study import Study
 from server.study_file import load
@@ -54,7 +53,7 @@ class Watch:
 
     def __init__(self, study: Study, note: Note) -> None:
         self._study, self._note = study, note
-        self._size = packed_size(study._parameters.dim, study._parameters.bits)
+        self._size = study._parameters.upload_size
         self._asked: dict[str, list[bytes]] = {}  # in the last attempt of each identity
         self._offered: dict[str, tuple[int, int]] = {}  # the attempt in which each identity offered a vector last
         self._unmasked: set[tuple[str, int, int]] = set()

@@ -131,8 +131,11 @@ def epsilon_of(case: Case, d: int, variance: mpmath.mpf, length: mpmath.mpf) -> 
     l1 = min(mpmath.sqrt(d) * l2, l2**2)
 
     least = 0 if case.mechanism == "skellam" else 12
-    if case.reader == "coordinator" and case.clients * variance >= 128 and variance >= least:
-        return gaussian(l2 / mpmath.sqrt((case.clients * variance - 6) / case.rounds))
+    found = [mpmath.inf]
+    if case.reader != "conditional" and case.clients * variance >= 128 and variance >= least:
+        found = [gaussian(l2 / mpmath.sqrt((case.clients * variance - 6) / case.rounds))]  # for any reader
+        if case.reader == "coordinator":
+            return found[0]
 
     def once(times: int) -> Curve:
         if case.mechanism == "ddgauss":
@@ -144,7 +147,6 @@ def epsilon_of(case: Case, d: int, variance: mpmath.mpf, length: mpmath.mpf) -> 
 
     if case.reader == "conditional":
         return min(converted(mpf(a), cost) for a, cost in zhu_wang(once(1), rate).items())
-    found = [mpmath.inf]
     if case.sampling == "fixed":
         found += [converted(mpf(a), cost) for a, cost in wang_balle_kasiviswanathan(once(2), rate).items()]
     curve = once(1)

@@ -59,7 +59,7 @@ from runtime.failure import ExitCode, Failure  # noqa: E402
 from runtime.logs import configure_logs  # noqa: E402
 from secagg.encoding import digest  # noqa: E402
 from secagg.keys import IdentityKey  # noqa: E402
-from secagg.packing import unpack  # noqa: E402
+from secagg.packing import packed_size, unpack  # noqa: E402
 from server.events import to_json  # noqa: E402
 from server.journal import read_events  # noqa: E402
 from tests.processes.secret_search import Secrets, planted  # noqa: E402
@@ -164,9 +164,9 @@ def collect() -> None:
         return SECRETS.note_vector("rounded update", rounding(values, *others, **keep)).copy()
 
     @instead(mechanisms.encoder.Encoder, "_noised")
-    def watched_noise(noised: Any, self: Any, values: Any, random_bytes: Any) -> Any:
+    def watched_noise(noised: Any, self: Any, values: Any, *randomness: Any) -> Any:
         before = values.copy()
-        words = noised(self, values, random_bytes)
+        words = noised(self, values, *randomness)
         unused = 64 - self.plan.bits
         noise = ((words.astype(np.int64) - before) << unused) >> unused
         SECRETS.note_vector("noise", noise)
@@ -182,7 +182,10 @@ def collect() -> None:
         following, masked = mask(self, vector)
         SECRETS.note("masked update", masked.packed)
         parameters = self.cohort.config.parameters
-        SECRETS.note_vector("masked words", unpack(masked.packed, parameters.dim, parameters.bits))
+        shape = parameters.dim, parameters.bits
+        for seed in self.noise_seeds:
+            SECRETS.note("noise seed", seed)
+        SECRETS.note_vector("masked words", unpack(masked.packed[: packed_size(*shape)], *shape))
         return following, masked
 
     @instead(server.sessions.Sessions, "open")
@@ -240,8 +243,8 @@ def plant_updates_and_failures(careless: str | None) -> None:
         return update
 
     @instead(mechanisms.encoder.Encoder, "encode")
-    def sometimes(encode: Any, self: Any, update: Any, random_bytes: Any) -> Any:
-        words = encode(self, update, random_bytes)
+    def sometimes(encode: Any, self: Any, update: Any, *randomness: Any) -> Any:
+        words = encode(self, update, *randomness)
         if next(_encodings) == 8 and once("encoding"):
             raise mechanisms.encoder.InvalidUpdate(f"not finite: {update}")
         return words

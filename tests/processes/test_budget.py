@@ -95,8 +95,8 @@ def test_show(study: RunningStudy) -> None:
     assert text.returncode == 0
     assert f"Head {body['head']}" in text.stdout
     assert f"of 50 spent at delta {plan.delta:g}, the largest of all participants" in text.stdout
-    assert f"  ddgauss, if at most {plan.colluders} collude; Renyi filter at order {plan.order:.4g}\n" in text.stdout
-    assert f"Renyi({plan.order:.4g})" in text.stdout
+    assert f"  ddgauss, if at most {plan.colluders} collude; exact Gaussian filter\n" in text.stdout
+    assert "mu^2/2" in text.stdout
     nobody = budget("show", study.folder, "--participant", 7)
     assert nobody.returncode == BAD_INPUT
     assert "--participant 7: name its number in this ledger, from 0 to 6 (kept when" in nobody.stderr

@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_name("study_with_secrets.py")
 BYTES = {
     *("identity key", "signing key", "TLS key", "mask key", "agreement key", "agreement", "share channel"),
     *("ML-KEM key", "encapsulated secret", "pair seed"),
-    *("self-mask seed", "self mask", "pairwise mask", "shared secret", "share", "salt", "randomness"),
+    *("self-mask seed", "self mask", "pairwise mask", "shared secret", "share", "salt", "randomness", "noise seed"),
     *("masked update", "session token", "join code", "join code's MAC key"),
 }
 VECTORS = {

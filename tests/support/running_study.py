@@ -216,6 +216,7 @@ def running_study(folder: Path, *, together: Sequence[int] = range(7), **options
         "participants": 7,
         "hosts": 7,
         "epsilon": 50.0,
+        "noise_parts": 0,  # scripts send known updates, and attempts that are stopped need room in the budget
         "min_survivors": 5,
         "quorum": 5,
         "server_momentum": 0.0,

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from nacl.bindings import crypto_sign_open
 
 from mechanisms.discrete_gaussian import discrete_gaussian
-from mechanisms.encoder import Encoder
+from mechanisms.encoder import Encoder, noise_laws, word_dtype
 from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.rounding import ALWAYS_DRAWN
 from mechanisms.skellam import skellam
@@ -78,6 +78,7 @@ def _paths() -> Iterator[Path]:
     yield _encoding()
     yield _client()
     yield _unmasking()
+    yield _take_back()
 
 
 def _masks(key: str, dim: int, count: int) -> Path:
@@ -225,12 +226,12 @@ def _noise(key: str, law: str, stddev: int, sampler: LatticeNoise) -> Path:
 def _encoding() -> Path:
     """The whole encoder, from an update to the words that are masked.
 
-    Its limit is what no implementation on numpy can leave out, each part on blocks in cache, so that no time goes to
-    memory: the norm that clips (a dot product); the rotation as the additions of the fast Hadamard transform, log2(d) a
-    value, and its signs (a product); for each of the two roundings 8 bytes of keystream, a floor, a comparison with the
-    fractional part (a subtraction and a comparison), the conversion to integers and their norm; the choice between the
-    two (two products and a sum); the noise as in its own rows, 2 levels here; and for the wrap an and and the narrowing
-    to the word.
+    Its limit is what no implementation on numpy can leave out, each part on blocks in cache, so that no time goes
+    to memory: the norm that clips (a dot product); the rotation as the additions of the fast Hadamard transform,
+    log2(d) a value, and its signs (a product); for each of the two roundings 8 bytes of keystream, a floor, a
+    comparison with the fractional part (a subtraction and a comparison), the conversion to integers and their norm;
+    the choice between the two (two products and a sum); the noise as in its own rows, of the base and of each part;
+    and for the wrap an and and the narrowing to the word.
     """
     dim = 1_000_000
     plan = plan_study(
@@ -248,7 +249,8 @@ def _encoding() -> Path:
     encoder = Encoder(plan, bytes(32))
     # Longer than the clip, so that it is clipped.
     update = (np.frombuffer(os.urandom(4 * dim), np.int32) / 2.0**31).astype(np.float32)
-    noise = _bare_noise(len(skellam(plan.local_variance).tables))
+    always, parts = noise_laws(plan)
+    noise = _bare_noise(sum(len(law.tables) for law in (always, *parts) if law))
     one, other, out = np.full(_PLANE, 0.3), np.ones(_PLANE), np.empty(_PLANE)
     up, whole, word = np.empty(_PLANE, np.bool_), np.ones(_PLANE, np.int64), np.empty(_PLANE, "<u4")
     mask = np.int64((1 << BITS) - 1)
@@ -280,6 +282,26 @@ def _encoding() -> Path:
         "ns/value",
         lambda: seconds_each(lambda: encoder.encode(update, os.urandom)) / dim * 1e9,
         lambda: seconds_each(work) / _PLANE * 1e9 + noise(),
+    )
+
+
+def _take_back() -> Path:
+    """What the coordinator subtracts of one survivor among a thousand that all survive."""
+    dim, survivors = 100_000, 1000
+    counts = {"clients": survivors, "max_dropout": 0.3, "adversarial": 0.05, "rounds": 10}
+    plan = plan_study(mechanism="skellam", dim=dim, bits=BITS, clip=1.0, epsilon=8.0, delta=1e-5, **counts)
+    encoder, parts = Encoder(plan, bytes(32)), plan.released_parts(survivors).bit_count()
+    total = np.zeros(plan.padded_dim, word_dtype(BITS))
+    revealed = [[os.urandom(32) for _ in range(parts)] for _ in range(8)]
+    levels = max(len(law.tables) for law in noise_laws(plan)[1])
+    drawn = len(revealed) * parts * plan.padded_dim
+    return Path(
+        "take_back",
+        f"noise taken back, n = {survivors:,}, d = {dim:,}, {parts} parts of each",
+        f"{levels} x (2 bytes of keystream, one lookup) and one add, in cache",
+        "ns/value and part",
+        lambda: seconds_each(lambda: encoder.without_surplus(total, survivors, revealed)) / drawn * 1e9,
+        _bare_noise(levels),
     )
 
 
