@@ -82,9 +82,9 @@ def gaussian_cost(l2_bound: float, variance: Fraction) -> float:
     N(0, 1).
 
     mu^2 = D2^2 / (v - 6). For sums of discrete Gaussians, each of variance 12 at least: their law lies within a total
-    variation of 2^-160 a coordinate (2^20 of them) of a discrete Gaussian, and that as close to a continuous one of
-    variance v - 6 rounded at random, by a kernel that commutes with shifts by integers. For Skellam noise without an
-    error: 6 stands for 1.5. Proofs: docs/privacy.md, "Exact Gaussian cost".
+    variation of 2^-167 for each one added, in each coordinate, of a discrete Gaussian, and that as close to a
+    continuous one of variance v - 6 rounded at random, by a kernel that commutes with shifts by integers;
+    `SAMPLER_DISTANCE` covers both. For Skellam noise without an error: 6 stands for 1.5. Proofs: docs/privacy.md, "Exact Gaussian cost".
 
     Args:
         l2_bound: norm of the rounded update, a vector of integers, grid units.
@@ -127,7 +127,8 @@ def ddgauss_rdp(
         orders: scalar or array, each > 1.
         l2_bound, l1_bound: norms of the rounded update, grid units.
         dim: padded dimension.
-        local_variance: of one share, grid units squared.
+        local_variance: of one share, grid units squared. A share in parts of variance 12 and more counts as one: its
+            distance from one is at most 2^-167 a part and coordinate, which the allowance for floating point covers.
         shares: how many honest noise shares the sum carries, >= 1.
 
     Returns an array of the shape of ``orders``.
@@ -140,7 +141,8 @@ def ddgauss_rdp(
     if local_variance < SMALLEST_STDDEV**2:
         raise ValueError("the bound needs at least half a grid step of local deviation")
     tau = ddgauss_tau(local_variance, shares)
-    central = math.sqrt(shares * float(local_variance))
+    # Rounded once: where less noise of more shares adds up to the same, so does the cost, to the last digit.
+    central = math.sqrt(float(shares * local_variance))
     s2, s1 = l2_bound / central, l1_bound / central
     per_coordinate = alpha * s2**2 / 2 + tau * dim
     slope = min((s2**2 + 2 * s1 * tau + tau**2 * dim), (s2 + math.sqrt(dim) * tau) ** 2) / 2

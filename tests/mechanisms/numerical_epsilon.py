@@ -8,6 +8,7 @@ the worst that one coordinate can hold, or is spread over several.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf  # type: ignore[import-untyped]  # it has no stubs
@@ -48,17 +49,27 @@ def log_law(mechanism: str, variance: float, shares: int, reach: int) -> Floats:
     return np.asarray(logs - np.log(np.exp(logs - logs.max()).sum()) - logs.max(), dtype=np.float64)
 
 
-def lower_epsilon(log_p: Floats, shift: int, copies: int, delta: float, points: int = 4000) -> float:
-    """epsilon at ``delta`` of ``copies`` sums, each shifted by ``shift`` in one coordinate: never above the truth."""
-    loss = log_p[:-shift] - log_p[shift:] if shift else np.zeros(log_p.size)
-    mass = np.exp(log_p[:-shift] if shift else log_p)  # where the unshifted law has its mass; the shifted one beside it
-    loss, mass = loss[mass > 0], mass[mass > 0]
-    spread = math.sqrt(float(np.sum(mass * loss**2)))
+def lower_epsilon(rounds: Sequence[tuple[Floats, int]], shift: int, delta: float, points: int = 4000) -> float:
+    """epsilon at ``delta`` of sums that are shifted in one coordinate, by law and number: never above the truth.
+
+    The library moves 1e-15 of the mass to infinity, which is taken off here.
+    """
+    losses, spread = [], 0.0
+    for log_p, copies in rounds:
+        loss = log_p[:-shift] - log_p[shift:]
+        mass = np.exp(log_p[:-shift])  # where the unshifted law has its mass; the shifted one beside it
+        losses.append((loss[mass > 0], mass[mass > 0], copies))
+        spread = max(spread, math.sqrt(float(np.sum(mass * loss**2))))
     step = max(spread / points * 8, 1e-12)
-    cells = np.floor(loss / step).astype(np.int64)
-    low = int(cells.min())
-    pmf = DensePLDPmf(step, low, np.bincount(cells - low, weights=mass), 0.0, False)
-    return float((pmf.self_compose(copies) if copies > 1 else pmf).get_epsilon_for_delta(delta))
+    whole: DensePLDPmf | None = None
+    for loss, mass, copies in losses:
+        cells = np.floor(loss / step).astype(np.int64)
+        low = int(cells.min())
+        pmf = DensePLDPmf(step, low, np.bincount(cells - low, weights=mass), 0.0, False)
+        pmf = pmf.self_compose(copies) if copies > 1 else pmf
+        whole = pmf if whole is None else whole.compose(pmf)
+    assert whole is not None
+    return float(whole.get_epsilon_for_delta(delta + 1e-14))
 
 
 def gaussian_reference(mu: float, delta: float) -> float:

@@ -22,6 +22,7 @@ from nacl.bindings import crypto_sign_open
 from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.encoder import Encoder, noise_laws, word_dtype
 from mechanisms.lattice_noise import LatticeNoise
+from mechanisms.plan import Plan
 from mechanisms.rounding import ALWAYS_DRAWN
 from mechanisms.skellam import skellam
 from secagg import shamir
@@ -223,6 +224,21 @@ def _noise(key: str, law: str, stddev: int, sampler: LatticeNoise) -> Path:
     )
 
 
+def _plan(clients: int, dim: int) -> Plan:
+    return plan_study(
+        mechanism="skellam",
+        clients=clients,
+        dim=dim,
+        bits=BITS,
+        clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        rounds=10,
+        max_dropout=0.3,
+        adversarial=0.05,
+    )
+
+
 def _encoding() -> Path:
     """The whole encoder, from an update to the words that are masked.
 
@@ -234,18 +250,7 @@ def _encoding() -> Path:
     and for the wrap an and and the narrowing to the word.
     """
     dim = 1_000_000
-    plan = plan_study(
-        mechanism="skellam",
-        clients=100,
-        dim=dim,
-        bits=BITS,
-        clip=1.0,
-        epsilon=8.0,
-        delta=1e-5,
-        rounds=10,
-        max_dropout=0.3,
-        adversarial=0.05,
-    )
+    plan = _plan(100, dim)
     encoder = Encoder(plan, bytes(32))
     # Longer than the clip, so that it is clipped.
     update = (np.frombuffer(os.urandom(4 * dim), np.int32) / 2.0**31).astype(np.float32)
@@ -288,8 +293,7 @@ def _encoding() -> Path:
 def _take_back() -> Path:
     """What the coordinator subtracts of one survivor among a thousand that all survive."""
     dim, survivors = 100_000, 1000
-    counts = {"clients": survivors, "max_dropout": 0.3, "adversarial": 0.05, "rounds": 10}
-    plan = plan_study(mechanism="skellam", dim=dim, bits=BITS, clip=1.0, epsilon=8.0, delta=1e-5, **counts)
+    plan = _plan(survivors, dim)
     encoder, parts = Encoder(plan, bytes(32)), plan.released_parts(survivors).bit_count()
     total = np.zeros(plan.padded_dim, word_dtype(BITS))
     revealed = [[os.urandom(32) for _ in range(parts)] for _ in range(8)]
