@@ -170,7 +170,9 @@ def planned_epsilon(stated: Statement, noise: Noise, reader: str, orders: Floats
     """Epsilon of all planned rounds at h_min: the smallest over ``orders``, the sampler's error included."""
     given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     rdp = stated.participations * reader_curve(stated, noise, reader, stated.h_min)(given)
-    return epsilon_with_sampler_error(given, rdp, stated.delta, planned_draws(stated))
+    # A hair more draws, so that a plan at the largest epsilon that can be stated is not beyond it when it is run.
+    draws = planned_draws(stated)
+    return epsilon_with_sampler_error(given, rdp, stated.delta, draws + (draws >> 20) + 1)
 
 
 def best_order(stated: Statement, noise: Noise, reader: str) -> float:

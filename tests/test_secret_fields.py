@@ -71,6 +71,7 @@ SHOWN: dict[str, str] = {
     "mechanisms.plan.Plan.noise_parts": SETTING,
     "server.study_tables.PrivacyTable.noise_parts": SETTING,
     "sordino.planning.options.PlannedPrivacy.noise_parts": SETTING,
+    "sordino.planning.plan_figures.PlanFigures.noise_parts": SETTING,
     "sordino.lab.simulation.settings.SimulatedPrivacy.noise_parts": SETTING,
     "mechanisms.baselines.binomial_plan.BinomialPlan.trials_per_share": SETTING,
     "sordino.planning.plan_figures.PlanFigures.layer_noise_stddev": "a deviation that the plan states",

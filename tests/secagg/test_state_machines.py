@@ -29,7 +29,7 @@ ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
 EXAMPLES = int(os.environ.get("SORDINO_MACHINE_EXAMPLES", "0"))
 REAL = settings(
-    max_examples=EXAMPLES or 120,
+    max_examples=EXAMPLES or 180,
     stateful_step_count=15,
     derandomize=not EXAMPLES,
     deadline=None,
@@ -40,7 +40,7 @@ REAL = settings(
 )
 LYING = settings(REAL, max_examples=EXAMPLES or 280, stateful_step_count=10)
 BITES = settings(
-    REAL, max_examples=400, stateful_step_count=10, derandomize=True, print_blob=False, phases=(Phase.generate,)
+    REAL, max_examples=1200, stateful_step_count=10, derandomize=True, print_blob=False, phases=(Phase.generate,)
 )
 
 
