@@ -81,10 +81,11 @@ def gaussian_cost(l2_bound: float, variance: Fraction) -> float:
     """mu^2 / 2 of one noised sum: telling it from the sum without the participant is as hard as telling N(mu, 1) from
     N(0, 1).
 
-    mu^2 = D2^2 / (v - 6). For sums of discrete Gaussians, each of variance 12 at least: their law lies within a total
-    variation of 2^-167 for each one added, in each coordinate, of a discrete Gaussian, and that as close to a
+    mu^2 = D2^2 / (v - 6). For sums of discrete Gaussians, each of variance 12 at least: their law lies within a
+    total variation of 2^-167 for each one added, in each coordinate, of a discrete Gaussian, and that as close to a
     continuous one of variance v - 6 rounded at random, by a kernel that commutes with shifts by integers;
-    `SAMPLER_DISTANCE` covers both. For Skellam noise without an error: 6 stands for 1.5. Proofs: docs/privacy.md, "Exact Gaussian cost".
+    `SAMPLER_DISTANCE` covers both. For Skellam noise without an error: 6 stands for 1.5. Proofs: docs/privacy.md,
+    "Exact Gaussian cost".
 
     Args:
         l2_bound: norm of the rounded update, a vector of integers, grid units.
