@@ -38,7 +38,10 @@ UPDATE = np.random.default_rng(1).normal(size=PLAN.dim).astype(np.float32)
 
 
 def work(monkeypatch: pytest.MonkeyPatch, encode: Callable[[Encoder], Any], *, redrawn: bool = False) -> list[Any]:
-    """The steps of an encoding, with the sizes of what they work on."""
+    """The steps of an encoding, with the sizes of what they work on; roundings meet the limit, but the first redrawn.
+
+    Left to chance, both roundings of one vector miss it now and then, and a third is drawn.
+    """
     steps: list[Any] = []
 
     def watch(owner: Any, name: str, size: Callable[..., int]) -> None:
@@ -47,7 +50,9 @@ def work(monkeypatch: pytest.MonkeyPatch, encode: Callable[[Encoder], Any], *, r
         def watched(*given: Any, **named: Any) -> Any:
             steps.append((name, size(*given)))
             found = honest(*given, **named)
-            return OUT_OF_REACH if redrawn and name == "round_all" and len(steps) < 4 else found
+            if name == "round_all":
+                return OUT_OF_REACH if redrawn and len(steps) < 4 else 0
+            return found
 
         patch.setattr(owner, name, watched)
 
