@@ -80,6 +80,10 @@ class AgreementKey:
             raise InvalidKey("the agreement is all zero")
         return shared
 
+    def secrets(self) -> tuple[bytes, bytes]:
+        """The private key and the seed that it was made from, as the arguments of this class."""
+        return self._private.private_bytes_raw(), b"" if self._kem is None else self._kem.private_bytes_raw()
+
     def decapsulate(self, ciphertext: bytes) -> bytes:
         """The ML-KEM-768 secret in 1,088 bytes, 32 bytes; of any other such ciphertext a pseudorandom value."""
         assert self._kem is not None  # of a hybrid key
