@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from server.study_view import StudyView as StudyView
     from sordino.lab.simulation.run import SimulationResult as SimulationResult
     from sordino.lab.simulation.run import simulate_study as simulate_study
+    from sordino.lab.simulation.secure_sum import secure_sum as secure_sum
     from sordino.lab.simulation.settings import SimulationSettings as SimulationSettings
     from sordino.lab.simulation.settings import simulated_study as simulated_study
     from wire.study import plan_study as plan_study
@@ -67,6 +68,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "server.study_file": ("StudyConfiguration",),
             "server.study_view": ("StudyView",),
             "sordino.lab.simulation.run": ("SimulationResult", "simulate_study"),
+            "sordino.lab.simulation.secure_sum": ("secure_sum",),
             "sordino.lab.simulation.settings": ("SimulationSettings", "simulated_study"),
             "wire.study": ("plan_study",),
         }.items()

@@ -87,3 +87,14 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
     assert "round 3: sum of 8" in said
     # Six runs: 0.52 to 0.57. A model that learnt nothing has 0.1.
     assert number_after("accuracy", said) > 0.3, said
+
+
+def test_a_sum_over_plain_sockets() -> None:
+    script = EXAMPLES / "plain_sockets" / "sum_ten.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    expected = 10 * (sum(range(10)) - 3)
+    assert done.stdout.splitlines() == [
+        "participant 3 left before MaskedInputCollection",
+        f"the sum of [0, 1, 2, 4, 5, 6, 7, 8, 9] is [{' '.join(5 * [str(expected)])}]",
+    ]

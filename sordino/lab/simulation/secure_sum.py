@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from secagg.context import RoundConfig
 from secagg.in_memory import InMemoryAttempt, fresh_roster
+from secagg.masking import word_dtype
 from secagg.messages import MASKED_INPUT
-from secagg.parameters import RoundParameters
+from secagg.parameters import FEWEST_COLLUDERS, LARGEST_BITS, RoundParameters, complete_graph_threshold
 from secagg.server_unmasking import Completed, Unmasking
 
 _NAME: Final = "simulation"
@@ -70,3 +72,41 @@ class SecureSum(InMemoryAttempt):
         done = self.run()
         u3, u4, u5 = (frozenset(self._members[who] for who in one) for one in (done.u3, done.u4, done.u5))
         return Completed(done.cohort_context, u3, u4, u5, done.total)
+
+
+def secure_sum(vectors: Sequence[ArrayLike], *, drop: Collection[int] = ()) -> NDArray[np.int64]:
+    """One secure sum in this process, for a first look: real keys, shares, masks and signatures, no network, no noise.
+
+    Args:
+        vectors: of 3 or more participants, each (dim,) integers.
+        drop: places in ``vectors`` of participants that leave after the encrypted shares; the others rebuild their
+            masks.
+
+    Returns:
+        (dim,) the sum over those that stay. The coordinator's side sees it and the masked vectors, nothing else.
+
+    Raises ValueError: too few vectors, other shapes or types, too large, or more leave than the threshold allows.
+    """
+    given = [np.asarray(vector) for vector in vectors]
+    count, dropped = len(given), frozenset(drop)
+    if count <= FEWEST_COLLUDERS:
+        raise ValueError(f"a secure sum needs at least {FEWEST_COLLUDERS + 1} vectors, not {count}")
+    if len({vector.shape for vector in given}) != 1 or given[0].ndim != 1 or not given[0].size:
+        raise ValueError("the vectors must have one dimension and the same length")
+    if not all(np.issubdtype(vector.dtype, np.integer) for vector in given):
+        raise ValueError("the vectors must hold integers: scale and round first, as sordino.Encoder does")
+    least = complete_graph_threshold(count, FEWEST_COLLUDERS)
+    if not dropped <= set(range(count)) or count - len(dropped) < least:
+        raise ValueError(f"drop names at most {count - least} of the places 0 to {count - 1}")
+    largest = max(max(int(vector.max()), -int(vector.min())) for vector in given)
+    bits = (count * largest).bit_length() + 1
+    if bits > LARGEST_BITS:
+        raise ValueError(f"the sum needs {bits} bits, and {LARGEST_BITS} is the most: use smaller values")
+    parameters = RoundParameters(
+        cohort=count, colluders=FEWEST_COLLUDERS, min_survivors=least, quorum=least, bits=bits, dim=given[0].size
+    )
+    # Of negative numbers the residues modulo 2^bits.
+    words = {who: (one.astype(np.int64) & (1 << bits) - 1).astype(word_dtype(bits)) for who, one in enumerate(given)}
+    staying = {who: word for who, word in words.items() if who not in dropped}
+    total = SecureSum(parameters, tuple(words), 1, 1).finish(staying).total.astype(np.int64)
+    return total - (total >> bits - 1 << bits)
