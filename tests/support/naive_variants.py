@@ -77,11 +77,20 @@ class _Remover(ast.NodeTransformer):
         self.fragment, self.removed = fragment, 0
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        only_refuses = len(node.body) == 1 and isinstance(node.body[0], ast.Raise | ast.Return) and not node.orelse
-        if only_refuses and self.fragment in ast.unparse(node):
+        if _only_refuses(node) and self.fragment in ast.unparse(node):
             self.removed += 1
             return ast.Pass()
         return self.generic_visit(node)
+
+
+def _only_refuses(node: ast.If) -> bool:
+    return len(node.body) == 1 and isinstance(node.body[0], ast.Raise | ast.Return) and not node.orelse
+
+
+@cache  # hundreds of scripts ask when tests are collected
+def _removable(module: ModuleType) -> list[str]:
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    return [ast.unparse(node) for node in nodes if isinstance(node, ast.If) and _only_refuses(node)]
 
 
 def changed(module: ModuleType, old: str, new: str) -> ModuleType:
@@ -122,7 +131,7 @@ class Side:
 
     def home(self, piece: str) -> ModuleType:
         """Return the one module that has a check with this fragment, or else this piece of source."""
-        homes = [one for one in self.modules if _fits(one, piece)]
+        homes = [one for one in self.modules if any(piece in check for check in _removable(one))]
         homes = homes or [one for one in self.modules if piece in inspect.getsource(one)]
         assert len(homes) == 1, f"{piece!r} stands in {homes}"
         return homes[0]
@@ -144,12 +153,6 @@ class Side:
                 sys.modules[name] = naive[module]
                 imports.append((f"from {module.__name__} import", f"from {name} import"))
         return Side(tuple(naive.get(module, module) for module in self.modules))
-
-
-def _fits(module: ModuleType, fragment: str) -> bool:
-    remover = _Remover(fragment)
-    remover.visit(ast.parse(inspect.getsource(module)))
-    return remover.removed > 0
 
 
 CLIENT = Side((client_cohort, client_unmasking, client_phases))
