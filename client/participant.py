@@ -70,14 +70,21 @@ class _Attempt:
     model: asyncio.Task[RoundModel] = field(repr=False)
     update: asyncio.Task[Update | None] = field(repr=False)
     agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, computed while others deal
+    offering: asyncio.Task[None] | None = field(default=None, repr=False)  # waits for the update and the offset
     packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator confirms it
     offset: int = 0  # where the coordinator's copy ends
+
+    def is_over_after(self, kind: str, message: Any) -> bool:
+        """Whether a message that waits for its turn ends this attempt."""
+        number = (getattr(message, "round", 0), getattr(message, "attempt", 0))
+        return (kind == "round_end" and number == self.number) or (kind == "round_start" and number != self.number)
 
     def drop(self) -> None:
         self.model.cancel()
         self.update.cancel()
-        if self.agreed is not None:
-            self.agreed.cancel()
+        for task in (self.agreed, self.offering):
+            if task is not None:
+                task.cancel()
 
 
 class Participant:
@@ -179,7 +186,9 @@ class Participant:
             kind = message.WhichOneof("message")
             if kind in (None, "heartbeat"):
                 continue
-            content = getattr(message, kind)
+            content, attempt = getattr(message, kind), self._attempt
+            if attempt is not None and attempt.offering is not None and attempt.is_over_after(kind, content):
+                attempt.offering.cancel()  # else the next attempt would begin without this participant
             if kind == "round_start" and not self._may_begin():
                 await self._inbox.join()  # all that came before
                 self._drop_attempt()
@@ -190,7 +199,6 @@ class Participant:
                 self._session.end()
                 await self._inbox.join()
                 return str(content.reason)
-            attempt = self._attempt
             if kind == "resumed" and not await self._session.heard(kind, content):
                 if attempt is not None and content.uploaded:
                     attempt.packed = None
@@ -401,12 +409,20 @@ class Participant:
             update = await attempt.update
             return await self._compute(lambda: self.training.encode(encoding.encoder(), update, masking.noise_seeds))
 
-        vector = await self.behaviour.mask(encoding, encode)
-        attempt.phase, masked = await self._compute(masking.mask, vector)
-        attempt.packed = masked.packed
-        await asyncio.sleep(leaves - loop.time())
-        await self._say(attempt, "masked_input", pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature))
-        self.training.tell()
+        async def offer() -> None:
+            vector = await self.behaviour.mask(encoding, encode)
+            attempt.phase, masked = await self._compute(masking.mask, vector)
+            attempt.packed = masked.packed
+            await asyncio.sleep(leaves - loop.time())
+            offered = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
+            await self._say(attempt, "masked_input", offered)
+
+        attempt.offering = offering = asyncio.create_task(offer())
+        offering.add_done_callback(_retrieve)
+        await asyncio.wait({offering})
+        if not offering.cancelled():  # the attempt goes on
+            offering.result()
+            self.training.tell()
 
     async def _upload(self, attempt: _Attempt) -> None:
         packed = attempt.packed

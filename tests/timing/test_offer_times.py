@@ -25,8 +25,8 @@ from mechanisms.rotation import Rotation
 from mechanisms.rounding import _Scratch
 from server.sessions import Session
 from tests.mechanisms.conftest import DEMO
-from tests.support.host_in_process import PATIENCE_S, play
-from tests.support.study_in_process import PARTICIPANTS, make_folder
+from tests.support.host_in_process import PATIENCE_S, host, play, settings_of
+from tests.support.study_in_process import PARTICIPANTS, coordinator, make_folder
 from tests.timing.offer_times import accuracy, measure
 from tests.timing.timed_host import OUT_OF_REACH
 from wire import coordinator_pb2 as pb
@@ -131,6 +131,40 @@ def test_a_failure_at_the_end_of_a_training_is_not_prolonged(monkeypatch: pytest
     """It has taken as long as most updates; were it imitated, it would be among the longest."""
     took = trained(9, [None] * 7 + [0.5, Late()], monkeypatch)
     assert 0.15 < took[8] < 0.4, took
+
+
+def test_an_attempt_that_ends_before_the_offset_delays_no_other(tmp_path: Path) -> None:
+    """One of them fails in the first attempt, whose quorum is all; the others would wait for the offset otherwise, and
+    miss every further attempt.
+    """
+
+    class FailsOnce(Behaviour):
+        async def mask(self, encoding: Any, encode: Any) -> Any:
+            if encoding.number == (1, 1):
+                raise ValueError
+            return await encode()
+
+    numbers = {"min_survivors": PARTICIPANTS, "quorum": PARTICIPANTS, "max_dropout": 0.0}
+    folder = make_folder(tmp_path / "study", rounds=2, offer_offset_s=8.0, **numbers)
+    first: list[bytes] = []
+
+    def behaviour(identity: bytes) -> Behaviour:
+        first.append(identity)
+        return FailsOnce() if identity == first[0] else Behaviour()
+
+    async def scenario() -> list[dict[str, Any]]:
+        deadlines = {"advertise_keys_s": 5.0, "share_keys_s": 5.0, "masked_input_s": 30.0}
+        settings = {"max_attempts": 2}
+        async with (
+            coordinator(folder, tmp_path / "state.sqlite", coordinator=settings, deadlines=deadlines) as where,
+            host(settings_of(folder, tmp_path / "journal.sqlite", where.address), behaviours=behaviour),
+        ):
+            where.start()
+            await asyncio.wait_for(where.finish(), PATIENCE_S)  # the second round finds the budget spent
+            return where.events
+
+    completed = [event for event in asyncio.run(scenario()) if event["kind"] == "round_completed"]
+    assert [(event["round"], event["attempt"]) for event in completed] == [(1, 2)]
 
 
 def test_an_update_is_decided_and_masked_before_the_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
