@@ -26,7 +26,7 @@ from client.participant import Participant
 from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
-from tests.support.host_in_process import Play, Story, host, record, settings_of
+from tests.support.host_in_process import Story, host, record, settings_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
 from wire.transport import frame
@@ -285,23 +285,6 @@ async def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
     assert not await line.heard("resumed", pb.Resumed(round=1, attempt=2, received=1))
     assert session.sent == [refusal]
     assert line.number is None
-
-
-def test_an_unrequested_resumption(played: Play) -> None:
-    """Participants 3 and 4 get an answer to no request: they refuse, and send nothing twice."""
-
-    def lie(who: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
-        keys = message.cohort_keys
-        if who not in (3, 4) or message.WhichOneof("message") != "cohort_keys":
-            return [message]
-        resumed = pb.Resumed(round=keys.round, attempt=keys.attempt, received=who - 3)
-        return [pb.CoordinatorMessage(resumed=resumed), message]
-
-    story = played(lie)
-    assert story.ended == 0
-    assert {who for who, _ in story.refusals} == {3, 4}
-    assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
-    assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
 
 
 def beat_often(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
