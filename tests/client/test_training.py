@@ -15,10 +15,7 @@ import structlog
 
 from client.training import LocalTraining, failure_summary
 from learning.make_task import make_task
-from learning.tasks.softmax_regression import SoftmaxRegression
 from mechanisms.encoder import InvalidUpdate
-from tests.support.host_in_process import Play
-from tests.support.study_in_process import PARTICIPANTS
 
 SHAPES = {"weights": (2,), "bias": (1,)}
 WEIGHTS, BIAS = np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)
@@ -168,20 +165,3 @@ def test_what_can_not_be_encoded_is_noise_alone(error: Exception) -> None:
     assert found == "noise alone"
     assert [line["event"] for line in logs] == ["encoding failed, zeros are sent"]
     assert "secret" not in str(logs)
-
-
-def test_a_task_that_exits_does_not_end_the_process(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All seven stay in the sum although two of them have data over which their task gives up."""
-    honest = SoftmaxRegression.local_update
-    exits = iter([SystemExit(3), asyncio.CancelledError()])
-
-    def local_update(self: Any, *arguments: Any) -> Any:
-        for error in exits:
-            raise error
-        return honest(self, *arguments)
-
-    monkeypatch.setattr(SoftmaxRegression, "local_update", local_update)
-    story = played()
-    assert (story.ended, story.refusals) == (0, [])
-    assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS] * 2
-    assert story.told().count("training failed, zeros are sent") == 2
