@@ -86,32 +86,6 @@ async def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tm
         assert check_ledger(tmp_path / name / "journal.sqlite", ledger) is not None
 
 
-@pytest.mark.parametrize("reached", ["head file", "tables", "ledger"])
-def test_a_crash_while_the_files_are_made(tmp_path: Path, reached: str) -> None:
-    journal = tmp_path / "journal.sqlite"
-    ClientJournal(journal, ledger_of(journal)).close()
-    journal.unlink()
-    if reached == "head file":
-        ledger_of(journal).unlink()
-    elif reached == "tables":
-        connection = sqlite3.connect(ledger_of(journal))
-        connection.execute("DELETE FROM about")
-        connection.execute("DELETE FROM head")
-        connection.commit()
-        connection.close()
-    assert check_ledger(journal, ledger_of(journal)) is None
-    ClientJournal(journal, ledger_of(journal)).close()
-    assert check_ledger(journal, ledger_of(journal)) is not None
-
-
-async def test_an_attempt_is_charged_once(journal: Path) -> None:
-    row = rows_of(ledger_of(journal))[0]
-    opened = ClientJournal(journal, ledger_of(journal))
-    with pytest.raises(ValueError, match="each may be charged once, in order"):
-        await opened.charge(row)
-    opened.close()
-
-
 # ---------------------------------------------------------------- damage
 
 
