@@ -334,9 +334,9 @@ async def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
 
 async def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None:
     async with coordinator(study_folder, state):
-        with pytest.raises(Failure, match=r"state\.sqlite is in use by another process"):
-            async with coordinator(study_folder, state):
-                pass
+        with pytest.raises(Failure, match=r"state\.sqlite is in use by another process") as refused:
+            await restore(study_folder, state)
+        assert refused.value.code == 2
         with pytest.raises(LedgerError, match="is in use by another process"):
             Ledger(ledger_of(state), read_ledger(ledger_of(state))[0], create=False)
 
