@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,69 +95,6 @@ def test_noise_sized_for_all_clients_is_refused(demo: Arguments) -> None:
         replace(naive, min_survivors=70, quorum=75)
     with pytest.raises(InfeasiblePlan, match="exceeds the target"):
         replace(naive, colluders=5)
-
-
-def published(
-    n: int, d: int, bits: int, clip: float, epsilon: float, delta: float, rounds: int, k: float
-) -> tuple[float, float]:
-    """(granularity, local stddev) of the published calibration, solved with 40 digits and continuous orders.
-
-    Independent of the code under test: its own formulas, data units, fixed point on granularity.
-    """
-    with mpmath.workdps(40):
-        n_, c, log_inverse_delta = mpmath.mpf(n), mpmath.mpf(clip), -mpmath.log(mpmath.mpf(delta))
-
-        def epsilon_of(gamma: mpmath.mpf, sigma: mpmath.mpf) -> mpmath.mpf:
-            worst = (c + gamma * mpmath.sqrt(d)) ** 2
-            likely = c**2 + gamma**2 * d / 4 + gamma * (c + gamma * mpmath.sqrt(d) / 2)  # beta = exp(-1/2)
-            l2 = mpmath.sqrt(min(worst, likely))
-            l1 = min(mpmath.sqrt(d) * l2, l2**2 / gamma)
-            tau = 10 * mpmath.fsum(
-                mpmath.exp(-2 * mpmath.pi**2 * (sigma / gamma) ** 2 * j / (j + 1)) for j in range(1, n)
-            )
-            s2, s1 = l2 / (mpmath.sqrt(n_) * sigma), l1 / (mpmath.sqrt(n_) * sigma)
-
-            def at(a: mpmath.mpf) -> mpmath.mpf:
-                cost = min(
-                    a * s2**2 / 2 + tau * d,
-                    a / 2 * (s2**2 + 2 * s1 * tau + tau**2 * d),
-                    a / 2 * (s2 + mpmath.sqrt(d) * tau) ** 2,
-                )
-                return rounds * cost + mpmath.log(1 - 1 / a) + (log_inverse_delta - mpmath.log(a)) / (a - 1)
-
-            low, high = mpmath.mpf("1.001"), mpmath.mpf(5000)
-            for _ in range(60):  # ternary search, to 1e-7: the conversion is unimodal in the order
-                first, second = low + (high - low) / 3, high - (high - low) / 3
-                low, high = (low, second) if at(first) < at(second) else (first, high)
-            return at(low)
-
-        def sigma_of(gamma: mpmath.mpf) -> mpmath.mpf:
-            low, high = gamma / 2, 1000 * c
-            for _ in range(45):
-                middle = mpmath.sqrt(low * high)
-                low, high = (low, middle) if epsilon_of(gamma, middle) < epsilon else (middle, high)
-            return high
-
-        gamma = mpmath.mpf(clip) / 1000
-        for _ in range(4):
-            sigma = sigma_of(gamma)
-            gamma = (
-                2
-                * k
-                * mpmath.sqrt(c**2 * n_**2 / d + n_ * sigma**2)
-                / mpmath.sqrt(mpmath.mpf(2) ** (2 * bits) - n_ * k**2)
-            )
-        return float(gamma), float(sigma_of(gamma))
-
-
-@pytest.mark.parametrize(("n", "d", "bits", "clip", "epsilon", "rounds"), [(20, 64, 9, 0.03, 10.0, 1)])
-def test_the_published_calibration(n: int, d: int, bits: int, clip: float, epsilon: float, rounds: int) -> None:
-    """On grids too coarse for exact Gaussian costs."""
-    plan = plan_for(n, dim=d, bits=bits, clip=clip, epsilon=epsilon, rounds=rounds)
-    granularity, stddev = published(n, d, bits, clip, epsilon, 1e-5, rounds, 4.0)
-    assert plan.granularity == pytest.approx(granularity, rel=1e-6)
-    assert plan.local_stddev == pytest.approx(stddev, rel=1e-6)
-    assert plan.local_stddev >= stddev * (1 - 1e-8)
 
 
 def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
