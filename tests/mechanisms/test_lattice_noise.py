@@ -1,4 +1,5 @@
-"""Both laws, proved alike: integer weights against 500 bits, exact convolutions, tables, statistics.
+"""Both laws, proved alike: integer weights against 500 bits, exact convolutions, tables, statistics. What holds for
+Skellam noise only is in `test_skellam`.
 
 False alarms: every statistical test uses a fixed key, so it passes or fails for good; at a fresh key each would
 fail with probability below 5e-6 (one p-value and four z-scores, 1e-6 each).
@@ -64,8 +65,9 @@ class Case:
         return np.asarray(p / (2 * p.sum() - 1))
 
 
+GAUSSIAN = Case(DiscreteGaussian, discrete_gaussian, gaussian_weights, gaussian_reference)
 CASES = [
-    pytest.param(Case(DiscreteGaussian, discrete_gaussian, gaussian_weights, gaussian_reference), id="gaussian"),
+    pytest.param(GAUSSIAN, id="gaussian"),
     pytest.param(Case(Skellam, skellam, skellam_weights, skellam_reference), id="skellam"),
 ]
 both_laws = pytest.mark.parametrize("law", CASES)
@@ -204,3 +206,25 @@ def test_bad_input_is_refused(law: Case, keyed: Callable[[str], RandomBytes]) ->
 def test_a_sampler_is_built_once_per_variance(law: Case) -> None:
     assert law.build(Fraction(5)) is law.build(Fraction(10, 2))
     assert law.build(Fraction(5)) is not law.build(Fraction(6))
+
+
+# ---------------------------------------------------------------- what is no discrete Gaussian
+
+
+def test_double_precision_weights_are_too_far_from_the_law() -> None:
+    v = Fraction(7, 3)
+    naive = [int(math.exp(-y * y / (2 * float(v))) * 2**256) for y in range(23)]
+    assert distance(both_sides(naive), gaussian_reference, v) > SAMPLER_DISTANCE * 2**60
+
+
+def test_a_rounded_normal_fails_the_statistics() -> None:
+    sample, law = np.rint(np.random.default_rng(1).normal(size=1 << 21)).astype(np.int64), GAUSSIAN.floats(1.0)
+    assert chi_square(sample, law) < FALSE_ALARM
+    assert max(map(abs, z_scores(sample, law))) > LARGEST_Z
+
+
+def test_a_sum_is_no_discrete_gaussian() -> None:
+    """Why the accountant adds tau: two shares of half a grid step each are far from one of twice the variance."""
+    v = Fraction(1, 4)
+    share = both_sides(gaussian_weights(v, 1))
+    assert distance(convolve(share, share), gaussian_reference, 2 * v) > 2**-10
