@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from mechanisms.encoder import Encoder, refinement
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.plan import VECTOR_MECHANISMS, Plan
 from mechanisms.randomness import RandomBytes
-from tests.mechanisms.conftest import plan_for
+from tests.mechanisms.conftest import keyed, plan_for
 
-Keyed = Callable[[str], RandomBytes]
 SEED = bytes(range(32))
 
 
@@ -36,7 +34,7 @@ def summed(plan: Plan, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
-def test_the_sum_has_the_planned_noise(mechanism: str, keyed: Keyed) -> None:
+def test_the_sum_has_the_planned_noise(mechanism: str) -> None:
     """15 of 20 survive; 2,048 errors: deviation within 4.9 standard errors (false alarm 1e-6), fixed key."""
     plan = plan_of(mechanism)
     updates = np.random.default_rng(3).normal(size=(15, 2048))
@@ -66,7 +64,7 @@ def test_mechanisms_differ_in_whom_they_trust() -> None:
     assert {DESCRIPTIONS[name].adjacency.split(":")[0] for name in VECTOR_MECHANISMS} == {"zero-out", "replace-one"}
 
 
-def test_participants_of_the_central_mechanism_add_nothing(keyed: Keyed) -> None:
+def test_participants_of_the_central_mechanism_add_nothing() -> None:
     plan = plan_of("gaussian")
     total = summed(plan, np.zeros((15, 2048)), keyed("none"))
     assert not total.any()
@@ -87,7 +85,7 @@ def test_the_central_noise_lies_on_a_fine_grid(bits: int) -> None:
         assert math.sqrt(variance) >= 2**24
 
 
-def test_blocks_cost_no_padding_and_keep_the_mean(keyed: Keyed) -> None:
+def test_blocks_cost_no_padding_and_keep_the_mean() -> None:
     plan = plan_of("skellam", dim=11_000, rotation="hadamard-blocks", epsilon=50.0)
     assert plan.padded_dim == 11_000
     assert plan_of("skellam", dim=11_000, rotation="hadamard", epsilon=50.0).padded_dim == 16_384
@@ -113,7 +111,7 @@ def test_the_wrap_bound_uses_one_block() -> None:
     assert 2 * blocks.k_stddevs * deviation(blocks.padded_dim) < 2**16 * 0.99
 
 
-def test_a_sketch_is_clipped_summed_and_decoded(keyed: Keyed) -> None:
+def test_a_sketch_is_clipped_summed_and_decoded() -> None:
     """Compression by 4: what comes back is the mean plus the sketch's own error and the noise."""
     rows, width = 15, 4096 // 60
     rule = ClipRule.flat(rows * width, 0.4)
@@ -127,7 +125,7 @@ def test_a_sketch_is_clipped_summed_and_decoded(keyed: Keyed) -> None:
     assert decoded[17] == pytest.approx(1.0, abs=0.35)
 
 
-def test_a_wrapped_sum_is_noticed(keyed: Keyed) -> None:
+def test_a_wrapped_sum_is_noticed() -> None:
     """The plan allows 1.5 standard deviations: 13 % of the coordinates wrap, and the monitor says about so."""
     plan = plan_of("ddgauss", k_stddevs=1.5, bits=12)
     total = summed(plan, np.zeros((20, 2048)), keyed("wrap"))

@@ -18,8 +18,9 @@ import pytest
 
 from mechanisms.discrete_gaussian import DiscreteGaussian, discrete_gaussian, gaussian_weights
 from mechanisms.lattice_noise import LARGEST_VARIANCE, SAMPLER_DISTANCE, LatticeNoise, convolution_levels
-from mechanisms.randomness import RandomBytes, RandomnessFailed
+from mechanisms.randomness import RandomnessFailed
 from mechanisms.skellam import Skellam, skellam, skellam_weights
+from tests.mechanisms.conftest import keyed
 from tests.mechanisms.lattice_laws import (
     FALSE_ALARM,
     LARGEST_Z,
@@ -144,7 +145,7 @@ def test_wide_laws_are_right_at_each_point(law: Case, stddev: int) -> None:
 
 @both_laws
 @pytest.mark.parametrize("variance", ["1", "314159/65536", "100", "40000", "1000000"])
-def test_samples_follow_the_law(law: Case, variance: str, keyed: Callable[[str], RandomBytes]) -> None:
+def test_samples_follow_the_law(law: Case, variance: str) -> None:
     v = Fraction(variance)
     sample = sample_of(law.build(v), 1 << 20, keyed(f"law {variance}"))
     assert chi_square(sample, law.floats(float(v))) > FALSE_ALARM
@@ -153,14 +154,14 @@ def test_samples_follow_the_law(law: Case, variance: str, keyed: Callable[[str],
 
 @both_laws
 @pytest.mark.parametrize("factor", ["0.99", "1.01"])
-def test_a_deviation_one_percent_off_fails(law: Case, factor: str, keyed: Callable[[str], RandomBytes]) -> None:
+def test_a_deviation_one_percent_off_fails(law: Case, factor: str) -> None:
     sample = sample_of(law.sampler(100 * Fraction(factor) ** 2), 1 << 20, keyed(f"off {factor}"))
     assert chi_square(sample, law.floats(100.0)) < FALSE_ALARM
     assert max(map(abs, z_scores(sample, law.floats(100.0)))) > LARGEST_Z
 
 
 @both_laws
-def test_noise_is_added_and_never_repeats(law: Case, keyed: Callable[[str], RandomBytes]) -> None:
+def test_noise_is_added_and_never_repeats(law: Case) -> None:
     for variance in (10**4, 10**7):  # one level of 16-bit words, two of 32
         sampler = law.build(Fraction(variance))
         source = keyed("repeat")
@@ -189,7 +190,7 @@ def test_the_support_fits_its_words(law: Case) -> None:
 
 
 @both_laws
-def test_bad_input_is_refused(law: Case, keyed: Callable[[str], RandomBytes]) -> None:
+def test_bad_input_is_refused(law: Case) -> None:
     for variance in (Fraction(0), Fraction(-1), Fraction(LARGEST_VARIANCE + 1), 1.0, 4, "4", math.nan, True):
         with pytest.raises(ValueError, match="variance"):
             law.sampler(variance)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import accumulate
 
@@ -12,8 +11,9 @@ import pytest
 
 from mechanisms.discrete_gaussian import gaussian_weights
 from mechanisms.noise_table import CELLS, NoiseTable, Scratch
-from mechanisms.randomness import Keystream, RandomBytes, RandomnessFailed, fresh_keystream, uniform_below
+from mechanisms.randomness import Keystream, RandomnessFailed, fresh_keystream, uniform_below
 from mechanisms.skellam import skellam_weights
+from tests.mechanisms.conftest import keyed
 from tests.mechanisms.lattice_laws import exact_law, law_of
 
 
@@ -164,7 +164,7 @@ def test_bad_tables_are_refused() -> None:
         NoiseTable([1, 1], 1 << 15, np.int16)
 
 
-def test_keystreams_need_a_whole_key_and_hide_it(keyed: Callable[[str], RandomBytes]) -> None:
+def test_keystreams_need_a_whole_key_and_hide_it() -> None:
     with pytest.raises(RandomnessFailed):
         Keystream(bytes(31))
     with pytest.raises(RandomnessFailed):

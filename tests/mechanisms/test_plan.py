@@ -87,9 +87,9 @@ def test_the_target_is_never_exceeded(
     assert Plan.from_json(plan.to_bytes()) == plan
 
 
-def test_noise_sized_for_all_clients_is_refused(demo: Arguments) -> None:
+def test_noise_sized_for_all_clients_is_refused() -> None:
     """The naive plan: all are assumed to survive and none to collude, then the minimum is lowered."""
-    naive = make_plan(**demo | {"colluders": 0, "adversarial": 0.0, "min_survivors": 100, "quorum": 100})
+    naive = make_plan(**DEMO | {"colluders": 0, "adversarial": 0.0, "min_survivors": 100, "quorum": 100})
     assert naive.planned_epsilon <= 8
     with pytest.raises(InfeasiblePlan, match="exceeds the target"):
         replace(naive, min_survivors=70, quorum=75)
@@ -143,29 +143,29 @@ def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
         ({"mechanism": "laplace"}, "mechanism"),
     ],
 )
-def test_infeasible_plans_are_refused_with_a_way_out(demo: Arguments, change: Arguments, reason: str) -> None:
+def test_infeasible_plans_are_refused_with_a_way_out(change: Arguments, reason: str) -> None:
     with pytest.raises(InfeasiblePlan, match=reason) as caught:
-        make_plan(**demo | change)
+        make_plan(**DEMO | change)
     assert caught.value.reason
     assert caught.value.suggestion
 
 
-def test_the_suggested_bits_work(demo: Arguments) -> None:
+def test_the_suggested_bits_work() -> None:
     for bits in (8, 40):
         with pytest.raises(InfeasiblePlan) as caught:
-            make_plan(**demo | {"bits": bits})
-        make_plan(**demo | {"bits": int(caught.value.suggestion.split()[0])})
+            make_plan(**DEMO | {"bits": bits})
+        make_plan(**DEMO | {"bits": int(caught.value.suggestion.split()[0])})
 
 
-def test_wrong_types_are_refused(demo: Arguments) -> None:
+def test_wrong_types_are_refused() -> None:
     for change in ({"clients": 100.0}, {"bits": "16"}, {"rounds": True}, {"mechanism": 1}):
         with pytest.raises((TypeError, ValueError)):
-            make_plan(**demo | change)
+            make_plan(**DEMO | change)
 
 
-def test_warnings_name_what_costs_accuracy(demo: Arguments) -> None:
-    assert any("wrap" in w for w in make_plan(**demo | {"k_stddevs": 2.0}).warnings)
-    assert any("inflates" in w for w in make_plan(**demo | {"bits": 9}).warnings)
+def test_warnings_name_what_costs_accuracy() -> None:
+    assert any("wrap" in w for w in make_plan(**DEMO | {"k_stddevs": 2.0}).warnings)
+    assert any("inflates" in w for w in make_plan(**DEMO | {"bits": 9}).warnings)
 
 
 def test_json_round_trips_exactly(demo_plan: Plan) -> None:
@@ -299,7 +299,7 @@ def test_every_number_enters_the_identity(demo_plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [58.0, 64.0, 70.0, 100.0])
-def test_targets_where_the_samplers_error_grows_with_epsilon(demo: Arguments, epsilon: float) -> None:
+def test_targets_where_the_samplers_error_grows_with_epsilon(epsilon: float) -> None:
     """The order that is best for the bound alone isn't best here; a plan must still hold what it promises."""
-    plan = make_plan(**{**demo, "epsilon": epsilon, "dim": 100_180, "rounds": 4})
+    plan = make_plan(**{**DEMO, "epsilon": epsilon, "dim": 100_180, "rounds": 4})
     assert plan.planned_epsilon <= epsilon
