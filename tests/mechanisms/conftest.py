@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mechanisms.plan import Plan, make_plan
 from mechanisms.randomness import Keystream, RandomBytes
@@ -22,6 +24,14 @@ def keyed(name: str) -> RandomBytes:
         return out.tobytes()
 
     return random_bytes
+
+
+def secure_sum(encoder: Any, updates: Iterable[Any], random_bytes: RandomBytes) -> NDArray[np.uint64]:
+    """The encoded updates, added modulo 2^B: what secure aggregation opens."""
+    total = np.zeros(encoder.plan.padded_dim, np.uint64)
+    for update in updates:
+        total += encoder.encode(update, random_bytes)
+    return total & np.uint64(2**encoder.plan.bits - 1)
 
 
 DEMO: dict[str, Any] = {

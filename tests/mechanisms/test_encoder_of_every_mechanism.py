@@ -13,8 +13,7 @@ from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder, refinement
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.plan import VECTOR_MECHANISMS, Plan
-from mechanisms.randomness import RandomBytes
-from tests.mechanisms.conftest import keyed, plan_for
+from tests.mechanisms.conftest import keyed, plan_for, secure_sum
 
 SEED = bytes(range(32))
 
@@ -25,21 +24,13 @@ def plan_of(mechanism: str, **changes: Any) -> Plan:
     return plan_for(changes.pop("clients", 20), mechanism=mechanism, **wanted | changes)
 
 
-def summed(plan: Plan, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
-    total = np.zeros(plan.padded_dim, np.uint64)
-    encoder = Encoder(plan, SEED)
-    for update in updates:
-        total += encoder.encode(update, source)
-    return total & np.uint64(2**plan.bits - 1)
-
-
 @pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
 def test_the_sum_has_the_planned_noise(mechanism: str) -> None:
     """15 of 20 survive; 2,048 errors: deviation within 4.9 standard errors (false alarm 1e-6), fixed key."""
     plan = plan_of(mechanism)
     updates = np.random.default_rng(3).normal(size=(15, 2048))
     updates *= 0.99 / np.linalg.norm(updates, axis=1, keepdims=True)
-    total = summed(plan, updates, keyed(mechanism))
+    total = secure_sum(Encoder(plan, SEED), updates, keyed(mechanism))
     decoded = Encoder(plan, SEED).decode(total, 15, keyed("coordinator") if mechanism == "gaussian" else None)
     error = (decoded.mean - updates.mean(axis=0)) * 15
     # The central Gaussian is sized for the sum itself: the same for all survivors.
@@ -66,7 +57,7 @@ def test_mechanisms_differ_in_whom_they_trust() -> None:
 
 def test_participants_of_the_central_mechanism_add_nothing() -> None:
     plan = plan_of("gaussian")
-    total = summed(plan, np.zeros((15, 2048)), keyed("none"))
+    total = secure_sum(Encoder(plan, SEED), np.zeros((15, 2048)), keyed("none"))
     assert not total.any()
     with pytest.raises(ValueError, match="randomness"):
         Encoder(plan, SEED).decode(total, 15)
@@ -91,7 +82,7 @@ def test_blocks_cost_no_padding_and_keep_the_mean() -> None:
     assert plan_of("skellam", dim=11_000, rotation="hadamard", epsilon=50.0).padded_dim == 16_384
     updates = np.zeros((15, 11_000))
     updates[:, -1] = 0.9
-    decoded = Encoder(plan, SEED).decode(summed(plan, updates, keyed("blocks")), 15)
+    decoded = Encoder(plan, SEED).decode(secure_sum(Encoder(plan, SEED), updates, keyed("blocks")), 15)
     error = (decoded.mean - updates[0]) * 15
     noise = math.sqrt(15 * (plan.local_stddev**2 + plan.granularity**2 / 6))
     assert float(error.std()) == pytest.approx(noise, rel=4.9 / math.sqrt(2 * error.size) + 0.01)
@@ -120,7 +111,9 @@ def test_a_sketch_is_clipped_summed_and_decoded() -> None:
     assert plan.padded_dim <= 1024
     sparse = np.zeros(4096)
     sparse[17] = 1.0  # one heavy coordinate: what a sketch keeps
-    decoded = Encoder(plan, SEED).decode_sum(summed(plan, np.tile(sparse, (15, 1)), keyed("sketch")), 15)
+    decoded = Encoder(plan, SEED).decode_sum(
+        secure_sum(Encoder(plan, SEED), np.tile(sparse, (15, 1)), keyed("sketch")), 15
+    )
     assert int(np.argmax(decoded)) == 17
     assert decoded[17] == pytest.approx(1.0, abs=0.35)
 
@@ -128,6 +121,6 @@ def test_a_sketch_is_clipped_summed_and_decoded() -> None:
 def test_a_wrapped_sum_is_noticed() -> None:
     """The plan allows 1.5 standard deviations: 13 % of the coordinates wrap, and the monitor says about so."""
     plan = plan_of("ddgauss", k_stddevs=1.5, bits=12)
-    total = summed(plan, np.zeros((20, 2048)), keyed("wrap"))
+    total = secure_sum(Encoder(plan, SEED), np.zeros((20, 2048)), keyed("wrap"))
     decoded = Encoder(plan, SEED).decode(total, 20)
     assert 0.08 < decoded.wrapping.share < 0.2

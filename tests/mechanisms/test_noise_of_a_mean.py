@@ -11,7 +11,7 @@ import pytest
 from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder
 from mechanisms.sketch import sketch_shape
-from tests.mechanisms.conftest import plan_for
+from tests.mechanisms.conftest import plan_for, secure_sum
 
 DIM, CLIENTS = 4096, 20
 
@@ -51,10 +51,6 @@ def noised(survivors: int, *, update: Any = None, **changes: Any) -> tuple[float
     plan = plan_for(CLIENTS, **wanted | changes)
     encoder = Encoder(plan, os.urandom(32), survivors=survivors)
     sent = np.zeros(DIM) if update is None else update
-    total = np.zeros(plan.padded_dim, dtype=np.uint64)
-    for _ in range(survivors):
-        total += encoder.encode(sent, os.urandom)
-        total &= np.uint64((1 << plan.bits) - 1)
-    decoded = encoder.decode(total, survivors, os.urandom)
+    decoded = encoder.decode(secure_sum(encoder, [sent] * survivors, os.urandom), survivors, os.urandom)
     assert decoded.stddev == encoder.mean_stddev(survivors)
     return decoded.stddev, decoded.mean - sent

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from mechanisms.calibration import VARIANCE_DENOMINATOR
 from mechanisms.clip_rule import ClipRule
-from mechanisms.encoder import Encoder, words_of_sum
+from mechanisms.encoder import Encoder
 from mechanisms.plan import InfeasiblePlan, Plan, assumed_colluders, make_plan, verify_plan
 from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
-from tests.mechanisms.conftest import DEMO, plan_for
+from tests.mechanisms.conftest import DEMO, plan_for, secure_sum
 
 Arguments = dict[str, Any]
 
@@ -268,9 +268,8 @@ def test_the_noise_norm_is_that_of_the_mean(coding: dict[str, Any]) -> None:
     encoder = Encoder(plan, bytes(32), survivors=plan.clients)
     norms = []
     for _ in range(4):
-        sent = [encoder.encode(np.zeros(plan.dim), os.urandom) for _ in range(plan.clients)]
-        total = np.sum([one.astype(np.uint64) for one in sent], axis=0)
-        mean = encoder.decode_sum(words_of_sum(total, plan.bits), plan.clients)
+        total = secure_sum(encoder, [np.zeros(plan.dim)] * plan.clients, os.urandom)
+        mean = encoder.decode_sum(total, plan.clients)
         norms.append(np.linalg.norm(mean) / math.hypot(*plan.clipping.clips))
     assert np.mean(norms) == pytest.approx(plan.noise_norm, rel=0.08)
     if "clipping" in coding:  # the unit of the clips doesn't matter

@@ -30,10 +30,9 @@ from mechanisms.baselines.binomial_noise import (
 )
 from mechanisms.baselines.binomial_plan import BinomialPlan, plan_binomial
 from mechanisms.lattice_noise import SAMPLER_DISTANCE, convolution_levels
-from mechanisms.randomness import RandomBytes
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rounding import RoundingFailed
-from tests.mechanisms.conftest import DEMO, keyed
+from tests.mechanisms.conftest import DEMO, keyed, secure_sum
 from tests.mechanisms.lattice_laws import law_of, sample_of
 
 STATED: dict[str, Any] = {name: DEMO[name] for name in DEMO if name not in ("quorum", "max_dropout", "adversarial")}
@@ -395,13 +394,6 @@ def test_impossible_plans_are_refused(plan: BinomialPlan) -> None:
 
 
 # The encoder.
-
-
-def secure_sum(encoder: BinomialEncoder, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
-    total = np.zeros(encoder.plan.padded_dim, np.uint64)
-    for update in updates:
-        total += encoder.encode(update, source)
-    return total % (1 << encoder.plan.bits)
 
 
 def test_the_mean_comes_back_with_the_planned_noise() -> None:
