@@ -11,7 +11,6 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from authority.new_study import make_local_study, new_study
-from runtime.child_process import child_environment
 from runtime.processes import free_port
 from secagg.roster import RosterEntry, verify_roster
 from server.journal import read_events
@@ -64,19 +62,6 @@ def command() -> Iterator[Commands]:
     """The command in a process of its own each time, without loading its modules each time."""
     with Commands() as commands:
         yield commands
-
-
-def started(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    """The command as a shell starts it."""
-    return subprocess.run(
-        [sys.executable, "-m", "sordino", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=child_environment(),
-        check=False,
-    )
 
 
 def home(folder: Path) -> Path:
@@ -193,6 +178,12 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
     "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
     "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
     "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
+    "nothing there": (lambda folder: (home(folder) / "host.toml").unlink(), 2, "there is no host.toml in it"),
+    "a policy that contradicts itself": (
+        edits("hosts/host-01/host.toml", "max_epsilon =", "max_epsilon_total = 0.1\nmax_epsilon ="),
+        2,
+        "host.toml: policy: max_epsilon = ",
+    ),
     "nobody listens": (lambda _: None, 4, "could not be reached for 0.2 s"),
 }
 
@@ -225,7 +216,7 @@ def test_join(study: Path, name: str, command: Commands) -> None:
     damage, code, told = JOIN[name]
     damage(study)
     check(command("join", "--home", home(study)), code, told)
-    if "ledger" in name:
+    if "ledger" in name or "policy" in name:
         assert not (home(study) / "journal.sqlite").exists()
 
 
@@ -236,18 +227,13 @@ def test_unreadable(study: Path, place: str, command: Commands) -> None:
     check(command("serve", study, "--quiet"), 2, Path(place).name)
 
 
-def test_port_in_use(study: Path) -> None:
+def test_port_in_use(study: Path, command: Commands) -> None:
     text = (study / "study.toml").read_text()
     port = int(text.split('listen = "127.0.0.1:')[1].split('"')[0])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        check(started("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
-
-
-def test_nothing_there_to_join(study: Path) -> None:
-    (home(study) / "host.toml").unlink()
-    check(started("join", "--home", home(study)), 2, "there is no host.toml in it")
+        check(command("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
 
 
 def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands) -> None:
