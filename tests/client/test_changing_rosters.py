@@ -50,18 +50,15 @@ def test_a_participant_is_revoked_between_two_rounds(study_folder: Path, tmp_pat
     found: list[Coordinator] = []
 
     def prepare(where: Coordinator) -> None:
-        found.append(where)
-        note = where.study._on_event
-
         def on_event(event: Event) -> None:
             if isinstance(event, RoundCompleted) and event.round == 1:
                 package = without(study_folder, 2, gone)
                 files = where.study.roster_files
                 files.check_beside(files.check(package.roster_file), package.newest_file, package.history_file)
                 where.study.offer_roster(package.roster_file, None)
-            note(event)
 
-        where.study._on_event = on_event
+        found.append(where)
+        where.tell_first(on_event)
 
     story = played(prepare=prepare)
     assert found[0].running is not None

@@ -302,9 +302,7 @@ async def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path
             shutil.copy(head_file(ledger_of(state)), kept)
 
     async with coordinator(study_folder, state) as where:
-        tell = where.study._on_event
-        assert tell is not None
-        where.study._on_event = lambda event: (keep(event), tell(event))[1]
+        where.tell_first(keep)
         await where.play()
     for one in kept.iterdir():
         if not one.name.endswith(("-wal", "-shm")):
