@@ -5,7 +5,6 @@ refused when it is missing or an older copy.
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.accounting import Account
 from runtime.durable import StorageError
+from tests.support.databases import execute
 from tests.support.host_in_process import host, ledger_of, play, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, coordinator, document_of, make_folder
 from wire.records.ledger import ChangedLedger, LedgerError, head_file, read_ledger
@@ -107,11 +107,7 @@ def older_copy(journal: Path) -> None:
 
 def older_journal(journal: Path) -> None:
     """The journal of before the last round, beside the newest ledger: without this check it opens."""
-    connection = sqlite3.connect(journal)
-    connection.execute("DELETE FROM attempts WHERE round = 2")
-    connection.execute("DELETE FROM ledger")
-    connection.commit()
-    connection.close()
+    execute(journal, "DELETE FROM attempts WHERE round = 2", "DELETE FROM ledger")
 
 
 async def test_other_terms_count_their_rounds_anew(tmp_path: Path) -> None:
@@ -130,9 +126,7 @@ async def test_other_terms_count_their_rounds_anew(tmp_path: Path) -> None:
 
 
 def old_journal(journal: Path) -> None:
-    connection = sqlite3.connect(journal)
-    connection.execute("PRAGMA user_version = 0")
-    connection.close()
+    execute(journal, "PRAGMA user_version = 0")
 
 
 DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {

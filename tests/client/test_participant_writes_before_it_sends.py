@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import client.connection
 from client.journal import ClientJournal
 from runtime.failure import Failure
 from secagg.messages import request_digest
+from tests.support.databases import query
 from tests.support.host_in_process import Play, ledger_of, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import codec
@@ -27,17 +27,11 @@ from wire.study import StudyDocument
 
 def on_disk(journal: Path, identity: bytes, number: tuple[int, int]) -> tuple[Any, ...] | None:
     """What was charged last, whether sets were signed, which request was answered; None before it was joined."""
-    connection = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
-    try:
-        row = connection.execute(
-            "SELECT signed IS NOT NULL, answered FROM attempts WHERE identity = ? AND round = ? AND attempt = ?",
-            (identity, *number),
-        ).fetchone()
-    finally:
-        connection.close()
+    sql = "SELECT signed IS NOT NULL, answered FROM attempts WHERE identity = ? AND round = ? AND attempt = ?"
+    found = query(journal, sql, (identity, *number))
     about = (identity.hex(), *number)
     costs = [one.cost for one in rows_of(ledger_of(journal)) if (one.identity, one.round, one.attempt) == about]
-    return row and (costs[-1] if costs else None, *row)
+    return (costs[-1] if costs else None, *found[0]) if found else None
 
 
 def test_the_order(played: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

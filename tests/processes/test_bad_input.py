@@ -14,19 +14,18 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from authority.new_study import make_local_study, new_study
 from runtime.processes import free_port
-from secagg.roster import RosterEntry, verify_roster
+from secagg.roster import RosterEntry
 from server.journal import read_events
 from tests.processes.forked_commands import Commands
 from tests.support.card_of_a_study import authority_of
 from tests.support.signed_rosters import put, sign_terms
+from tests.support.study_in_process import roster_of
+from wire.certificates import new_key, private_pem
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
@@ -107,17 +106,11 @@ def edits(place: str, old: str, new: str) -> Damage:
     return damage
 
 
-def pem(private: Any) -> bytes:
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return bytes(private.private_bytes(*form))
-
-
 def put_roster(folder: Path, study: str, host: str = "") -> None:
     """The study's participants, on one host if it is named, in a roster of that name with the authority's signature."""
-    authority = authority_of(folder)
-    roster = verify_roster((folder / "roster.json").read_bytes(), authority.public_key().public_bytes_raw())
+    roster = roster_of(folder)
     entries = tuple(RosterEntry(one.identity, host or one.host) for one in roster.entries)
-    put(folder, replace(roster, study=study, entries=entries), authority)
+    put(folder, replace(roster, study=study, entries=entries), authority_of(folder))
 
 
 def forged_roster(folder: Path) -> bytes:
@@ -142,7 +135,7 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
     "key garbage": (writes("coordinator/tls/server.key", b"garbage"), 2, "server.key"),
     "key of another certificate": (
-        writes("coordinator/tls/server.key", lambda _: pem(ec.generate_private_key(ec.SECP256R1()))),
+        writes("coordinator/tls/server.key", lambda _: private_pem(new_key())),
         2,
         "server.key",
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.processes.forked_commands import Commands
+from tests.support.databases import execute
 from tests.support.running_study import RunningStudy, line, running_study
 
 pytestmark = pytest.mark.slow
@@ -162,14 +162,8 @@ def test_verify(study: RunningStudy) -> None:
 
 
 def sql(*statements: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        connection = sqlite3.connect(folder / "coordinator" / "ledger.sqlite")
-        for one in ("DROP TRIGGER rows_stay", "DROP TRIGGER rows_are_kept", *statements):
-            connection.execute(one)
-        connection.commit()
-        connection.close()
-
-    return damage
+    unlocked = "DROP TRIGGER rows_stay", "DROP TRIGGER rows_are_kept"
+    return lambda folder: execute(folder / "coordinator" / "ledger.sqlite", *unlocked, *statements)
 
 
 def without(*names: str) -> Callable[[Path], None]:

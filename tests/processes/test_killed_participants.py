@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from client.credentials import load_identity
-from secagg.roster import verify_roster
 from tests.support.running_study import RunningStudy, line, running_study
+from tests.support.study_in_process import roster_of
 from wire.records.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow
@@ -37,10 +37,8 @@ AT_ONCE = {"SORDINO_DEADLINES__RESUME_S": "0.1"}  # who is cut off is soon dropp
 
 def position_of(study: RunningStudy, home: int) -> int:
     """Where in the roster the participant of a home stands."""
-    authority = bytes.fromhex((study.folder / "authority" / "authority.pub").read_text().strip())
-    roster = verify_roster((study.folder / "roster.json").read_bytes(), authority)
     [key] = (study.study.hosts[home] / "keys").iterdir()
-    return roster.positions[load_identity(key).public]
+    return roster_of(study.folder).positions[load_identity(key).public]
 
 
 def test_killed_at_every_point(tmp_path: Path) -> None:

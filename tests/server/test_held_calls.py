@@ -32,9 +32,10 @@ from server.open_calls import Caller, OpenCalls, PeerRates, address_of
 from server.study import ROUNDS_DONE
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
-from tests.support.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
+from tests.support.issued_certificates import tls_authority_of
+from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing
 from wire import coordinator_pb2 as pb
-from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
+from wire.certificates import host_uri, identity_uri, new_key, private_pem
 
 DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
 ALONE = ("grpc.use_local_subchannel_pool", 1)
@@ -127,11 +128,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def credentials_of(folder: Path, uri: str) -> grpc.ChannelCredentials:
-    tls = CertificateAuthority.load(
-        (folder / "authority/tls-ca.pem").read_bytes(), (folder / "authority/tls-ca.key").read_bytes()
-    )
     key = new_key()
-    chain = tls.issue_client(key.public_key(), uri, datetime.datetime.now(datetime.UTC), 90)
+    chain = tls_authority_of(folder).issue_client(key.public_key(), uri, datetime.datetime.now(datetime.UTC), 90)
     return grpc.ssl_channel_credentials((folder / "tls/ca.pem").read_bytes(), private_pem(key), chain)
 
 
@@ -255,10 +253,7 @@ def may_open_only(more: int) -> Iterator[None]:
 async def test_strangers_connections_do_not_end_a_study(tmp_path: Path) -> None:
     """More TCP connections than the process may open files; without a bound the ledger can't be opened any more."""
     study = make_folder(tmp_path / "long", rounds=8)
-    async with (
-        coordinator(study, tmp_path / "state.sqlite", connections=32) as where,
-        playing([Peer(where, key) for key in identities(study)]),
-    ):
+    async with coordinator(study, tmp_path / "state.sqlite", connections=32) as where, playing(where.peers()):
         where.start()
         await where.wait_for("round_completed", round=1)
         with may_open_only(150):

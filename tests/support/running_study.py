@@ -6,12 +6,11 @@ import abc
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +28,7 @@ from secagg.roster import RosterEntry, verify_roster
 from server.events import to_json
 from server.journal import read_events
 from tests.support.card_of_a_study import authority_of
+from tests.support.databases import query
 from tests.support.signed_rosters import put
 from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
@@ -190,11 +190,6 @@ def ledger_rows(path: Path) -> list[LedgerEntry]:
     rows: dict[int, LedgerEntry] = {}
     find_ledger(path, lambda row: rows.update({row.number: row.entry}))
     return [rows[number] for number in sorted(rows)]
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
-        return connection.execute(sql).fetchall()
 
 
 def put_on_one_host(folder: Path, names: set[str]) -> None:
