@@ -33,7 +33,7 @@ from server.study import ROUNDS_DONE
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
 from tests.support.issued_certificates import tls_authority_of
-from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing
+from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing, until
 from wire import coordinator_pb2 as pb
 from wire.certificates import host_uri, identity_uri, new_key, private_pem
 
@@ -103,8 +103,7 @@ async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch
         credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
         method = "/sordino.v1.Enrolment/Enrol"
         async with held(where.address, credentials, method, 14, 8) as calls:
-            while sum(call.done() for call in calls) < len(calls) - enrolment.OPEN_CALLS:
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(call.done() for call in calls) >= len(calls) - enrolment.OPEN_CALLS)
             assert sum(call.done() for call in calls) == len(calls) - enrolment.OPEN_CALLS
             assert (await where.method("Describe", pb.Description)(DESCRIBE, timeout=5)).newest
             assert await where.pending() == []
@@ -114,8 +113,7 @@ async def test_joiners_at_its_own_address_do_not_keep_out_the_authority(tmp_path
     async with enrolment_port.port(tmp_path) as where:
         credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
         async with held(where.address, credentials, "/sordino.v1.Enrolment/Enrol", 10, 8) as calls:
-            while not any(call.done() for call in calls):  # the bound is reached
-                await asyncio.sleep(0.01)
+            await until(lambda: any(call.done() for call in calls))  # the bound is reached
             assert await where.pending() == []
 
 
@@ -162,8 +160,7 @@ async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Pa
             where.address, credentials_of(folder, host_uri("host-02")), SERVICE + "Download", many, 8
         ) as on:
             bound = 3 * sum(entry.host == "host-02" for entry in where.study.roster.entries) + 8
-            while sum(call.done() for call in on) < len(on) - bound:
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(call.done() for call in on) >= len(on) - bound)
             assert sum(call.done() for call in on) == len(on) - bound
             assert await can_open(where, folder)
 

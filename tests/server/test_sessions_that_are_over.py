@@ -11,6 +11,7 @@ import pytest
 
 from server import service
 from server.sessions import Session, SessionRefused, Traffic
+from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
 
 REFUSAL = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.REFUSAL_CODE_POLICY))
@@ -67,10 +68,8 @@ async def test_it_is_over_although_its_peer_reads_nothing(monkeypatch: pytest.Mo
     session.send(b"the last word")
     await asyncio.sleep(0.01)
     session.close()
-    async with asyncio.timeout(30):
-        while not heard:
-            await asyncio.sleep(0.01)
-        assert heard == [("lost", "connection closed")]
-        assert not task.done()
-        connection_ended.set()
-        await task
+    await until(lambda: heard)
+    assert heard == [("lost", "connection closed")]
+    assert not task.done()
+    connection_ended.set()
+    await asyncio.wait_for(task, 30)
