@@ -129,14 +129,8 @@ def in_plan(**changes: Any) -> Callable[[Any], Any]:
     return change
 
 
-def quarter(fraction: str) -> str:
-    numerator, denominator = (int(part) for part in fraction.split("/"))
-    scaled = (numerator // 4) | 1  # odd over a power of two: lowest terms
-    return f"{scaled}/{denominator}" if denominator > 1 else str(scaled) + "/1"
-
-
+# Less noise, fewer colluders and smaller sums than promised are scripts of tests/adversary too.
 DOCUMENTS = {
-    "less noise": (in_plan(local_variance=quarter), "exceeds the target 1000"),
     "no noise": (in_plan(local_variance="0/1"), "local noise is below half a grid step"),
     "more noise that is taken back": (in_plan(noise_parts=9), "9 parts of noise can't be taken back"),
     "a finer grid": (in_plan(granularity=lambda value: value / 64), "sums may wrap"),

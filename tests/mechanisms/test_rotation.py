@@ -95,12 +95,6 @@ def test_rows_are_orthonormal() -> None:
     assert np.allclose(np.abs(matrix), 1 / 8)
 
 
-def test_a_spike_is_spread_evenly() -> None:
-    spike = np.zeros(1000)
-    spike[17] = 3.0
-    assert np.allclose(np.abs(Rotation(bytes(32), 1000).forward(spike)), 3 / 32)
-
-
 def test_the_signs_are_the_documented_bits() -> None:
     seed = bytes(range(32))
     raw = np.empty(2, np.uint8)

@@ -21,6 +21,7 @@ from runtime.processes import free_port
 from runtime.settings_keys import settings_toml
 from server.study_file import load
 from tests.support.running_study import StudyProcesses
+from tests.support.study_in_process import with_tables
 from wire.study import TERMS_FILE
 
 PATIENCE_S = 60.0  # generous: the machine may be busy with something else
@@ -109,8 +110,7 @@ def enrolled_study(work: Path, **options: Any) -> Iterator[EnrolledStudy]:
     )
     assert made.returncode == 0, made.stdout + made.stderr
     shutil.move(study.authority / "coordinator", study.coordinator)
-    text = settings_toml(new_study(**chosen).study.settled())
-    keys = {
+    files = {
         "state": "state/state.sqlite",
         "tls_certificate": "tls/server.pem",
         "tls_key": "tls/server.key",
@@ -119,14 +119,10 @@ def enrolled_study(work: Path, **options: Any) -> Iterator[EnrolledStudy]:
         "client_ca": "tls/ca.pem",
         "card": "card.json",
         "transcript_key": "transcript.key",
-        "enrolment_listen": f"127.0.0.1:{enrolment_port}",
     }
-    lines = [line for line in text.splitlines() if line.split(" =")[0] not in keys]
-    at = lines.index(next(line for line in lines if line.startswith("[coordinator]"))) + 1
-    lines[at:at] = [f'{key} = "{value}"' for key, value in keys.items()]
-    if not any(line.startswith("participants =") for line in lines):
-        lines.insert(lines.index("[study]") + 1, f"participants = {PLACES}")
-    (study.coordinator / "study.toml").write_text("\n".join(lines) + "\n")
+    table = {name: Path(file) for name, file in files.items()} | {"enrolment_listen": f"127.0.0.1:{enrolment_port}"}
+    settings = with_tables(new_study(**chosen).study.settled(), {"coordinator": table})
+    (study.coordinator / "study.toml").write_text(settings_toml(settings))
     signed = study.coordinator / TERMS_FILE
     signed.write_bytes(load(study.coordinator).document(PLACES).to_bytes())
     made = study.run(
