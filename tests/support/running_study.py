@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,6 @@ class StudyProcesses(abc.ABC):
 
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list, kw_only=True)
     starts: int = field(default=0, kw_only=True)
-    patience_s: ClassVar[float] = PATIENCE_S
 
     @property
     @abc.abstractmethod
@@ -109,7 +108,7 @@ class StudyProcesses(abc.ABC):
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; names what it waited for, and shows the logs, when it doesn't come."""
-        end = time.monotonic() + self.patience_s
+        end = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
             time.sleep(POLL_S)
