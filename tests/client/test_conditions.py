@@ -151,7 +151,7 @@ def test_memory_and_what_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
     assert said == "92 MB of memory are free, min_free_memory_mb asks for 100"
 
 
-def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
+def test_in_host_toml(study_folder: Path) -> None:
     home = study_folder / "hosts" / "host-01"
     assert load(home).settings().conditions == Conditions()
     text = (home / "host.toml").read_text()

@@ -62,7 +62,7 @@ async def test_each_charge_at_h_min_then_at_the_sums_cost(finished: Path, study_
     assert all(study.renyi(who) >= 2 * account.cost_of_round(PARTICIPANTS) for who in study.spent)
 
 
-async def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
+async def test_one_ledger_for_two_studies(finished: Path, tmp_path: Path) -> None:
     """Another study, another coordinator, another journal; the same ledger."""
     shutil.copytree(finished.parent, tmp_path / "first")
     ledger = ledger_of(tmp_path / "first" / "journal.sqlite")

@@ -422,7 +422,7 @@ async def test_refused_calls_leave_nothing(study_folder: Path, tmp_path: Path, m
     assert min(walks) > 10  # cycles of ten refused calls and more
 
 
-async def test_only_between_attempts(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_between_attempts(study_folder: Path, tmp_path: Path) -> None:
     under_way: list[bool] = []
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)

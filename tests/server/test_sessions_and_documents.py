@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +29,6 @@ from server.sessions import MOST_WAITING, SESSIONS_AT_ONCE, Session, SessionRefu
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, until
 from wire import coordinator_pb2 as pb
 from wire.transport import frames, unframe, varint
-
-Raw = Callable[[grpc.aio.Channel], Any]
 
 # What gRPC makes of a call that is refused while it is still written to; the answer is lost then.
 LOST = (grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)

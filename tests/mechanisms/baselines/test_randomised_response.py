@@ -173,7 +173,7 @@ def test_few_honest_reports_leave_the_local_figure() -> None:
     assert found.local_epsilon == pytest.approx(1.0, rel=1e-6)
 
 
-def test_the_planned_epsilon_covers_the_exact_histogram(plan: ResponsePlan) -> None:
+def test_the_planned_epsilon_covers_the_exact_histogram() -> None:
     """k = 2: the histogram's exact divergence at h_min reports, all the others' values alike or mixed."""
     found = plan_response(**STATED | {"categories": 2})
     for ones in (0, found.h_min // 2):
