@@ -40,7 +40,7 @@ FRACTION_BITS: Final = 256
 TAIL_BITS: Final = 150
 """A law is cut where its weight falls under 2^-150 of that at 0: relative to the peak, however low that is."""
 
-_WIDEST_TABLE: Final = 512.0
+_WIDEST_TABLE: Final = 1024.0
 # Smoothing: each lower level is this many times wider than the step of the level above it.
 # exp(-2 pi^2 2.4^2) = 2^-164.
 _SMOOTHING: Final = Fraction(12, 5)

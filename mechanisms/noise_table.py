@@ -22,7 +22,7 @@ from mechanisms.randomness import WordSource, uniform_below
 
 CELLS: Final = 1 << 16
 BLOCK: Final = 1 << 16
-_DEPTH: Final = 3
+_DEPTH: Final = 4
 
 
 class Scratch:

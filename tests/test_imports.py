@@ -14,10 +14,13 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("imports")  # each file is parsed once
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -88,47 +91,52 @@ def python_files(tree: Path, folders: Iterator[str] | list[str] | set[str]) -> I
         yield from sorted((tree / folder).rglob("*.py"))
 
 
-def imports(tree: Path, path: Path, *, names: bool = False) -> Iterator[Import]:
+@cache
+def imports(file: str, source: str, *, names: bool = False) -> list[Import]:
     """Every import of a file: at any depth, relative ones resolved, ``import_module("...")`` included.
 
     Args:
+        file: relative to the tree's root.
         names: of ``from a import b`` yield ``a.b``, which may be a module.
     """
-    file = path.relative_to(tree).as_posix()
-    package = list(path.relative_to(tree).parts[:-1])
+    package = file.split("/")[:-1]
+    found: list[Import] = []
 
-    def visit(node: ast.AST, lazy: bool) -> Iterator[Import]:
+    def visit(node: ast.AST, lazy: bool) -> None:
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(file, line, alias.name, lazy)
+            found.extend(Import(file, line, alias.name, lazy) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            if module and names:
-                yield from (Import(file, line, f"{module}.{alias.name}", lazy) for alias in node.names)
-            elif module:
-                yield Import(file, line, module, lazy)
-            else:  # `from . import x` at the top of the tree
-                yield from (Import(file, line, alias.name, lazy) for alias in node.names)
+            if module and not names:
+                found.append(Import(file, line, module, lazy))
+            else:  # without a module: `from . import x` at the top of the tree
+                prefix = f"{module}." if module else ""
+                found.extend(Import(file, line, prefix + alias.name, lazy) for alias in node.names)
         elif isinstance(node, ast.Call) and node.args:
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             first = node.args[0]
             if name in {"import_module", "__import__"} and isinstance(first, ast.Constant):
-                yield Import(file, line, str(first.value).lstrip(".") or "?", lazy)
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                found.append(Import(file, line, str(first.value).lstrip(".") or "?", lazy))
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_type_checking(node)
         for child in ast.iter_child_nodes(node):
-            yield from visit(child, lazy or is_function or is_type_checking(node))
+            visit(child, lazy or inside)
 
-    yield from visit(ast.parse(path.read_text(encoding="utf-8"), filename=file), lazy=False)
+    visit(ast.parse(source, filename=file), lazy=False)
+    return found
 
 
 def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def all_imports(tree: Path, *, names: bool = False) -> list[Import]:
-    return [found for path in python_files(tree, set(ARROWS)) for found in imports(tree, path, names=names)]
+def all_imports(tree: Path, rooms: set[str] | None = None, *, names: bool = False) -> list[Import]:
+    return [
+        found
+        for path in python_files(tree, rooms or set(ARROWS))
+        for found in imports(path.relative_to(tree).as_posix(), path.read_text(encoding="utf-8"), names=names)
+    ]
 
 
 # ------------------------------------------------------------------------------------------- the rules
@@ -226,19 +234,18 @@ def undeclared_libraries(tree: Path) -> list[str]:
     # Modules that tests share lie beside them; a conftest puts the folder on the path, or they're named in full.
     helpers = {path.stem for path in (tree / "tests").glob("*/*.py")} | {"tests"}
     violations = []
-    for path in python_files(tree, set(allowed)):
-        for found in imports(tree, path):
-            if (
-                found.root in sys.stdlib_module_names | ARROWS.keys()
-                or (found.room == "tests" and found.root in helpers)
-                or (found.file, found.root) == ACCOUNTANT  # declared by the extra of its callers
-                or (found.file in PEERS_RUNNERS and normalised(found.root) in peers)
-                or (found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers)
-            ):
-                continue
-            # What an extra brings and this environment lacks is known by its own name.
-            if not {normalised(name) for name in homes.get(found.root, [found.root])} & allowed[found.room]:
-                violations.append(f"{found}: not a declared dependency of {found.room}")
+    for found in all_imports(tree, set(allowed)):
+        if (
+            found.root in sys.stdlib_module_names | ARROWS.keys()
+            or (found.room == "tests" and found.root in helpers)
+            or (found.file, found.root) == ACCOUNTANT  # declared by the extra of its callers
+            or (found.file in PEERS_RUNNERS and normalised(found.root) in peers)
+            or (found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers)
+        ):
+            continue
+        # What an extra brings and this environment lacks is known by its own name.
+        if not {normalised(name) for name in homes.get(found.root, [found.root])} & allowed[found.room]:
+            violations.append(f"{found}: not a declared dependency of {found.room}")
     return violations
 
 

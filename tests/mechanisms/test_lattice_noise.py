@@ -75,19 +75,19 @@ both_laws = pytest.mark.parametrize("law", CASES)
 
 
 @both_laws
-@pytest.mark.parametrize("variance", ["1/1000000", "1/4", "1", "7/3", "314159/65536", "100", "10000", "262144"])
+@pytest.mark.parametrize("variance", ["1/1000000", "1/4", "1", "7/3", "314159/65536", "100", "10000", "1048576"])
 def test_weights_are_within_the_stated_distance(law: Case, variance: str) -> None:
     v = Fraction(variance)
     assert distance(both_sides(law.weights(v, 1)), law.reference, v) <= SAMPLER_DISTANCE / 2**10
 
 
 @both_laws
-@pytest.mark.parametrize("variance", ["1/4", "7/3", "10000", "1000000"])
+@pytest.mark.parametrize("variance", ["1/4", "7/3", "10000", "1440000"])
 def test_the_law_read_off_a_samplers_tables_is_that_of_the_weights(law: Case, variance: str) -> None:
     """As fractions, equal: nothing is lost between the weights and a draw."""
     v = Fraction(variance)
     sampler, parts = law.sampler(v), convolution_levels(v)
-    assert len(sampler.tables) == len(parts) == (2 if v == 10**6 else 1)
+    assert len(sampler.tables) == len(parts) == (2 if v > 1024**2 else 1)
     for table, (part, step) in zip(sampler.tables, parts, strict=True):
         assert law_of(table) == exact_law(law.weights(part, step), step)
 
@@ -118,7 +118,7 @@ def test_levels_that_are_too_narrow_fail_the_same_check() -> None:
 
 def test_every_split_is_smooth_enough() -> None:
     """The exponents of `convolution_levels`, for deviations up to the largest: 2 e^-E, at most three times."""
-    for stddev in np.geomspace(512.01, 2.0**27, 500):
+    for stddev in np.geomspace(1024.01, 2.0**27, 500):
         variance = Fraction(min(float(stddev) ** 2, LARGEST_VARIANCE))
         parts = convolution_levels(variance)
         assert sum(v for v, _ in parts) == variance
@@ -131,7 +131,7 @@ def test_every_split_is_smooth_enough() -> None:
 
 
 @both_laws
-@pytest.mark.parametrize("stddev", [10**3, 10**4, 10**5, 10**6])
+@pytest.mark.parametrize("stddev", [1024, 10**4, 10**5, 10**6])
 def test_wide_laws_are_right_at_each_point(law: Case, stddev: int) -> None:
     """Pointwise, relative to the true probability: a cut that is absolute instead of relative shows here."""
     variance = stddev**2
@@ -144,7 +144,7 @@ def test_wide_laws_are_right_at_each_point(law: Case, stddev: int) -> None:
 
 
 @both_laws
-@pytest.mark.parametrize("variance", ["1", "314159/65536", "100", "40000", "1000000"])
+@pytest.mark.parametrize("variance", ["1", "314159/65536", "100", "40000", "1440000"])
 def test_samples_follow_the_law(law: Case, variance: str) -> None:
     v = Fraction(variance)
     sample = sample_of(law.build(v), 1 << 20, keyed(f"law {variance}"))

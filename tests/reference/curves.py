@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -10,6 +12,7 @@ A24 = 121665
 BASE_POINT = (9).to_bytes(32, "little")
 
 
+@lru_cache(1 << 12)
 def x25519(scalar: bytes, u: bytes) -> bytes:
     """[RFC 7748] section 5: decode both, climb the Montgomery ladder, encode the result."""
     k = int.from_bytes(scalar, "little")
