@@ -69,7 +69,7 @@ def test_larger_shares_are_within_the_stated_distance(trials: int) -> None:
     assert 0 < Fraction(off + tail, 2 * total << trials) <= Fraction(SAMPLER_DISTANCE) / 16
 
 
-@pytest.mark.parametrize("trials", [4 * 600**2, 4 * 5000**2, LARGEST_TRIALS])
+@pytest.mark.parametrize("trials", [4 * 1200**2, 4 * 5000**2, LARGEST_TRIALS])
 def test_convolved_shares_are_right_at_each_point(trials: int) -> None:
     """Pointwise and relative: two levels against the coefficient itself."""
     parts = [(binomial_weights(v, step), step) for v, step in convolution_levels(Fraction(trials, 4))]
