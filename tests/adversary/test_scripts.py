@@ -54,7 +54,7 @@ OUT_OF_A_PARTICIPANTS_REACH = {
     "the nonce must have 32 bytes": _BEFORE,
     "a session begins with Open": _BEFORE,
     "the challenge must be answered with Proof": _BEFORE,
-    "the session is over": "tests/server/test_sessions_that_are_over.py: only a later roster gives its place to others",
+    "the session is over": "tests/server/test_sessions_and_documents.py: only a later roster gives its place to others",
 }
 # What a phase accepts from which sender, each with the script that sends it once too often.
 TAKEN = {

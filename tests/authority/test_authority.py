@@ -6,7 +6,6 @@ import hashlib
 import json
 import random
 import shutil
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from runtime.durable import StorageError
 from secagg.context import winners
 from secagg.roster import InvalidRoster, RosterEntry, verify_roster
 from tests.authority.authority_in_memory import DAY, HOUR, NOW, Coordinator, Office, make_office, participant
+from tests.support.databases import query
 from tests.support.ends_and_full_disks import killed
 from tests.support.enrolment_port import document
 from tests.support.issued_certificates import named_in
@@ -412,8 +412,8 @@ def test_seeds_are_drawn_after_the_list_is_closed(tmp_path: Path, monkeypatch: p
     assert len(winners(roster, 5, draws.ticket(5), 2)) == 2
     office.revoke("h1")
     office.attend()
-    with sqlite3.connect(office.folder.state) as store:  # seeds of old versions are let go of
-        assert store.execute("SELECT count(lottery) FROM versions").fetchone() == (1,)
+    # Seeds of old versions are let go of.
+    assert query(office.folder.state, "SELECT count(lottery) FROM versions") == [(1,)]
     again = office.roster()
     assert again.lottery is not None
     assert again.lottery.root != roster.lottery.root

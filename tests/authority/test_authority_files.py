@@ -13,7 +13,6 @@ from authority.store import locked
 from runtime.key_files import KeyFileError
 from runtime.settings_file import ConfigurationError
 from tests.authority.authority_in_memory import NOW, Office, make_office, participant
-from wire.join_code import JoinCode, MistypedCode
 
 
 @pytest.fixture
@@ -70,10 +69,3 @@ def test_looking_changes_nothing(office: Office) -> None:
             seen = {one.verdict for one in (look(office.folder, store, each, roster, NOW) for each in requests)}
             assert seen == {"accept", "refuse"}
             assert store.members() == []
-
-
-def test_codes_of_this_authority_can_be_typed(office: Office) -> None:
-    text = office.invite().to_text()
-    assert JoinCode.from_text(text).fingerprint == office.folder.keys.fingerprint
-    with pytest.raises(MistypedCode):
-        JoinCode.from_text(text[:-1] + ("0" if text[-1] != "0" else "1"))

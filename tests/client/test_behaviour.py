@@ -11,7 +11,6 @@ import pytest
 from client.behaviour import HONEST, Behaviour
 from client.participant import Participant
 from client.participant_host import ParticipantHost, join
-from tests.support.host_in_process import host, settings_of
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = {"behaviour", "behaviours"}
@@ -59,17 +58,3 @@ def test_nothing_outside_tests_and_the_lab_passes_one() -> None:
     }
     assert found >= PASSED_ON
     assert {path for path, _, _ in found - PASSED_ON} == {"sordino/lab/loadtest/client_process.py"}
-
-
-async def test_each_participant_of_a_host_gets_its_own(study_folder: Path, tmp_path: Path) -> None:
-    class Other(Behaviour):
-        def __init__(self, identity: bytes) -> None:
-            self.identity = identity
-
-    found: list[Any] = []
-
-    settings = settings_of(study_folder, tmp_path / "journal.sqlite")
-    async with host(settings, lambda one: found.extend(one._participants), behaviours=Other):
-        pass
-    assert len(found) > 1
-    assert all(one.behaviour.identity == one.identity.public for one in found)

@@ -151,7 +151,7 @@ def test_memory_and_what_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
     assert said == "92 MB of memory are free, min_free_memory_mb asks for 100"
 
 
-def test_in_host_toml(study_folder: Path, tmp_path: Path) -> None:
+def test_in_host_toml(study_folder: Path) -> None:
     home = study_folder / "hosts" / "host-01"
     assert load(home).settings().conditions == Conditions()
     text = (home / "host.toml").read_text()
@@ -274,17 +274,15 @@ async def test_leaving_after_the_attempts_time(
     monkeypatch.setattr(server.sessions.Session, "send", swallow)
 
     looks = on_mains_only(study_folder, tmp_path, monkeypatch, lambda _: asyncio.sleep(0.01))
-    async with looks as (where, device, _), asyncio.timeout(30):
+    async with looks as (where, device, _):
         await where.wait_for("phase_started", round=1, phase="ShareKeys")
         device.found = BATTERY
-        while len(where.study.sessions):
-            await asyncio.sleep(0.01)
+        await until(lambda: not len(where.study.sessions))
         opened = len(where.of("participant_connected"))
         await asyncio.sleep(0.5)
         assert (len(where.study.sessions), len(where.of("participant_connected"))) == (0, opened)
         device.found = {}
-        while not len(where.study.sessions):
-            await asyncio.sleep(0.01)
+        await until(lambda: len(where.study.sessions))
 
 
 async def test_without_conditions_there_is_no_gate() -> None:

@@ -5,15 +5,13 @@ the survivors that the coordinator names, without signatures.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from client.host_file import load
 from runtime.failure import ExitCode, Failure
-from tests.support.host_in_process import Play, on
+from tests.support.host_in_process import Play
 from tests.support.study_in_process import PARTICIPANTS, make_folder
-from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXACT
 
 
@@ -45,42 +43,3 @@ def test_a_whole_study(curious_folder: Path, tmp_path: Path, played: Play) -> No
     kinds = [row.kind for row in story.rows()]
     assert kinds.count(CHARGE) == kinds.count(EXACT) == 2 * PARTICIPANTS
     assert not (tmp_path / "transcripts").exists()
-
-
-def all_but(one: int) -> bytes:
-    return bytes([sum(1 << who for who in range(PARTICIPANTS) if who != one)])
-
-
-def lie_about_u3(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u3 = all_but(me)
-
-
-def lie_about_u2(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u2 = sets.u3 = all_but(0 if me else 1)
-
-
-def too_few(me: int, sets: pb.SurvivorSets) -> None:
-    sets.u3 = bytes([sum(1 << who for who in {me, 0, 1, 2})])
-
-
-def signed_instead(_: int, sets: pb.SurvivorSets) -> list[pb.CoordinatorMessage]:
-    request = pb.UnmaskingRequest(round=sets.round, attempt=sets.attempt)
-    return [pb.CoordinatorMessage(unmasking_request=request)]
-
-
-@pytest.mark.parametrize(
-    ("lie", "reason"),
-    [
-        (lie_about_u3, "left out of u3"),
-        (lie_about_u2, "not the set this participant masked in"),
-        (too_few, "5 needed"),
-        (signed_instead, "out of order"),
-    ],
-)
-def test_what_a_participant_can_see_is_checked(curious_folder: Path, played: Play, lie: Any, reason: str) -> None:
-    story = played(on("survivor_sets", lie), folder=curious_folder)
-    assert "unmasking" not in story.kinds()
-    assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
-    warnings = [entry for entry in story.logs if entry["event"] == "refused"]
-    assert warnings
-    assert all(reason in entry["reason"] for entry in warnings)

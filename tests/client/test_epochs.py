@@ -14,7 +14,7 @@ import pytest
 from mechanisms.accounting import RoundCharge
 from secagg.lottery import Draws
 from secagg.roster import RosterEntry
-from server.events import Event, RoundCompleted
+from server.events import RoundCompleted
 from tests.support.card_of_a_study import authority_of
 from tests.support.host_in_process import Play, Story
 from tests.support.signed_rosters import published
@@ -61,14 +61,7 @@ def test_each_participant_is_in_one_round_of_each_epoch(dealt: Path, played: Pla
 
 def after_the_first_round(act: Callable[[Coordinator], None]) -> Callable[[Coordinator], None]:
     def prepare(where: Coordinator) -> None:
-        note = where.study._on_event
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, RoundCompleted) and event.round == 1:
-                act(where)
-            note(event)
-
-        where.study._on_event = on_event
+        where.tell_first(lambda event: act(where) if isinstance(event, RoundCompleted) and event.round == 1 else None)
 
     return prepare
 

@@ -5,7 +5,6 @@ refused when it is missing or an older copy.
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from client.journal import AlreadyJoined, ClientJournal, check_ledger
 from mechanisms.accounting import Account
 from runtime.durable import StorageError
+from tests.support.databases import execute
 from tests.support.host_in_process import host, ledger_of, play, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, coordinator, document_of, make_folder
 from wire.records.ledger import ChangedLedger, LedgerError, head_file, read_ledger
@@ -62,7 +62,7 @@ async def test_each_charge_at_h_min_then_at_the_sums_cost(finished: Path, study_
     assert all(study.renyi(who) >= 2 * account.cost_of_round(PARTICIPANTS) for who in study.spent)
 
 
-async def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tmp_path: Path) -> None:
+async def test_one_ledger_for_two_studies(finished: Path, tmp_path: Path) -> None:
     """Another study, another coordinator, another journal; the same ledger."""
     shutil.copytree(finished.parent, tmp_path / "first")
     ledger = ledger_of(tmp_path / "first" / "journal.sqlite")
@@ -86,32 +86,6 @@ async def test_one_ledger_for_two_studies(finished: Path, study_folder: Path, tm
         assert check_ledger(tmp_path / name / "journal.sqlite", ledger) is not None
 
 
-@pytest.mark.parametrize("reached", ["head file", "tables", "ledger"])
-def test_a_crash_while_the_files_are_made(tmp_path: Path, reached: str) -> None:
-    journal = tmp_path / "journal.sqlite"
-    ClientJournal(journal, ledger_of(journal)).close()
-    journal.unlink()
-    if reached == "head file":
-        ledger_of(journal).unlink()
-    elif reached == "tables":
-        connection = sqlite3.connect(ledger_of(journal))
-        connection.execute("DELETE FROM about")
-        connection.execute("DELETE FROM head")
-        connection.commit()
-        connection.close()
-    assert check_ledger(journal, ledger_of(journal)) is None
-    ClientJournal(journal, ledger_of(journal)).close()
-    assert check_ledger(journal, ledger_of(journal)) is not None
-
-
-async def test_an_attempt_is_charged_once(journal: Path) -> None:
-    row = rows_of(ledger_of(journal))[0]
-    opened = ClientJournal(journal, ledger_of(journal))
-    with pytest.raises(ValueError, match="each may be charged once, in order"):
-        await opened.charge(row)
-    opened.close()
-
-
 # ---------------------------------------------------------------- damage
 
 
@@ -133,11 +107,7 @@ def older_copy(journal: Path) -> None:
 
 def older_journal(journal: Path) -> None:
     """The journal of before the last round, beside the newest ledger: without this check it opens."""
-    connection = sqlite3.connect(journal)
-    connection.execute("DELETE FROM attempts WHERE round = 2")
-    connection.execute("DELETE FROM ledger")
-    connection.commit()
-    connection.close()
+    execute(journal, "DELETE FROM attempts WHERE round = 2", "DELETE FROM ledger")
 
 
 async def test_other_terms_count_their_rounds_anew(tmp_path: Path) -> None:
@@ -156,9 +126,7 @@ async def test_other_terms_count_their_rounds_anew(tmp_path: Path) -> None:
 
 
 def old_journal(journal: Path) -> None:
-    connection = sqlite3.connect(journal)
-    connection.execute("PRAGMA user_version = 0")
-    connection.close()
+    execute(journal, "PRAGMA user_version = 0")
 
 
 DAMAGES: dict[Callable[[Path], None], tuple[type[StorageError], str]] = {

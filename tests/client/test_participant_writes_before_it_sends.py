@@ -4,7 +4,10 @@ participant refuses and sends nothing that it couldn't write.
 
 from __future__ import annotations
 
-import sqlite3
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import client.connection
 from client.journal import ClientJournal
 from runtime.failure import Failure
 from secagg.messages import request_digest
+from tests.support.databases import query
 from tests.support.host_in_process import Play, ledger_of, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import codec
@@ -23,17 +27,11 @@ from wire.study import StudyDocument
 
 def on_disk(journal: Path, identity: bytes, number: tuple[int, int]) -> tuple[Any, ...] | None:
     """What was charged last, whether sets were signed, which request was answered; None before it was joined."""
-    connection = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
-    try:
-        row = connection.execute(
-            "SELECT signed IS NOT NULL, answered FROM attempts WHERE identity = ? AND round = ? AND attempt = ?",
-            (identity, *number),
-        ).fetchone()
-    finally:
-        connection.close()
+    sql = "SELECT signed IS NOT NULL, answered FROM attempts WHERE identity = ? AND round = ? AND attempt = ?"
+    found = query(journal, sql, (identity, *number))
     about = (identity.hex(), *number)
     costs = [one.cost for one in rows_of(ledger_of(journal)) if (one.identity, one.round, one.attempt) == about]
-    return row and (costs[-1] if costs else None, *row)
+    return (costs[-1] if costs else None, *found[0]) if found else None
 
 
 def test_the_order(played: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +145,10 @@ def test_a_disk_that_takes_no_more(played: Play, tmp_path: Path, monkeypatch: py
     assert story.ended == 0
     assert unwritten == []
     assert story.codes() == {pb.REFUSAL_CODE_LOCAL_FAILURE}
-    assert {entry["error"] for entry in story.logs if entry["event"] == "failed"} == {"StorageError"}
+    failed = [entry for entry in story.logs if entry["event"] == "failed"]
+    assert {entry["error"] for entry in failed} == {"StorageError"}
+    assert all(entry["reason"].startswith("nothing can be written down, so nothing is sent: ") for entry in failed)
+    assert all("make room and start join again" in entry["reason"] for entry in failed)
     assert story.of("round_completed") == []
 
 
@@ -164,3 +165,49 @@ def test_a_journal_that_cannot_take_the_study(played: Play, monkeypatch: pytest.
     assert "nothing can be written down, so nothing is sent" in str(story.ended)
     assert "journal.sqlite" in str(story.ended)
     assert (story.sent, story.ready) == ([], set())
+
+
+LIMITED = """
+import asyncio, json, resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.client.policies import charge, document
+from client.journal import ClientJournal
+from runtime.durable import StorageError
+
+home = Path(sys.argv[2])
+journal = ClientJournal(home / "journal.sqlite", home / "ledger.sqlite")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+charged, told = 0, []
+for round_ in range(1, 100):
+    try:
+        asyncio.run(journal.charge(charge(document(), round_)))
+        charged = round_
+    except StorageError as error:
+        told.append(str(error))
+        if len(told) == 2:
+            break
+print(json.dumps({"charged": charged, "told": told}))
+"""
+
+
+def test_charges_up_to_the_last_that_fits(tmp_path: Path) -> None:
+    """Files of this process can't grow beyond a limit. Every charge that was acknowledged is there, and none beside."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(Path(__file__).parents[2]), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
+    body = json.loads(ended.stdout)
+    assert 3 <= body["charged"] < 99
+    # From the first failure on nothing is charged until the ledger is opened again.
+    assert body["told"][0] == body["told"][1]
+    assert "ledger.sqlite" in body["told"][0]
+    rows = rows_of(tmp_path / "ledger.sqlite")
+    assert [row.round for row in rows] == list(range(1, body["charged"] + 1))
+    journal = ClientJournal(tmp_path / "journal.sqlite", tmp_path / "ledger.sqlite")
+    assert journal.ledger.head.rows == body["charged"]
+    journal.close()

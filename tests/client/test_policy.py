@@ -35,7 +35,7 @@ from client.policy_total import epsilon_after_plan
 from client.settings import Policy
 from secagg.roster import Roster, RosterEntry
 from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
-from wire.records.ledger_rows import EXACT, InvalidRow, epsilon, price
+from wire.records.ledger_rows import InvalidRow, epsilon, price
 from wire.records.ledger_totals import DAY_S, Totals
 from wire.study import StudyDocument, plan_study
 
@@ -373,14 +373,6 @@ def test_a_plan_that_the_total_has_no_room_for_is_refused_before_its_first_round
     check_terms(replace(limit, max_epsilon_total=None), of, sha256(of), totals(charge(document("old"), 1)))
 
 
-def test_the_exact_cost_takes_the_place_of_the_worst() -> None:
-    of = document("a")
-    before = totals(charge(of, 1))
-    exact = charge(of, 1, kind=EXACT, cost=0.0, curve=tuple((order, 0.0) for order, _ in charge(of, 1).curve))
-    after = totals(charge(of, 1), exact)
-    assert total(after, document("b")) < total(before, document("b"))
-
-
 def test_a_mechanism_with_bounds_at_fewer_orders_is_added_at_the_next_one() -> None:
     """Skellam's bound holds at whole orders only; the first row may have fixed a fraction."""
     gauss, skellam = document("a"), document("b", plan("skellam"))
@@ -429,21 +421,6 @@ def test_rounds_are_free_again_after_a_day(monkeypatch: pytest.MonkeyPatch) -> N
     assert pace(spent, 2, NOON + DAY_S, monkeypatch, (2, 1))
     assert not pace(spent, 1, NOON + DAY_S, monkeypatch, (2, 1))
     assert pace(spent, 1, NOON + 3600 + DAY_S, monkeypatch, (2, 1))
-
-
-@pytest.mark.parametrize("back", [60.0, 3600.0, DAY_S, 30 * DAY_S])
-def test_a_clock_put_back_gives_no_round_free(monkeypatch: pytest.MonkeyPatch, back: float) -> None:
-    """Rows counted by their own time would leave the window: the naive count is shown beside it."""
-    spent, now, taken = totals(charge(document(), 1)), NOON - back, 1
-    for n in range(2, 20):
-        if pace(spent, 3, now, monkeypatch, (n, 1)):
-            spent.add(charge(document(), n, at=now))
-            taken += 1
-        now -= back
-    assert taken == 3
-    naive = sum(NOON - DAY_S < at <= NOON for at in (NOON, NOON - back, NOON - 2 * back))
-    assert naive < 3 or 2 * back < DAY_S
-    assert pace(spent, 3, NOON + DAY_S, monkeypatch, (20, 1))
 
 
 def test_participants_of_one_host_in_one_attempt_count_once(monkeypatch: pytest.MonkeyPatch) -> None:

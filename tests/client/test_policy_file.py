@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -195,21 +193,6 @@ def test_mistakes_in_host_toml(home: Path, table: str, told: str) -> None:
         load(home)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_contradiction_joins_nothing(home: Path) -> None:
-    """The command itself: exit code 2, one line, and neither a journal nor a ledger is made."""
-    (home / "policy.toml").write_text(POLICY + "max_epsilon_total = 3\n")
-    with_policy(home, '[policy]\nfile = "policy.toml"\n')
-    ended = subprocess.run(
-        [sys.executable, "-m", "sordino", "join", "--home", str(home)], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 2
-    assert ended.stderr.strip() == (
-        f"sordino join: {home / 'policy.toml'}: policy: max_epsilon = 4 is above max_epsilon_total = 3: "
-        "lower the first or raise the second."
-    )
-    assert not [one for one in home.iterdir() if "sqlite" in one.name]
 
 
 def test_windows() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 import client.behaviour
 import client.connection
@@ -23,12 +24,14 @@ import server.sessions
 from client.behaviour import Behaviour, Encoding, Words
 from client.log_lines import RoundLines
 from client.participant import Participant
+from client.participant_host import RETRY_S
 from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
-from tests.support.host_in_process import Play, Story, host, record, settings_of
+from tests.support.host_in_process import Story, host, record, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder
 from wire import coordinator_pb2 as pb
+from wire.records.ledger_totals import DAY_S
 from wire.transport import frame
 
 SAID = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
@@ -287,23 +290,6 @@ async def test_a_refusal_is_said_as_soon_as_it_is_heard() -> None:
     assert line.number is None
 
 
-def test_an_unrequested_resumption(played: Play) -> None:
-    """Participants 3 and 4 get an answer to no request: they refuse, and send nothing twice."""
-
-    def lie(who: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
-        keys = message.cohort_keys
-        if who not in (3, 4) or message.WhichOneof("message") != "cohort_keys":
-            return [message]
-        resumed = pb.Resumed(round=keys.round, attempt=keys.attempt, received=who - 3)
-        return [pb.CoordinatorMessage(resumed=resumed), message]
-
-    story = played(lie)
-    assert story.ended == 0
-    assert {who for who, _ in story.refusals} == {3, 4}
-    assert story.codes() == {pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED}
-    assert len(story.messages) == len({(who, one.round, one.WhichOneof("message")) for who, one in story.messages})
-
-
 def beat_often(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
     monkeypatch.setattr(client.connection, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(client.connection, "HEARTBEAT_ANSWER_S", answer_s)
@@ -425,3 +411,46 @@ def test_a_thousand_do_not_return_together() -> None:
         tenth = longest / 20
         most = max(sum(begin <= wait < begin + tenth for wait in waits) for begin in np.arange(0, longest, tenth))
         assert most < 180  # 100 on the mean where half of the time is used: 8 standard deviations
+
+
+# ---------------------------------------------------------------- without its coordinator for a day
+
+
+async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits pass at once, and the coordinator doesn't answer until they sum to a day."""
+    waits: list[float] = []
+    is_connected, rest = client.participant_host.is_connected, Participant.rest
+
+    async def no_answer(channel: Any) -> bool:
+        if sum(waits) >= DAY_S:
+            return await is_connected(channel)
+        await asyncio.sleep(0)
+        raise TimeoutError
+
+    async def at_once(self: Participant, seconds: float) -> None:
+        if seconds:
+            waits.append(seconds)
+        await rest(self, 0)
+
+    monkeypatch.setattr(client.participant_host, "is_connected", no_answer)
+    monkeypatch.setattr(Participant, "rest", at_once)
+    journal = tmp_path / "journal.sqlite"
+
+    with capture_logs() as logs:
+        async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+            where.start()
+            settings = settings_of(study_folder, journal, where.address, coordinator={"give_up_s": 0.0})
+            alone = replace(settings, participants=settings.participants[:1])
+            async with host(alone) as task, asyncio.timeout(60):
+                while not where.study.sessions.ready():
+                    assert not task.done()
+                    await asyncio.sleep(0.01)
+    longest = RETRY_S[1]
+    assert DAY_S <= sum(waits) < DAY_S + longest
+    assert max(waits) <= longest
+    late = waits[20:]
+    assert longest / 2 <= min(late)  # the least distance after a while
+    assert len({round(one, 3) for one in late}) > len(late) / 4  # and never in step
+    said = [one["event"] for one in logs if "coordinator away" in one["event"]]
+    assert said == ["coordinator away, trying again until it is stopped"]  # once, not ten thousand times
+    assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without it cost nothing

@@ -15,10 +15,11 @@ import structlog
 
 from client.training import LocalTraining, failure_summary
 from learning.make_task import make_task
-from learning.tasks.softmax_regression import SoftmaxRegression
-from mechanisms.encoder import InvalidUpdate
-from tests.support.host_in_process import Play
-from tests.support.study_in_process import PARTICIPANTS
+from mechanisms.encoder import InvalidUpdate, RoundingFailed
+from tests.support.host_in_process import Play, Story
+from tests.support.study_in_process import PARTICIPANTS, Coordinator
+from wire import coordinator_pb2 as pb
+from wire.records.ledger_rows import CHARGE
 
 SHAPES = {"weights": (2,), "bias": (1,)}
 WEIGHTS, BIAS = np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)
@@ -161,27 +162,56 @@ class BreaksOn:
         return "noise alone"
 
 
-@pytest.mark.parametrize("error", [InvalidUpdate("secret"), FloatingPointError("secret"), RuntimeWarning("secret")])
-def test_what_can_not_be_encoded_is_noise_alone(error: Exception) -> None:
+@pytest.mark.parametrize("kind", [InvalidUpdate, RoundingFailed, FloatingPointError, RuntimeWarning])
+def test_what_can_not_be_encoded_is_noise_alone(kind: type[Exception]) -> None:
+    """Whether clipping or rounding raises may depend on the data: a refusal would be an answer about it."""
     with structlog.testing.capture_logs() as logs:
-        found = training(Returns(None)).encode(BreaksOn(error), np.zeros(3, np.float32))  # type: ignore[arg-type]
+        found = training(Returns(None)).encode(BreaksOn(kind("secret")), np.zeros(3, np.float32))  # type: ignore[arg-type]
     assert found == "noise alone"
     assert [line["event"] for line in logs] == ["encoding failed, zeros are sent"]
     assert "secret" not in str(logs)
 
 
-def test_a_task_that_exits_does_not_end_the_process(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All seven stay in the sum although two of them have data over which their task gives up."""
-    honest = SoftmaxRegression.local_update
-    exits = iter([SystemExit(3), asyncio.CancelledError()])
+# ---------------------------------------------------------------- a coordinator that chooses the model
 
-    def local_update(self: Any, *arguments: Any) -> Any:
-        for error in exits:
-            raise error
-        return honest(self, *arguments)
 
-    monkeypatch.setattr(SoftmaxRegression, "local_update", local_update)
-    story = played()
-    assert (story.ended, story.refusals) == (0, [])
-    assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS] * 2
-    assert story.told().count("training failed, zeros are sent") == 2
+# Other lies of a coordinator are scripts of tests/adversary, each also against a client without the check.
+
+
+def charged(story: Story) -> list[Any]:
+    return [row for row in story.rows() if row.kind == CHARGE]
+
+
+def test_a_model_that_is_not_there(played: Play) -> None:
+    """Nothing is trained, uploaded or charged."""
+
+    def prepare(where: Coordinator) -> None:
+        document = where.study.document
+
+        def lacking(sha256: bytes) -> bytes | None:
+            return None if sha256 == where.study._model_sha256 else document(sha256)
+
+        where.study.document = lacking  # type: ignore[method-assign]
+
+    story = played(prepare=prepare)
+    assert story.kinds() <= {"advertise_keys", "share_keys"}
+    assert story.codes() == {pb.REFUSAL_CODE_LOCAL_FAILURE}
+    assert charged(story) == []
+    assert "no document" in story.told()
+
+
+def test_a_model_that_breaks_the_training_gets_an_answer_like_any_other(played: Play) -> None:
+    """A failure of training may depend on an example: a refusal would reveal it without noise. Zeros are sent."""
+
+    def prepare(where: Coordinator) -> None:
+        where.study._model._learner._vector = np.full(where.study._plan.dim, 3e38, np.float32)
+
+    story = played(prepare=prepare)
+    assert story.refusals == []
+    first = {(who, message.WhichOneof("message")) for who, message in story.messages if message.round == 1}
+    assert {who for who, kind in first if kind == "masked_input"} == set(range(PARTICIPANTS))
+    assert story.of("round_completed")[0]["u3"] == PARTICIPANTS
+    replies = [one.unmasking for _, one in story.messages if one.round == 1 and one.HasField("unmasking")]
+    assert {len(reply.noise_seeds) for reply in replies} == {3}  # all, as in any round without dropouts
+    assert "zeros are sent" in story.told()
+    assert len(charged(story)) >= PARTICIPANTS

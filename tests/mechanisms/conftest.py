@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mechanisms.plan import Plan, make_plan
 from mechanisms.randomness import Keystream, RandomBytes
 
 
-def keyed_source(name: str) -> RandomBytes:
+def keyed(name: str) -> RandomBytes:
+    """A source that is the same in every run."""
     stream = Keystream(hashlib.sha256(b"test randomness " + name.encode()).digest())
 
     def random_bytes(n: int) -> bytes:
@@ -24,13 +26,15 @@ def keyed_source(name: str) -> RandomBytes:
     return random_bytes
 
 
-@pytest.fixture(scope="session")
-def keyed() -> Callable[[str], RandomBytes]:
-    """keyed("name") -> a RandomBytes that is the same in every run."""
-    return keyed_source
+def secure_sum(encoder: Any, updates: Iterable[Any], random_bytes: RandomBytes) -> NDArray[np.uint64]:
+    """The encoded updates, added modulo 2^B: what secure aggregation opens."""
+    total = np.zeros(encoder.plan.padded_dim, np.uint64)
+    for update in updates:
+        total += encoder.encode(update, random_bytes)
+    return total & np.uint64(2**encoder.plan.bits - 1)
 
 
-DEMO = {
+DEMO: dict[str, Any] = {
     "clients": 100,
     "dim": 500,
     "bits": 16,
@@ -50,12 +54,6 @@ def plan_for(clients: int, **stated: Any) -> Plan:
     """A plan of one round in which all ``clients`` survive and none colludes, but for what is stated."""
     all_survive = {"colluders": 0, "min_survivors": clients, "quorum": clients, "max_dropout": 0.0, "adversarial": 0.0}
     return make_plan(**{"clients": clients, "clip": 1.0, "delta": 1e-5, "rounds": 1, **all_survive, **stated})
-
-
-@pytest.fixture(scope="session")
-def demo() -> dict[str, object]:
-    """The arguments of the demonstration's plan; copy before changing."""
-    return dict(DEMO)
 
 
 @pytest.fixture(scope="session")

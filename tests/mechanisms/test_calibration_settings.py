@@ -1,6 +1,6 @@
 """Calibration over the settings that the design names, against an independent high-precision solution.
 
-42 settings: one round and 1,500, sampling rates 1 to 3e-4, 10 to 20 bits, 250 to 2^22 values, both distributed
+44 settings: one round and 1,500, sampling rates 1 to 3e-4, 10 to 20 bits, 250 to 2^22 values, both distributed
 mechanisms, all three readers. The independent side shares no code with the plan: its own formulas from the papers, in
 30 digits; without sampling the exact Gaussian figure, else every order (all real ones where the theorem allows, all
 integers up to 96 otherwise).
@@ -68,6 +68,7 @@ CASES = [
         (1000, 250, 12, 6.0, 1, 1000),
         (100, 1 << 20, 20, 1.0, 1, 100),
         (50, 1 << 22, 13, 10.0, 1, 50),
+        (20, 64, 9, 10.0, 1, 20),  # on a grid too coarse for exact Gaussian costs
         (100, 5000, 18, 8.0, 1500, 100),
         (1000, 1 << 22, 20, 10.0, 1500, 1000),
         (100, 250, 12, 4.0, 1, 3400),
@@ -245,25 +246,3 @@ def test_the_independent_side_would_see_noise_that_is_too_small() -> None:
         variance = mpf(naive.numerator) / naive.denominator
         length = longest_clip(case, plan.block_dim, variance)
         assert epsilon_of(case, plan.padded_dim, variance, length) > case.epsilon * 1.001
-
-
-def main() -> None:
-    """Every setting with its figures and the time that the plan took."""
-    import time
-
-    for case in CASES:
-        started = time.perf_counter()
-        plan = case.plan()
-        seconds = time.perf_counter() - started
-        at_plan, below, granularity = independent(case, plan)
-        right = at_plan <= case.epsilon * (1 + 1e-9) and below > case.epsilon and granularity <= 1 + 1e-6
-        print(
-            f"{case}: achieved/target {plan.planned_epsilon / case.epsilon:.9f}, "
-            f"independent {at_plan / case.epsilon:.9f}, with a millionth less noise {below / case.epsilon:.9f}, "
-            f"granularity {granularity:.10f}, {seconds:.2f} s "
-            f"{'' if right else 'WRONG'}"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from mechanisms.calibration import wrap_load
 from mechanisms.encoder import Encoder, word_dtype
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.rotation import Rotation
-from tests.mechanisms.conftest import keyed_source, plan_for
+from tests.mechanisms.conftest import keyed, plan_for
 
 DIM, SEED = 64, bytes(32)
 
@@ -34,7 +34,7 @@ def central_plan(bits: int = 14, epsilon: float = 4.0) -> Plan:
 def noised_sum(plan: Plan, total: NDArray[np.int64], name: str) -> NDArray[np.float64]:
     """Grid units, before the rotation is undone; the same name gives the same noise."""
     words = (total & ((1 << plan.bits) - 1)).astype(word_dtype(plan.bits))
-    mean = Encoder(plan, SEED).decode_sum(words, plan.clients, keyed_source(name))
+    mean = Encoder(plan, SEED).decode_sum(words, plan.clients, keyed(name))
     return Rotation(SEED, DIM, plan.rotation).forward(mean) * (plan.clients / plan.granularity)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,8 @@ from mechanisms.clip_rule import FIXED, GEOMETRIC, LINEAR, SCALINGS, ClipRule, u
 from mechanisms.encoder import Encoder
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.randomness import RandomBytes
-from tests.mechanisms.conftest import plan_for
+from tests.mechanisms.conftest import keyed, plan_for, secure_sum
 
-Keyed = Callable[[str], RandomBytes]
 SEED = bytes(range(32))
 CLIPS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6)
 
@@ -110,7 +109,7 @@ def plan_with(rule: ClipRule, **changes: Any) -> Plan:
 ADAPTING: dict[str, Any] = {"update": GEOMETRIC, "quantile": 0.5, "rate": 0.2}
 
 
-def test_grid_norms_are_the_same_whatever_the_clips_are(keyed: Keyed) -> None:
+def test_grid_norms_are_the_same_whatever_the_clips_are() -> None:
     """So no charge depends on clips, and the rounded norm is held to the same bound at every clip."""
     rule = ClipRule(layers=(300, 200), clips=(1.0, 2.0), update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=0.2)
     plan = plan_with(rule)
@@ -124,7 +123,7 @@ def test_grid_norms_are_the_same_whatever_the_clips_are(keyed: Keyed) -> None:
 
 
 @pytest.mark.parametrize(("layers", "kappa"), [((512,), 0.3), ((50,) * 10, 0.3), ((50,) * 10, 1.0), ((1,) * 64, 1.0)])
-def test_a_whole_contribution_is_within_what_is_accounted(layers: tuple[int, ...], kappa: float, keyed: Keyed) -> None:
+def test_a_whole_contribution_is_within_what_is_accounted(layers: tuple[int, ...], kappa: float) -> None:
     """The adjacency's distance, on the integers that get noise: update and bits against nothing, at any norms.
 
     An update of zeros is no neighbour: its bits say "short", and lie up to a away from those of a long one. Whoever has
@@ -150,7 +149,7 @@ def centred(words: np.ndarray, bits: int) -> np.ndarray:
     return np.where(values >= 1 << (bits - 1), values - (1 << bits), values)
 
 
-def test_no_update_and_no_clips_make_encoding_fail(keyed: Keyed) -> None:
+def test_no_update_and_no_clips_make_encoding_fail() -> None:
     """A refusal would be an answer about the data, free of noise and charge. The finest grid that plans allow, bits at
     their heaviest, and clips of which one is far above the others: rounding errors must stay inside the bound.
     """
@@ -184,16 +183,13 @@ def one_round(
 ) -> tuple[np.ndarray, tuple[float, ...]]:
     """Mean and clips of the next round, through encoder, sum modulo 2^B and decoder."""
     encoder = Encoder(plan, SEED, clips)
-    total = np.zeros(plan.padded_dim, np.uint64)
-    for update in updates:
-        total += encoder.encode(update, random_bytes)
-    decoded = encoder.decode(total & np.uint64(2**plan.bits - 1), len(updates))
+    decoded = encoder.decode(secure_sum(encoder, updates, random_bytes), len(updates))
     return decoded.mean, plan.clipping.updated(clips, decoded.below)
 
 
 @pytest.mark.parametrize("start", [100.0, 0.01])
 @pytest.mark.parametrize("layers", [(64,), (40, 24)], ids=["flat", "by layer"])
-def test_the_clip_reaches_its_quantile(start: float, layers: tuple[int, ...], keyed: Keyed) -> None:
+def test_the_clip_reaches_its_quantile(start: float, layers: tuple[int, ...]) -> None:
     """Within 5 % of the quantile's value after 60 rounds, from 100 times too large and too small, with noise.
 
     Norms are log-normal with a spread of half a unit, the same 100 participants in each round; the noise multiplier is
@@ -216,7 +212,7 @@ def test_the_clip_reaches_its_quantile(start: float, layers: tuple[int, ...], ke
     assert np.allclose(clips, wanted, rtol=0.05)
 
 
-def test_dropouts_do_not_pull_the_estimate(keyed: Keyed) -> None:
+def test_dropouts_do_not_pull_the_estimate() -> None:
     """Bits are +-1/2 and divided by |u3|. A count divided by the expected participants would read 0.7 as 0.49."""
     rule = ClipRule.flat(32, 1.0, update=GEOMETRIC, quantile=0.5, rate=0.2, bit_weight=1.0)
     plan = plan_with(rule, min_survivors=70, epsilon=69.0, rounds=1)
@@ -229,7 +225,7 @@ def test_dropouts_do_not_pull_the_estimate(keyed: Keyed) -> None:
     assert below == pytest.approx(0.7, abs=0.05)
 
 
-def test_noise_follows_the_scales(keyed: Keyed) -> None:
+def test_noise_follows_the_scales() -> None:
     """Layer l's noise in data units is proportional to s_l: zero updates show it. False alarm below 1e-6 a layer."""
     rule = ClipRule(layers=(4096, 4096), clips=(1.0, 10.0), scaling="proportional")
     plan = plan_with(rule)

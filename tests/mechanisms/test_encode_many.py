@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,11 +10,10 @@ import pytest
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from mechanisms.encoder import Encoder, InvalidUpdate
 from mechanisms.plan import Plan
-from mechanisms.randomness import RandomBytes
 from mechanisms.rotation import ROTATIONS, Rotation
 from mechanisms.rounding import RoundingFailed, conditional_round, conditional_round_rows
 from mechanisms.statement import VECTOR_MECHANISMS
-from tests.mechanisms.conftest import plan_for
+from tests.mechanisms.conftest import keyed, plan_for
 
 SEED = bytes(range(32))
 
@@ -36,7 +34,7 @@ CODINGS: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
 @pytest.mark.parametrize("coding", CODINGS, ids=["flat", "blocks", "adaptive", "layers", "sketch"])
-def test_one_row_equals_encode(mechanism: str, coding: dict[str, object], keyed: Callable[[str], RandomBytes]) -> None:
+def test_one_row_equals_encode(mechanism: str, coding: dict[str, object]) -> None:
     """The same keys, hence the same words; only where an addition's last bit decided a rounding could they differ."""
     encoder = Encoder(plan_of(mechanism, **coding), SEED)
     for trial in range(20):
@@ -49,7 +47,7 @@ def test_one_row_equals_encode(mechanism: str, coding: dict[str, object], keyed:
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "local-gaussian"])
-def test_sum_of_many_has_the_planned_deviation(mechanism: str, keyed: Callable[[str], RandomBytes]) -> None:
+def test_sum_of_many_has_the_planned_deviation(mechanism: str) -> None:
     """60 sums of 40, by a fixed key: 6,000 errors, whose deviation strays by 4.9 sigma with probability 1e-6."""
     plan = plan_of(mechanism)
     encoder, source, errors = Encoder(plan, SEED, survivors=40), keyed("many " + mechanism), []
@@ -65,7 +63,7 @@ def test_sum_of_many_has_the_planned_deviation(mechanism: str, keyed: Callable[[
     assert abs(error.mean()) < 4.9 * highest / math.sqrt(error.size)
 
 
-def test_rows_have_independent_noise_and_rounding(keyed: Callable[[str], RandomBytes]) -> None:
+def test_rows_have_independent_noise_and_rounding() -> None:
     """Equal updates: correlations of 40 rows over 128 coordinates; each beyond 6 sigma with probability 2e-9."""
     encoder = Encoder(plan_of(), SEED)
     words = encoder.encode_many(np.zeros((40, 100)), keyed("independent")).astype(np.int64)
@@ -74,7 +72,7 @@ def test_rows_have_independent_noise_and_rounding(keyed: Callable[[str], RandomB
     assert np.max(np.abs(correlation[~np.eye(40, dtype=bool)])) < 6 / math.sqrt(128)
 
 
-def test_every_row_keeps_the_bound_and_only_long_ones_are_drawn_again(keyed: Callable[[str], RandomBytes]) -> None:
+def test_every_row_keeps_the_bound_and_only_long_ones_are_drawn_again() -> None:
     """Values of 1/2 everywhere round to squared norms about 50 +- 5: with a limit of 50 half of all tries fail."""
     values = np.full((200, 100), 0.5)
     rounded = conditional_round_rows(values, 50, keyed("rows"))
@@ -89,7 +87,7 @@ def test_every_row_keeps_the_bound_and_only_long_ones_are_drawn_again(keyed: Cal
         assert np.array_equal(conditional_round_rows(values[row : row + 1], 50, keyed(f"row {row}"))[0], one)
 
 
-def test_rows_fail_closed(keyed: Callable[[str], RandomBytes]) -> None:
+def test_rows_fail_closed() -> None:
     values = np.zeros((3, 10))
     values[1] = 5.0
     with pytest.raises(RoundingFailed, match="in 7 tries"):
@@ -109,6 +107,6 @@ def test_rows_are_rotated_as_vectors_are(kind: str, dim: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(100), np.zeros((0, 100)), np.zeros((2, 99)), np.full((2, 100), np.nan)])
-def test_what_is_no_row_of_updates_is_refused(wrong: np.ndarray, keyed: Callable[[str], RandomBytes]) -> None:
+def test_what_is_no_row_of_updates_is_refused(wrong: np.ndarray) -> None:
     with pytest.raises(InvalidUpdate):
         Encoder(plan_of(), SEED).encode_many(wrong, keyed("refused"))

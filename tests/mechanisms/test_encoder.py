@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from mechanisms.encoder import Encoder, InvalidUpdate, word_dtype, words_of_sum
 from mechanisms.plan import Plan
 from mechanisms.randomness import RandomBytes, RandomnessFailed
-from tests.mechanisms.conftest import plan_for
+from tests.mechanisms.conftest import keyed, plan_for
 
 SEED = bytes(range(32))
 
@@ -47,7 +46,7 @@ def test_a_sum_is_taken_modulo_a_power_of_two(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [12, 16, 17, 24])
-def test_the_mean_comes_back_with_the_planned_noise(bits: int, keyed: Callable[[str], RandomBytes]) -> None:
+def test_the_mean_comes_back_with_the_planned_noise(bits: int) -> None:
     """Errors of 10 x 128 coordinates: their deviation within 4.9 standard errors of the plan's; fixed key."""
     plan = small_plan(bits=bits, dim=128)
     source = keyed(f"mean {bits}")
@@ -70,7 +69,7 @@ def test_the_mean_comes_back_with_the_planned_noise(bits: int, keyed: Callable[[
     assert abs(error.mean()) < 4.9 * highest / math.sqrt(error.size)
 
 
-def test_encoding_is_unbiased(keyed: Callable[[str], RandomBytes]) -> None:
+def test_encoding_is_unbiased() -> None:
     """2,000 sums of one client's update; every coordinate within 5.5 standard errors, fixed key.
 
     Over 100 coordinates a fresh key would fail with probability 4e-6. beta = 0: the conditioning itself is a
@@ -87,7 +86,7 @@ def test_encoding_is_unbiased(keyed: Callable[[str], RandomBytes]) -> None:
     assert np.max(np.abs(error)) < 5.5 * deviation
 
 
-def test_two_encodings_of_an_update_differ(keyed: Callable[[str], RandomBytes]) -> None:
+def test_two_encodings_of_an_update_differ() -> None:
     encoder, source = Encoder(small_plan(), SEED), keyed("differ")
     update = np.full(100, 0.05)
     first, second = encoder.encode(update, source), encoder.encode(update, source)
@@ -95,7 +94,7 @@ def test_two_encodings_of_an_update_differ(keyed: Callable[[str], RandomBytes]) 
     assert np.array_equal(Encoder(small_plan(), SEED).encode(update, keyed("differ")), first)
 
 
-def test_long_updates_are_clipped_and_short_ones_are_not(keyed: Callable[[str], RandomBytes]) -> None:
+def test_long_updates_are_clipped_and_short_ones_are_not() -> None:
     plan = small_plan(bits=24, epsilon=60.0)
     encoder, source = Encoder(plan, SEED), keyed("clip")
     direction = np.ones(100) / 10
@@ -108,9 +107,7 @@ def test_long_updates_are_clipped_and_short_ones_are_not(keyed: Callable[[str], 
         assert np.dot(decoded(direction * length), direction) == pytest.approx(expected, abs=0.2)
 
 
-def test_what_is_noised_never_exceeds_the_accountants_norm(
-    demo_plan: Plan, monkeypatch: pytest.MonkeyPatch, keyed: Callable[[str], RandomBytes]
-) -> None:
+def test_what_is_noised_never_exceeds_the_accountants_norm(demo_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     encoder = Encoder(demo_plan, SEED)
 
@@ -140,7 +137,7 @@ def test_residues_are_centred_exactly() -> None:
     assert np.allclose(again, centred, atol=1e-9)
 
 
-def test_the_sum_wraps_where_python_wraps(keyed: Callable[[str], RandomBytes]) -> None:
+def test_the_sum_wraps_where_python_wraps() -> None:
     """Word sums that overflow 2^B give the same mean as sums of integers."""
     plan = small_plan(bits=16)
     encoder, source = Encoder(plan, SEED), keyed("wrap")
@@ -169,12 +166,12 @@ def test_the_sum_wraps_where_python_wraps(keyed: Callable[[str], RandomBytes]) -
     ],
     ids=lambda u: f"{type(u).__name__} {getattr(u, 'dtype', '')} {getattr(u, 'shape', '')}",
 )
-def test_invalid_updates_are_refused(update: Any, keyed: Callable[[str], RandomBytes]) -> None:
+def test_invalid_updates_are_refused(update: Any) -> None:
     with pytest.raises(InvalidUpdate):
         Encoder(small_plan(), SEED).encode(update, keyed("invalid"))
 
 
-def test_the_update_is_left_alone(keyed: Callable[[str], RandomBytes]) -> None:
+def test_the_update_is_left_alone() -> None:
     for dtype in (np.float16, np.float32, np.float64):
         update = np.full(100, 3.0, dtype)
         Encoder(small_plan(), SEED).encode(update, keyed("alone"))
@@ -200,7 +197,7 @@ def test_a_broken_source_sends_nothing() -> None:
         Encoder(small_plan(), SEED).encode(np.zeros(100), lambda n: b"")
 
 
-def test_encoders_share_a_sampler_between_threads(keyed: Callable[[str], RandomBytes]) -> None:
+def test_encoders_share_a_sampler_between_threads() -> None:
     plan = small_plan(dim=20_000, bits=20)
     update = np.full(20_000, 1e-3)
 
@@ -212,7 +209,7 @@ def test_encoders_share_a_sampler_between_threads(keyed: Callable[[str], RandomB
         np.testing.assert_array_equal(list(pool.map(work, range(4))), expected)
 
 
-def test_encoding_takes_a_few_vectors_of_memory(keyed: Callable[[str], RandomBytes]) -> None:
+def test_encoding_takes_a_few_vectors_of_memory() -> None:
     """A client with 10^5 parameters must fit 100 MB with everything else: at most 10 MB here."""
     plan = small_plan(dim=100_000)
     encoder, source = Encoder(plan, SEED), keyed("memory")

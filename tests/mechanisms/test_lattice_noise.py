@@ -1,4 +1,5 @@
-"""Both laws, proved alike: integer weights against 500 bits, exact convolutions, tables, statistics.
+"""Both laws, proved alike: integer weights against 500 bits, exact convolutions, tables, statistics. What holds for
+Skellam noise only is in `test_skellam`.
 
 False alarms: every statistical test uses a fixed key, so it passes or fails for good; at a fresh key each would
 fail with probability below 5e-6 (one p-value and four z-scores, 1e-6 each).
@@ -17,8 +18,9 @@ import pytest
 
 from mechanisms.discrete_gaussian import DiscreteGaussian, discrete_gaussian, gaussian_weights
 from mechanisms.lattice_noise import LARGEST_VARIANCE, SAMPLER_DISTANCE, LatticeNoise, convolution_levels
-from mechanisms.randomness import RandomBytes, RandomnessFailed
+from mechanisms.randomness import RandomnessFailed
 from mechanisms.skellam import Skellam, skellam, skellam_weights
+from tests.mechanisms.conftest import keyed
 from tests.mechanisms.lattice_laws import (
     FALSE_ALARM,
     LARGEST_Z,
@@ -64,8 +66,9 @@ class Case:
         return np.asarray(p / (2 * p.sum() - 1))
 
 
+GAUSSIAN = Case(DiscreteGaussian, discrete_gaussian, gaussian_weights, gaussian_reference)
 CASES = [
-    pytest.param(Case(DiscreteGaussian, discrete_gaussian, gaussian_weights, gaussian_reference), id="gaussian"),
+    pytest.param(GAUSSIAN, id="gaussian"),
     pytest.param(Case(Skellam, skellam, skellam_weights, skellam_reference), id="skellam"),
 ]
 both_laws = pytest.mark.parametrize("law", CASES)
@@ -142,7 +145,7 @@ def test_wide_laws_are_right_at_each_point(law: Case, stddev: int) -> None:
 
 @both_laws
 @pytest.mark.parametrize("variance", ["1", "314159/65536", "100", "40000", "1440000"])
-def test_samples_follow_the_law(law: Case, variance: str, keyed: Callable[[str], RandomBytes]) -> None:
+def test_samples_follow_the_law(law: Case, variance: str) -> None:
     v = Fraction(variance)
     sample = sample_of(law.build(v), 1 << 20, keyed(f"law {variance}"))
     assert chi_square(sample, law.floats(float(v))) > FALSE_ALARM
@@ -151,14 +154,14 @@ def test_samples_follow_the_law(law: Case, variance: str, keyed: Callable[[str],
 
 @both_laws
 @pytest.mark.parametrize("factor", ["0.99", "1.01"])
-def test_a_deviation_one_percent_off_fails(law: Case, factor: str, keyed: Callable[[str], RandomBytes]) -> None:
+def test_a_deviation_one_percent_off_fails(law: Case, factor: str) -> None:
     sample = sample_of(law.sampler(100 * Fraction(factor) ** 2), 1 << 20, keyed(f"off {factor}"))
     assert chi_square(sample, law.floats(100.0)) < FALSE_ALARM
     assert max(map(abs, z_scores(sample, law.floats(100.0)))) > LARGEST_Z
 
 
 @both_laws
-def test_noise_is_added_and_never_repeats(law: Case, keyed: Callable[[str], RandomBytes]) -> None:
+def test_noise_is_added_and_never_repeats(law: Case) -> None:
     for variance in (10**4, 10**7):  # one level of 16-bit words, two of 32
         sampler = law.build(Fraction(variance))
         source = keyed("repeat")
@@ -187,7 +190,7 @@ def test_the_support_fits_its_words(law: Case) -> None:
 
 
 @both_laws
-def test_bad_input_is_refused(law: Case, keyed: Callable[[str], RandomBytes]) -> None:
+def test_bad_input_is_refused(law: Case) -> None:
     for variance in (Fraction(0), Fraction(-1), Fraction(LARGEST_VARIANCE + 1), 1.0, 4, "4", math.nan, True):
         with pytest.raises(ValueError, match="variance"):
             law.sampler(variance)  # type: ignore[arg-type]
@@ -204,3 +207,25 @@ def test_bad_input_is_refused(law: Case, keyed: Callable[[str], RandomBytes]) ->
 def test_a_sampler_is_built_once_per_variance(law: Case) -> None:
     assert law.build(Fraction(5)) is law.build(Fraction(10, 2))
     assert law.build(Fraction(5)) is not law.build(Fraction(6))
+
+
+# ---------------------------------------------------------------- what is no discrete Gaussian
+
+
+def test_double_precision_weights_are_too_far_from_the_law() -> None:
+    v = Fraction(7, 3)
+    naive = [int(math.exp(-y * y / (2 * float(v))) * 2**256) for y in range(23)]
+    assert distance(both_sides(naive), gaussian_reference, v) > SAMPLER_DISTANCE * 2**60
+
+
+def test_a_rounded_normal_fails_the_statistics() -> None:
+    sample, law = np.rint(np.random.default_rng(1).normal(size=1 << 21)).astype(np.int64), GAUSSIAN.floats(1.0)
+    assert chi_square(sample, law) < FALSE_ALARM
+    assert max(map(abs, z_scores(sample, law))) > LARGEST_Z
+
+
+def test_a_sum_is_no_discrete_gaussian() -> None:
+    """Why the accountant adds tau: two shares of half a grid step each are far from one of twice the variance."""
+    v = Fraction(1, 4)
+    share = both_sides(gaussian_weights(v, 1))
+    assert distance(convolve(share, share), gaussian_reference, 2 * v) > 2**-10

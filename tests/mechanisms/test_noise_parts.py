@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -17,10 +16,9 @@ from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.noise_parts import MOST_EXCESS, largest_sum, parts_needed, released, unit
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
-from mechanisms.randomness import RandomBytes
 from mechanisms.round_cost import smallest_part
 from mechanisms.skellam import skellam
-from tests.mechanisms.conftest import DEMO, plan_for
+from tests.mechanisms.conftest import DEMO, keyed, plan_for
 
 SIZES = [
     (n, n - round(n * tolerance), colluders)
@@ -51,7 +49,7 @@ def test_the_unknown_noise_for_every_number_of_survivors(counts: tuple[int, int,
 
 @pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
 @pytest.mark.parametrize("survivors", [70, 83, 100])
-def test_what_comes_back_is_what_was_added(mechanism: str, survivors: int, keyed: Callable[[str], RandomBytes]) -> None:
+def test_what_comes_back_is_what_was_added(mechanism: str, survivors: int) -> None:
     """Sums over the same update, of which one survivor doesn't answer, beside sums that never held the surplus.
 
     5 x 512 values: their variance strays by 14 % with probability 1e-6.

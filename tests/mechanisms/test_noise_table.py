@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 
 from mechanisms.discrete_gaussian import gaussian_weights
 from mechanisms.noise_table import CELLS, NoiseTable, Scratch
-from mechanisms.randomness import Keystream, RandomBytes, RandomnessFailed, fresh_keystream, uniform_below
+from mechanisms.randomness import Keystream, RandomnessFailed, fresh_keystream, uniform_below
 from mechanisms.skellam import skellam_weights
+from tests.mechanisms.conftest import keyed
 from tests.mechanisms.lattice_laws import exact_law, law_of
 
 
@@ -76,56 +76,33 @@ def test_wrong_tables_fail_the_same_check() -> None:
     assert law_of(cut) != exact_law(half, 1)
 
 
-def test_exhaustive_run_reaches_every_stage_and_gives_the_exact_fractions() -> None:
-    """All first words, all second words behind an open one, and every integer of the bisection."""
+def test_an_exhaustive_run_reaches_every_stage_and_draws_what_the_arrays_say() -> None:
+    """All first words, all second words behind an open one, and the integers of the bisection at every edge."""
     half = [5, 3, 1]
-    table = NoiseTable(half, 1, depth=2)
-    full = [count for _, count in table.lookups]
-    assert full[0] < CELLS
-    assert full[1] < CELLS
+    table, scratch = NoiseTable(half, 1, depth=2), Scratch(CELLS)
+    assert law_of(table) == exact_law(half, 1)
+    (one, full), (other, behind) = table.lookups
+    assert max(full, behind) < CELLS
     every_word = np.arange(CELLS, dtype="<u2").tobytes()
-    scratch = Scratch(CELLS)
+    drawn = np.zeros(CELLS, np.int32)
+    # The open words of the first table all go to a full cell of the second here.
+    table.draw(drawn, Script(every_word, bytes(2 * (CELLS - full))), scratch)
+    assert np.array_equal(drawn[:full], one[:full])
 
-    first = np.zeros(CELLS, np.int32)
-    open_words = CELLS - full[0]
-    # The open words of the first table all go to full cells of the second here; they are counted apart below.
-    table.draw(first, Script(every_word, bytes(2 * open_words)), scratch)
-    counts = {v: Fraction(int(np.sum(first[: full[0]] == v)), CELLS) for v in range(-2, 3)}
-
-    second = np.zeros(CELLS, np.int32)
     last = table.cumulative[-1]
-    bits = (last - 1).bit_length()
-    settled = (CELLS - full[1]) * bytes((bits + 7) // 8)
-    # Every first word open, every second word once: the open ones bisect at 0, and are counted apart below.
-    all_open = np.full(CELLS, full[0], dtype="<u2").tobytes()
-    table.draw(second, Script(all_open, every_word, settled), scratch)
-    share = Fraction(open_words, CELLS)
-    for v in counts:
-        counts[v] += share * Fraction(int(np.sum(second[: full[1]] == v)), CELLS)
+    size = ((last - 1).bit_length() + 7) // 8
+    drawn = np.zeros(CELLS, np.int32)
+    # Every first word open, every second word once: the open ones bisect at 0.
+    all_open = np.full(CELLS, full, dtype="<u2").tobytes()
+    table.draw(drawn, Script(all_open, every_word, bytes(size * (CELLS - behind))), scratch)
+    assert np.array_equal(drawn[:behind], other[:behind])
 
-    share *= Fraction(CELLS - full[1], CELLS)
-    behind = full[1].to_bytes(2, "little")
-    sample = range(last) if last <= 4096 else sorted({0, last - 1, *(c + s for c in table.cumulative for s in (-1, 0))})
-    hits: Counter[int] = Counter()
-    for target in sample:
-        if not 0 <= target < last:
-            continue
-        x = np.zeros(1, np.int32)
-        script = Script(full[0].to_bytes(2, "little"), behind, target.to_bytes((bits + 7) // 8, "little"))
-        table.draw(x, script, scratch)
-        hits[int(x[0])] += 1
-        lower = [0, *table.cumulative][int(x[0]) + 2]
-        assert lower <= target < table.cumulative[int(x[0]) + 2]
-    for v in counts:
-        weight = table.cumulative[v + 2] - [0, *table.cumulative][v + 2]
-        counts[v] += share * Fraction(weight, last)
-    assert counts == {
-        -2: Fraction(1, 13),
-        -1: Fraction(3, 13),
-        0: Fraction(5, 13),
-        1: Fraction(3, 13),
-        2: Fraction(1, 13),
-    }
+    both_open = full.to_bytes(2, "little") + behind.to_bytes(2, "little")
+    for value, (before, after) in zip(table.values, pairwise([0, *table.cumulative]), strict=True):
+        for target in {before, after - 1} if before < after else ():
+            drawn = np.zeros(1, np.int32)
+            table.draw(drawn, Script(both_open, target.to_bytes(size, "little")), scratch)
+            assert drawn[0] == value
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 5, 13, 200, 256, 257, 1000])
@@ -164,7 +141,7 @@ def test_bad_tables_are_refused() -> None:
         NoiseTable([1, 1], 1 << 15, np.int16)
 
 
-def test_keystreams_need_a_whole_key_and_hide_it(keyed: Callable[[str], RandomBytes]) -> None:
+def test_keystreams_need_a_whole_key_and_hide_it() -> None:
     with pytest.raises(RandomnessFailed):
         Keystream(bytes(31))
     with pytest.raises(RandomnessFailed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from mechanisms.clipping import clip_l2
 from mechanisms.privacy_curves import rounded_l2_bound
 from mechanisms.randomness import Keystream, RandomBytes, WordSource
 from mechanisms.rounding import RoundingFailed, _Scratch, conditional_round, squared_norm
+from tests.mechanisms.conftest import keyed
 
 VECTORS = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50))
 
@@ -80,7 +80,7 @@ def test_the_zero_vector_is_kept() -> None:
     assert not conditional_round(-np.zeros(100), 0, key_source(9)).any()
 
 
-def test_rounding_is_unbiased(keyed: Callable[[str], RandomBytes]) -> None:
+def test_rounding_is_unbiased() -> None:
     """2^20 roundings a value; 4.9 standard deviations (two-sided 1e-6 each), fixed key."""
     source = Keystream(keyed("unbiased")(32))
     for value in (0.5, -0.5, 0.001, -0.001, 7.3, -7.3, 12345.999, 1e-5):

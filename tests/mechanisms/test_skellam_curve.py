@@ -75,10 +75,6 @@ def test_a_poisson_mean_taken_for_the_variance_is_unsound() -> None:
         assert bound(order, Fraction(variance, 2), (shift,)) > 1.9 * exact
 
 
-def test_variance_taken_for_deviation_is_unsound() -> None:
-    assert bound(2, 100.0**2, (5,)) < exact_divergence(2, Fraction(100), 5)
-
-
 def test_shares_add_their_variances_and_nothing_else() -> None:
     """Ten shares of a quarter: the exact divergence of their sum is that of 5/2, and no tau is needed."""
     exact = exact_divergence(3, Fraction(5, 2), 2)

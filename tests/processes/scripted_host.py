@@ -2,12 +2,11 @@
 
     python scripted_host.py SCRIPT HOME [HOME ...]
 
-SCRIPT is a JSON list of ``{"round": 1, "at": POINT, "do": "kill" | "stop" | "hold" | "touch", "until": FILE}``. A point
-is ``before KIND`` or ``after KIND``, with KIND a phase message (``advertise_keys``, ``share_keys``, ``masked_input``,
+SCRIPT is a JSON list of ``{"round": 1, "at": POINT, "do": "kill" | "hold" | "touch", "until": FILE}``. A point is
+``before KIND`` or ``after KIND``, with KIND a phase message (``advertise_keys``, ``share_keys``, ``masked_input``,
 ``consistency``, ``unmasking``), ``upload``, or in round 0 ``ready``, with which a participant says that it takes part
-from the next round on; or ``mid upload``: half of the chunks sent. ``kill`` and ``stop`` send SIGKILL and SIGSTOP to
-this very process; ``hold`` waits until FILE is there; ``touch`` makes it. The participants of all homes are hosted by
-this process.
+from the next round on; or ``mid upload``: half of the chunks sent. ``kill`` sends SIGKILL to this very process;
+``hold`` waits until FILE is there; ``touch`` makes it. The participants of all homes are hosted by this process.
 
 An update is no training but a block of the vector that belongs to the participant alone, of norm 1, and no noise is
 added: a sum shows who is in it. (At the largest epsilon that a plan can have, the noise would still hide that.)
@@ -60,7 +59,7 @@ async def reach(point: str, round_: int) -> None:
         elif line["do"] == "touch":
             Path(line["until"]).touch()
         else:
-            os.kill(os.getpid(), signal.SIGKILL if line["do"] == "kill" else signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Scripted(Behaviour):

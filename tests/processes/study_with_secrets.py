@@ -18,7 +18,6 @@ import itertools
 import json
 import logging
 import os
-import sqlite3
 import sys
 import tempfile
 import traceback
@@ -63,6 +62,7 @@ from secagg.packing import packed_size, unpack  # noqa: E402
 from server.events import to_json  # noqa: E402
 from server.journal import read_events  # noqa: E402
 from tests.processes.secret_search import Secrets, planted  # noqa: E402
+from tests.support.databases import query  # noqa: E402
 from tests.support.host_in_process import host, ledger_of, settings_of  # noqa: E402
 from tests.support.study_in_process import coordinator, make_folder  # noqa: E402
 from wire import coordinator_pb2 as pb  # noqa: E402
@@ -297,8 +297,7 @@ async def study(
                         boundary(name, error)
     tell(f"{name}-events", "\n".join(map(str, where.events)))
     tell(f"{name}-journaled-events", "\n".join(map(repr, map(to_json, read_events(state)))))
-    with sqlite3.connect(state) as connection:
-        tell(f"{name}-event-table", repr(connection.execute("SELECT * FROM events").fetchall()))
+    tell(f"{name}-event-table", repr(query(state, "SELECT * FROM events")))
     for file in (journal, ledger_of(journal), state.with_name("ledger.sqlite")):
         for path in sorted(file.parent.glob(file.name + "*")):
             tell(path.name, path.read_bytes())

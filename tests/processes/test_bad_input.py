@@ -11,24 +11,21 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from authority.new_study import make_local_study, new_study
-from runtime.child_process import child_environment
 from runtime.processes import free_port
-from secagg.roster import RosterEntry, verify_roster
+from secagg.roster import RosterEntry
 from server.journal import read_events
 from tests.processes.forked_commands import Commands
 from tests.support.card_of_a_study import authority_of
 from tests.support.signed_rosters import put, sign_terms
+from tests.support.study_in_process import roster_of
+from wire.certificates import new_key, private_pem
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
@@ -64,19 +61,6 @@ def command() -> Iterator[Commands]:
     """The command in a process of its own each time, without loading its modules each time."""
     with Commands() as commands:
         yield commands
-
-
-def started(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    """The command as a shell starts it."""
-    return subprocess.run(
-        [sys.executable, "-m", "sordino", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=child_environment(),
-        check=False,
-    )
 
 
 def home(folder: Path) -> Path:
@@ -122,17 +106,11 @@ def edits(place: str, old: str, new: str) -> Damage:
     return damage
 
 
-def pem(private: Any) -> bytes:
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return bytes(private.private_bytes(*form))
-
-
 def put_roster(folder: Path, study: str, host: str = "") -> None:
     """The study's participants, on one host if it is named, in a roster of that name with the authority's signature."""
-    authority = authority_of(folder)
-    roster = verify_roster((folder / "roster.json").read_bytes(), authority.public_key().public_bytes_raw())
+    roster = roster_of(folder)
     entries = tuple(RosterEntry(one.identity, host or one.host) for one in roster.entries)
-    put(folder, replace(roster, study=study, entries=entries), authority)
+    put(folder, replace(roster, study=study, entries=entries), authority_of(folder))
 
 
 def forged_roster(folder: Path) -> bytes:
@@ -157,7 +135,7 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
     "key garbage": (writes("coordinator/tls/server.key", b"garbage"), 2, "server.key"),
     "key of another certificate": (
-        writes("coordinator/tls/server.key", lambda _: pem(ec.generate_private_key(ec.SECP256R1()))),
+        writes("coordinator/tls/server.key", lambda _: private_pem(new_key())),
         2,
         "server.key",
     ),
@@ -193,6 +171,12 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
     "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
     "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
     "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
+    "nothing there": (lambda folder: (home(folder) / "host.toml").unlink(), 2, "there is no host.toml in it"),
+    "a policy that contradicts itself": (
+        edits("hosts/host-01/host.toml", "max_epsilon =", "max_epsilon_total = 0.1\nmax_epsilon ="),
+        2,
+        "host.toml: policy: max_epsilon = ",
+    ),
     "nobody listens": (lambda _: None, 4, "could not be reached for 0.2 s"),
 }
 
@@ -225,7 +209,7 @@ def test_join(study: Path, name: str, command: Commands) -> None:
     damage, code, told = JOIN[name]
     damage(study)
     check(command("join", "--home", home(study)), code, told)
-    if "ledger" in name:
+    if "ledger" in name or "policy" in name:
         assert not (home(study) / "journal.sqlite").exists()
 
 
@@ -236,18 +220,13 @@ def test_unreadable(study: Path, place: str, command: Commands) -> None:
     check(command("serve", study, "--quiet"), 2, Path(place).name)
 
 
-def test_port_in_use(study: Path) -> None:
+def test_port_in_use(study: Path, command: Commands) -> None:
     text = (study / "study.toml").read_text()
     port = int(text.split('listen = "127.0.0.1:')[1].split('"')[0])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        check(started("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
-
-
-def test_nothing_there_to_join(study: Path) -> None:
-    (home(study) / "host.toml").unlink()
-    check(started("join", "--home", home(study)), 2, "there is no host.toml in it")
+        check(command("serve", study, "--quiet"), 4, f"can't listen on 127.0.0.1:{port}: the port is in use")
 
 
 def test_a_study_that_was_begun_with_another_plan(study: Path, command: Commands) -> None:

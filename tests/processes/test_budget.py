@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.processes.forked_commands import Commands
+from tests.support.databases import execute
 from tests.support.running_study import RunningStudy, line, running_study
 
 pytestmark = pytest.mark.slow
 
 ROUNDS = 2
 CHANGED, BUDGET, BAD_INPUT = 41, 40, 2
-
-
-def budget(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return sordino("budget", *arguments)
-
-
-def sordino(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return _commands[-1](*arguments)
-
-
-_commands: list[Commands] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def commands() -> Iterator[None]:
-    """Processes of their own that needn't load everything each time."""
-    with Commands() as made:
-        _commands.append(made)
-        yield
-        _commands.clear()
+Budget = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStudy]:
+def sordino() -> Iterator[Commands]:
+    """Processes of their own that needn't load everything each time."""
+    with Commands() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def budget(sordino: Commands) -> Budget:
+    return functools.partial(sordino, "budget")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, budget: Budget) -> Iterator[RunningStudy]:
     """Killed once its first sum was charged, and served to its end. Its ledger is read while it runs."""
     with running_study(tmp_path_factory.mktemp("studies") / "study", rounds=ROUNDS) as study:
         gate = study.folder / "go"
@@ -75,7 +68,7 @@ def folder(study: RunningStudy, tmp_path: Path) -> Path:
     return Path(shutil.copytree(study.folder, tmp_path / "study"))
 
 
-def test_show(study: RunningStudy) -> None:
+def test_show(study: RunningStudy, budget: Budget) -> None:
     ended = budget("show", study.folder, "--json")
     assert ended.returncode == 0, ended.stderr
     body = json.loads(ended.stdout)
@@ -117,13 +110,13 @@ def test_show(study: RunningStudy) -> None:
     assert heads == {row["hash"] for row in told["charges"]}
 
 
-def test_report_names_the_ledger(folder: Path) -> None:
+def test_report_names_the_ledger(folder: Path, sordino: Commands, budget: Budget) -> None:
     assert sordino("report", folder).returncode == 0
     head = json.loads(budget("verify", folder, "--json").stdout)["head"]
     assert f"nothing changed; head {head}." in (folder / "report.html").read_text()
 
 
-def test_show_of_a_participant(study: RunningStudy) -> None:
+def test_show_of_a_participant(study: RunningStudy, budget: Budget) -> None:
     host = study.study.hosts[0]
     ended = budget("show", host, "--json")
     assert ended.returncode == 0, ended.stderr
@@ -147,7 +140,7 @@ def test_show_of_a_participant(study: RunningStudy) -> None:
     assert "--participant zz" in refused.stderr
 
 
-def test_verify(study: RunningStudy) -> None:
+def test_verify(study: RunningStudy, budget: Budget) -> None:
     ended = budget("verify", study.folder, "--head", published[0])
     assert ended.returncode == 0, ended.stderr
     assert "rows, nothing changed; compared with ledger.sqlite.head and state.sqlite." in ended.stdout
@@ -162,14 +155,8 @@ def test_verify(study: RunningStudy) -> None:
 
 
 def sql(*statements: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        connection = sqlite3.connect(folder / "coordinator" / "ledger.sqlite")
-        for one in ("DROP TRIGGER rows_stay", "DROP TRIGGER rows_are_kept", *statements):
-            connection.execute(one)
-        connection.commit()
-        connection.close()
-
-    return damage
+    unlocked = "DROP TRIGGER rows_stay", "DROP TRIGGER rows_are_kept"
+    return lambda folder: execute(folder / "coordinator" / "ledger.sqlite", *unlocked, *statements)
 
 
 def without(*names: str) -> Callable[[Path], None]:
@@ -196,7 +183,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], int, int | None, str]] = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
-def test_verify_after_tampering(folder: Path, name: str) -> None:
+def test_verify_after_tampering(folder: Path, name: str, sordino: Commands, budget: Budget) -> None:
     damage, code, row, told = TAMPERED[name]
     damage(folder)
     ended = budget("verify", folder, "--json")
@@ -215,7 +202,7 @@ def test_verify_after_tampering(folder: Path, name: str) -> None:
         assert not (folder / "report.html").exists()
 
 
-def test_serve_at_the_budget(tmp_path: Path) -> None:
+def test_serve_at_the_budget(tmp_path: Path, budget: Budget) -> None:
     """One round is planned, and its first attempt was charged and came to nothing: the next one is refused."""
     with running_study(tmp_path / "study", rounds=1) as study:
         gate = tmp_path / "go"

@@ -1,4 +1,4 @@
-"""Clients that are killed (SIGKILL) or silent (SIGSTOP) at exact points of the protocol, as real processes over TLS."""
+"""Clients that are killed (SIGKILL) at exact points of the protocol, as real processes over TLS."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from client.credentials import load_identity
-from secagg.roster import verify_roster
 from tests.support.running_study import RunningStudy, line, running_study
+from tests.support.study_in_process import roster_of
 from wire.records.ledger_rows import CHARGE
 
 pytestmark = pytest.mark.slow
@@ -37,10 +37,8 @@ AT_ONCE = {"SORDINO_DEADLINES__RESUME_S": "0.1"}  # who is cut off is soon dropp
 
 def position_of(study: RunningStudy, home: int) -> int:
     """Where in the roster the participant of a home stands."""
-    authority = bytes.fromhex((study.folder / "authority" / "authority.pub").read_text().strip())
-    roster = verify_roster((study.folder / "roster.json").read_bytes(), authority)
     [key] = (study.study.hosts[home] / "keys").iterdir()
-    return roster.positions[load_identity(key).public]
+    return roster_of(study.folder).positions[load_identity(key).public]
 
 
 def test_killed_at_every_point(tmp_path: Path) -> None:
@@ -98,34 +96,6 @@ def test_killed_at_every_point(tmp_path: Path) -> None:
             number: study.survivors(number) for number in range(1, rounds + 1)
         }
         assert "Traceback" not in study.logs()
-
-
-def test_silent_participants_are_dropped_at_the_deadline(tmp_path: Path) -> None:
-    """One host stops (SIGSTOP) in ShareKeys of round 1 and wakes up when the round is over: its late answer is not
-    read, and the next round has it again.
-    """
-    with running_study(tmp_path / "study", together=RELIABLE, rounds=2) as study:
-        gate = tmp_path / "go"
-        coordinator = study.start_coordinator(SORDINO_DEADLINES__SHARE_KEYS_S="3")
-        study.start_host(list(RELIABLE), [line(1, "before unmasking", "hold", gate)])
-        silent = study.start_host([VICTIM], [line(1, "before share_keys", "stop")])
-        me = position_of(study, VICTIM)
-        study.wait_for("participant_dropped", participant=me)
-        study.wait_for("phase_started", round=1, phase=U)
-        silent.send_signal(signal.SIGCONT)
-        # It has heard that it was left out once it says so.
-        study.until(lambda: "left out of the round" in study.logs("host-0"), "the word that it was left out")
-        gate.touch()
-        assert study.code_of(coordinator) == 0, study.story()
-        assert study.code_of(silent) == 0
-        [drop] = study.events("participant_dropped")
-        assert (drop["round"], drop["phase"], drop["participant"]) == (1, S, me)
-        assert drop["reason"] == "did not answer before the deadline"
-        [phase] = study.events("phase_ended", round=1, phase=S)
-        assert 3.0 <= phase["seconds"] < 10
-        assert study.survivors(1) == set(range(7)) - {me}
-        assert study.survivors(2) == set(range(7))
-        assert study.events("participant_lost") == []
 
 
 def test_too_many_gone(tmp_path: Path) -> None:

@@ -115,26 +115,6 @@ def test_killed_within_and_between_rounds(tmp_path: Path) -> None:
         assert "Traceback" not in study.logs()
 
 
-def test_another_process_on_the_same_folder(tmp_path: Path) -> None:
-    """A second coordinator and a second client process from one folder are refused, and harm nothing."""
-    with running_study(tmp_path / "study", rounds=1) as study:
-        gate = tmp_path / "go"
-        first = study.start_coordinator()
-        hosts = study.start_host(list(EVERYBODY), [line(1, "before unmasking", "hold", gate)])
-        study.wait_for("phase_started", round=1, phase="Unmasking")
-        again = study.start_coordinator()
-        assert study.code_of(again) == 2
-        assert "state.sqlite is in use by another process" in study.logs("03-serve")
-        twin = study.start_host([0])
-        assert study.code_of(twin) == 2
-        assert "journal.sqlite is in use by another process" in study.logs("04-host")
-        assert outcomes(study) == [(1, 1, None)]
-        gate.touch()
-        assert study.code_of(first) == 0
-        assert study.code_of(hosts) == 0
-        assert study.events("participant_lost") == []
-
-
 def test_clips_go_on_where_they_were(tmp_path: Path) -> None:
     """Killed between two rounds: the next one's clips are those that the last sum gave, not the plan's first ones."""
     with running_study(tmp_path / "study", rounds=3, mechanism="skellam", clip_update="geometric") as study:

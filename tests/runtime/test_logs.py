@@ -57,12 +57,14 @@ def test_every_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_on_a_terminal_they_are_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    configure_logs()
+    configure_logs(lowest=logging.INFO)
     logging.getLogger("uvicorn.error").error("went \x1b[2J wrong")
+    structlog.get_logger().info("left out of the round", reason="\x1b[2K\x9bJoined\u202e")
     said = capsys.readouterr().err
-    assert "went" in said
+    assert "went ?[2J wrong" in said
     assert "uvicorn.error" in said
-    assert "\x1b[2J" not in said
+    assert "?[2K?Joined?" in said
+    assert not [one for one in ("\x1b[2J", "\x1b[2K", "\x9b", "\u202e") if one in said]
     with pytest.raises(json.JSONDecodeError):
         json.loads(said)
 

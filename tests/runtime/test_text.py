@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import logging
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import structlog
 
 import client.joining.joining
 from client.connection import open_channel
@@ -21,7 +18,6 @@ from client.enrolment import EnrolmentRefused, ask, look
 from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
-from runtime.logs import configure_logs
 from runtime.text import LONGEST, peer_text, printable
 from sordino.cli import _tell
 from tests.support.enrolment_port import Authority, port_in_thread
@@ -84,19 +80,6 @@ def test_no_error_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in told
     assert "\r" not in told
     assert told.startswith("sordino join: first\n")
-
-
-def test_no_log_line_steers_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    before = structlog.get_config()
-    try:
-        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        monkeypatch.setenv("NO_COLOR", "1")
-        configure_logs(lowest=logging.INFO)
-        structlog.get_logger().info("left out of the round", reason="\x1b[2K\x9bJoined\u202e")
-        told = capsys.readouterr().err
-    finally:
-        structlog.configure(**before)
-    assert "?[2K?Joined?" in told
 
 
 def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.events import Event
 from server.http_port import HttpPort
 from server.study_file import load
 from tests.support.study_in_process import Coordinator
@@ -29,7 +28,7 @@ def quietly(folder: Path) -> Any:
 async def http_port(where: Coordinator) -> AsyncIterator[HttpPort]:
     """Beside a coordinator under test whose study doesn't run yet; restored and serving."""
     port = HttpPort(quietly(where.folder), fresh_s=0.0)
-    listen(where, port)
+    where.tell_first(port.metrics.note)  # as `server.coordinator.serve` has it
     await port.open()
     try:
         port.restored(where.study, where.journal)
@@ -49,18 +48,6 @@ async def bare_port(folder: Path, **options: float) -> AsyncIterator[tuple[HttpP
         yield port, functools.partial(asyncio.open_connection, host, int(number))
     finally:
         await port.close()
-
-
-def listen(where: Coordinator, port: HttpPort) -> None:
-    """The port hears of the study's events, as `server.coordinator.serve` has it."""
-    tell = where.study._on_event
-    assert tell is not None
-
-    def both(event: Event) -> None:
-        port.metrics.note(event)
-        tell(event)
-
-    where.study._on_event = both
 
 
 async def ask(port: HttpPort, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:

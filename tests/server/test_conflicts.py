@@ -1,4 +1,6 @@
-"""Of a dealer and a holder that says it got rubbish one has cheated: when that is enough to know who."""
+"""Of a dealer and a holder that says it got rubbish one has cheated: when that is enough to know who, who is excluded
+for that or set aside, and what of it outlives a restart.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,35 @@ from typing import Any
 import pytest
 
 from mechanisms.plan import Plan
+from secagg.messages import UNMASKING
 from secagg.parameters import assumed_colluders
 from secagg.roster import Roster, RosterEntry
 from server.exclusions import Exclusions
 from server.journal import Journal
 from server.membership import Membership, SignedRoster, as_few_as_explain
+from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, refuses
+from wire import coordinator_pb2 as pb
 from wire.study import plan_study
+
+CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
+
+
+def roster_of(*people: int, version: int = 1) -> SignedRoster:
+    """These participants, in this order; the signature isn't checked here."""
+    entries = tuple(RosterEntry(one.to_bytes(32, "big"), f"host-{one}") for one in people)
+    return SignedRoster(Roster("s", version, entries), b"")
+
+
+def numbers(*people: int) -> dict[bytes, int]:
+    """As the journal gives them, for good: never positions."""
+    return {one.to_bytes(32, "big"): 99 + one for one in people}
 
 
 def membership(plan: Plan, people: int) -> Membership:
-    entries = tuple(RosterEntry(n.to_bytes(32, "big"), f"host-{n}") for n in range(1, people + 1))
-    found = Membership(plan, SignedRoster(Roster("s", 1, entries), b""), bytes(32), one_machine=False)
-    found.numbers = [100 + who for who in range(people)]  # never positions
+    """Participants 1 to ``people``, with numbers from 100 on."""
+    signed = roster_of(*range(1, people + 1))
+    found = Membership(plan, signed, bytes(32), one_machine=False)
+    found.use(signed, numbers(*range(1, people + 1)))
     return found
 
 
@@ -41,7 +60,7 @@ def test_more_than_can_collude(clients: int, adversarial: float, most: int) -> N
     found.note_conflicts([(100 + most + 1, 100)])
     [(who, reason)] = found.in_too_many_conflicts().items()
     assert who == 0
-    assert reason == f"{most + 1} others say that it sealed rubbish, or are accused of that by it"
+    assert reason == f"{most + 1} {CONFLICTS}"
     found.excluded[found.numbers[0]] = reason
     assert found.in_too_many_conflicts() == {}
     assert 0 not in found.members()
@@ -59,6 +78,30 @@ def test_over_many_draws_somebody_honest_may_meet_all_colluders_of_the_roster() 
     assert found.in_too_many_conflicts() == {}
     found.note_conflicts([(100 + everywhere + 1, 100)])
     assert found.in_too_many_conflicts().keys() == {0}
+
+
+def test_conflicts_follow_the_participant_and_not_its_position() -> None:
+    """A participant joins at the first position. A naive count by position would name the wrong participant."""
+    found = membership(planned(7, adversarial=0.1), 7)
+    found.note_conflicts([(102, 104)])
+    found.note_conflicts([(105, 102)])  # by now as many as can collude
+    assert found.in_too_many_conflicts() == {}
+    found.use(roster_of(*range(8), version=2), numbers(*range(8)))
+    assert found.number(3) == 102
+    assert found.in_too_many_conflicts() == {}
+    found.note_conflicts([(104, 102)])  # the same two again
+    assert found.in_too_many_conflicts() == {}
+    found.note_conflicts([(99, 102)])  # who joined
+    assert found.in_too_many_conflicts() == {3: f"3 {CONFLICTS}"}
+
+
+def test_who_is_set_aside_follows_the_participant_too() -> None:
+    found = membership(planned(7, adversarial=0.1), 7)
+    found.set_aside.add(found.number(2))
+    assert found.members() == frozenset(range(7)) - {2}
+    found.use(roster_of(*range(8), version=2), numbers(*range(8)))
+    assert found.members() == frozenset(range(8)) - {3}
+    assert found.exclusions() == {}  # that is no verdict
 
 
 def test_whoever_left_is_not_counted() -> None:
@@ -146,13 +189,6 @@ def test_conflicts_of_attempts_before_a_restart_count(tmp_path: Path) -> None:
     assert after(tmp_path / "new.sqlite", Found({0: frozenset({3})})).members() == frozenset(range(7))
 
 
-def test_who_was_set_aside_gets_another_chance_after_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "state.sqlite"
-    starved = Found({4: frozenset({5})}, starved=frozenset({4}))
-    assert after(path, starved).members() == frozenset(range(7)) - {4}
-    assert after(path).members() == frozenset(range(7))
-
-
 def test_where_more_than_can_be_cheats_are_accused_nobody_is_and_nothing_is_noted(tmp_path: Path) -> None:
     """A coordinator that damages what it passes on, or a third liar: the naive rule left out all seven for good."""
     path = tmp_path / "state.sqlite"
@@ -186,3 +222,43 @@ def test_who_was_set_aside_is_invited_again_where_too_few_others_are_left() -> N
     assert found.readmit()
     assert found.members() == frozenset(range(7))
     assert not found.readmit()
+
+
+# ---------------------------------------------------------------- over real gRPC
+
+
+def seals_rubbish_for(holder: int) -> Any:
+    """By its place among the neighbours."""
+
+    def twist(peer: Peer, honest: pb.SealedShares) -> list[pb.ParticipantMessage]:
+        honest.ciphertexts[holder] = bytes(112)
+        return [peer.wrap(share_keys=honest)]
+
+    return twist
+
+
+def accuses_everybody(peer: Peer, honest: pb.UnmaskingReply) -> list[pb.ParticipantMessage]:
+    for share in honest.shares:
+        share.none.CopyFrom(pb.NoShare())
+    return [peer.wrap(unmasking=honest)]
+
+
+async def test_a_restart_keeps_exclusions_and_forgives_setting_aside(study_folder: Path, tmp_path: Path) -> None:
+    """0 seals rubbish for 4 and is gone at the end; 1 accuses everybody. 4 has met both, and is honest."""
+    state = tmp_path / "state.sqlite"
+    async with coordinator(study_folder, state) as where:
+        cheats = {"share_keys": seals_rubbish_for(3), "unmasking": refuses()}
+        await where.play(where.peers({0: cheats, 1: {"unmasking": accuses_everybody}}))
+        [aborted] = where.of("attempt_aborted")
+        assert (aborted["round"], aborted["attempt"], aborted["phase"]) == (1, 1, UNMASKING)
+        assert [(one["participant"], one["host"]) for one in where.of("participant_set_aside")] == [(0, "host-01")]
+        [excluded] = where.of("participant_excluded")
+        assert excluded["participant"] == 1
+        assert CONFLICTS in excluded["reason"]
+        assert where.journal.excluded() == {1: excluded["reason"]}
+        assert where.of("round_completed")[0]["survivors"] == [2, 3, 4, 5, 6]
+    async with coordinator(study_folder, state) as where:
+        membership = where.study._membership
+        assert membership.excluded == {1: excluded["reason"]}
+        assert membership.set_aside == set()
+        assert membership.members() == frozenset(range(PARTICIPANTS)) - {1}

@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 import server.journal
 from mechanisms.accounting import Account, RoundCharge
 from runtime.durable import StorageError
 from runtime.failure import Failure
-from secagg.roster import RosterEntry, verify_roster
+from secagg.roster import RosterEntry
 from server.events import Event, RoundCompleted
 from server.journal import Journal, check_ledger, read_members
 from server.study import BUDGET_REACHED
+from tests.support.card_of_a_study import authority_of
+from tests.support.databases import execute
 from tests.support.signed_rosters import put
-from tests.support.study_in_process import coordinator, make_folder
+from tests.support.study_in_process import coordinator, make_folder, roster_of
 from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,
@@ -167,10 +168,7 @@ async def test_a_crash_while_the_files_are_made(study_folder: Path, tmp_path: Pa
     if reached == "head file":
         ledger_of(state).unlink()
     elif reached == "tables":
-        with sqlite3.connect(ledger_of(state)) as connection:
-            connection.execute("DELETE FROM about")
-            connection.execute("DELETE FROM head")
-        connection.close()
+        execute(ledger_of(state), "DELETE FROM about", "DELETE FROM head")
     assert check_ledger(state) == []
     account, rows = await restore(study_folder, state)
     assert (rows, account.events) == (0, ())
@@ -212,25 +210,16 @@ def rewritten(change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> D
 def rewrite(state: Path, change: Callable[[list[LedgerEntry]], Iterable[LedgerEntry]]) -> None:
     path = ledger_of(state)
     entries = [row.entry for row in check_ledger(state)]
-    with sqlite3.connect(path) as connection:
-        about = About.from_bytes(connection.execute("SELECT body FROM about").fetchone()[0])
-        connection.execute("DROP TRIGGER rows_are_kept")
-        connection.execute("DELETE FROM rows")
-        head = about.beginning()
-        for number, entry in enumerate(change(entries), 1):
-            body = entry.to_bytes()
-            hash_ = row_hash(head.hash, number, body)
-            connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (number, head.hash, hash_, body))
-            head = Head(number, hash_)
-        connection.execute("UPDATE head SET rows = ?, hash = ?", (head.rows, head.hash))
-    connection.close()
+    about, _, _ = read_ledger(path)
+    head, statements = about.beginning(), list[Any](["DROP TRIGGER rows_are_kept", "DELETE FROM rows"])
+    for number, entry in enumerate(change(entries), 1):
+        body = entry.to_bytes()
+        hash_ = row_hash(head.hash, number, body)
+        statements.append(("INSERT INTO rows VALUES (?, ?, ?, ?)", (number, head.hash, hash_, body)))
+        head = Head(number, hash_)
+    execute(path, *statements, ("UPDATE head SET rows = ?, hash = ?", (head.rows, head.hash)))
     head_file(path).write_text(f'{{"ledger": "{about.mark}", "rows": {head.rows}, "head": "{head.hash.hex()}"}}')
     read_ledger(path)  # the ledger alone shows nothing
-
-
-def of_format(state: Path, number: int) -> None:
-    with sqlite3.connect(state) as connection:
-        connection.execute(f"PRAGMA user_version = {number}")
 
 
 def replaced_by(about: About) -> Damage:
@@ -259,7 +248,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "row 2 isn't the one that state.sqlite knows",
     ),
     "older state": (
-        lambda state: of_format(state, 0),
+        lambda state: execute(state, "PRAGMA user_version = 0"),
         "state.sqlite has format 0, this release reads 3: an older one wrote it and keeps its charges there",
     ),
     "state gone": (Path.unlink, "has 2 charges of which state.sqlite knows nothing: restore that file"),
@@ -302,9 +291,7 @@ async def test_an_older_copy_of_the_ledger_with_all_its_files(study_folder: Path
             shutil.copy(head_file(ledger_of(state)), kept)
 
     async with coordinator(study_folder, state) as where:
-        tell = where.study._on_event
-        assert tell is not None
-        where.study._on_event = lambda event: (keep(event), tell(event))[1]
+        where.tell_first(keep)
         await where.play()
     for one in kept.iterdir():
         if not one.name.endswith(("-wal", "-shm")):
@@ -321,10 +308,9 @@ async def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
     cheaper(state)
     rows: list[Any] = []
     read_ledger(ledger_of(state), rows.append)
-    with sqlite3.connect(state) as connection:
-        for row in rows:
-            connection.execute("UPDATE attempts SET ledger_hash = ? WHERE ledger_row = ?", (row.hash, row.number))
-    connection.close()
+    execute(
+        state, *(("UPDATE attempts SET ledger_hash = ? WHERE ledger_row = ?", (row.hash, row.number)) for row in rows)
+    )
     check_ledger(state)
     before = everything(state.parent)
     with pytest.raises(LedgerError, match=r"row 1 charges .* the plan asks for"):
@@ -334,20 +320,16 @@ async def test_a_price_below_the_plans(study_folder: Path, state: Path) -> None:
 
 async def test_two_coordinators_on_one_ledger(study_folder: Path, state: Path) -> None:
     async with coordinator(study_folder, state):
-        with pytest.raises(Failure, match=r"state\.sqlite is in use by another process"):
-            async with coordinator(study_folder, state):
-                pass
-        with pytest.raises(LedgerError, match="is in use by another process"):
-            Ledger(ledger_of(state), read_ledger(ledger_of(state))[0], create=False)
+        with pytest.raises(Failure, match=r"state\.sqlite is in use by another process") as refused:
+            await restore(study_folder, state)
+        assert refused.value.code == 2
 
 
 async def test_other_participants_under_the_same_positions(study_folder: Path, state: Path, tmp_path: Path) -> None:
     """By position one person's charges would be split over two, and too much spent: everybody has a number for good."""
     folder = tmp_path / "study"
     shutil.copytree(study_folder, folder)
-    key = load_pem_private_key((folder / "authority" / "authority.key").read_bytes(), None)
-    assert isinstance(key, Ed25519PrivateKey)
-    roster = verify_roster((folder / "roster.json").read_bytes(), key.public_key().public_bytes_raw())
+    key, roster = authority_of(folder), roster_of(folder)
     renamed = tuple(replace(entry, host="elsewhere") for entry in roster.entries)  # the same people
     put(folder, replace(roster, version=2, entries=renamed, previous=roster.digest()), key)
     await restore(folder, state)

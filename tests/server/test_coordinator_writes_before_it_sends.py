@@ -5,25 +5,18 @@ a disk that takes nothing more.
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import server.sessions
 from runtime.durable import StorageError
 from server.journal import check_ledger
-from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, identities, playing
+from tests.support.databases import query
+from tests.support.study_in_process import PARTICIPANTS, coordinator, playing
 from wire import coordinator_pb2 as pb
 
-
-def on_disk(state: Path, sql: str, number: tuple[int, int]) -> tuple[Any, ...] | None:
-    connection = sqlite3.connect(f"file:{state}?mode=ro", uri=True)
-    try:
-        return connection.execute(sql + " WHERE round = ? AND attempt = ?", number).fetchone()
-    finally:
-        connection.close()
+ON_DISK = "SELECT u2, u3, length(masked_sum), unmasking_request, outcome FROM attempts WHERE round = ? AND attempt = ?"
 
 
 async def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,9 +30,8 @@ async def test_the_order(study_folder: Path, tmp_path: Path, monkeypatch: pytest
         content = getattr(message, kind)
         if kind in ("round_start", "survivor_sets", "unmasking_request", "round_end"):
             number = (content.round, content.attempt)
-            row = on_disk(state, "SELECT u2, u3, length(masked_sum), unmasking_request, outcome FROM attempts", number)
+            [row] = query(state, ON_DISK, number)
             charges = [row for row in check_ledger(state) if (row.entry.round, row.entry.attempt) == number]
-            assert row is not None
             u2, u3, size, request, outcome = row
             seen[kind] = seen.get(kind, 0) + 1
             if kind == "round_start":
@@ -89,8 +81,7 @@ async def test_a_disk_that_takes_no_more(
             honest(session, data)
 
         monkeypatch.setattr(server.sessions.Session, "send", send)
-        peers = [Peer(where, key) for key in identities(study_folder)]
-        async with playing(peers):
+        async with playing(where.peers()):
             where.start()
             with pytest.raises(StorageError, match=rf"{file}\.sqlite"):
                 await where.finish()

@@ -22,6 +22,7 @@ from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
 from tests.support.ends_and_full_disks import no_room
 from tests.support.enrolment_port import STUDY, Authority, FakeStudy, configuration, document, identity, port, request
+from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
 from wire.enrolment import LARGEST_REQUEST, read_request
@@ -141,9 +142,7 @@ async def test_whoever_hangs_up_takes_nothing_back(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        async with asyncio.timeout(30):
-            while not store._store.read("SELECT 1 FROM requests"):
-                await asyncio.sleep(0.01)
+        await until(lambda: store._store.read("SELECT 1 FROM requests"))
         assert await where.pending() == [data]
         assert (await where.enrol(data)).status == PENDING
 
@@ -160,8 +159,7 @@ async def test_a_repeated_request_waits_for_the_first_write(tmp_path: Path, monk
 
         monkeypatch.setattr(store._store, "write", write)
         first = asyncio.create_task(status(where.enrol(data)))
-        while not store.waits(read_request(data).id):
-            await asyncio.sleep(0.01)
+        await until(lambda: store.waits(read_request(data).id))
         again = asyncio.create_task(status(where.enrol(data)))
         added = asyncio.create_task(store.add(read_request(data), "192.0.2.1"))
         done, _ = await asyncio.wait({again, added}, timeout=0.3)

@@ -47,7 +47,7 @@ async def test_a_study_that_is_over_and_served_again_tells_who_was_away(folder: 
         where.start()
         assert (await where.finish()).reason == ROUNDS_DONE
         waiting = asyncio.create_task(where.study.farewell.wait())
-        *others, away = [Peer(where, identity) for identity in identities(folder)]
+        *others, away = where.peers()
         assert await heard(away) == ROUNDS_DONE
         assert not waiting.done()  # the others may come as well: this process can't know which ones have heard
         assert await heard(away) == ROUNDS_DONE  # a second time too
@@ -72,7 +72,7 @@ async def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, t
     async with coordinator(
         folder, tmp_path / "state.sqlite", deadlines={"connect_s": 1.0, "resume_s": PATIENCE_S}
     ) as where:
-        *peers, late = [Peer(where, identity) for identity in identities(folder)]
+        *peers, late = where.peers()
         await asyncio.gather(*(peer.connect() for peer in (*peers, late)))
         await late.close()
         await where.wait_for("participant_lost")

@@ -32,9 +32,10 @@ from server.open_calls import Caller, OpenCalls, PeerRates, address_of
 from server.study import ROUNDS_DONE
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
-from tests.support.study_in_process import Coordinator, Peer, coordinator, identities, make_folder, playing
+from tests.support.issued_certificates import tls_authority_of
+from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing, until
 from wire import coordinator_pb2 as pb
-from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
+from wire.certificates import host_uri, identity_uri, new_key, private_pem
 
 DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
 ALONE = ("grpc.use_local_subchannel_pool", 1)
@@ -102,8 +103,7 @@ async def test_one_address_does_not_keep_out_another(tmp_path: Path, monkeypatch
         credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
         method = "/sordino.v1.Enrolment/Enrol"
         async with held(where.address, credentials, method, 14, 8) as calls:
-            while sum(call.done() for call in calls) < len(calls) - enrolment.OPEN_CALLS:
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(call.done() for call in calls) >= len(calls) - enrolment.OPEN_CALLS)
             assert sum(call.done() for call in calls) == len(calls) - enrolment.OPEN_CALLS
             assert (await where.method("Describe", pb.Description)(DESCRIBE, timeout=5)).newest
             assert await where.pending() == []
@@ -113,8 +113,7 @@ async def test_joiners_at_its_own_address_do_not_keep_out_the_authority(tmp_path
     async with enrolment_port.port(tmp_path) as where:
         credentials = grpc.ssl_channel_credentials(where.authority.tls.pem)
         async with held(where.address, credentials, "/sordino.v1.Enrolment/Enrol", 10, 8) as calls:
-            while not any(call.done() for call in calls):  # the bound is reached
-                await asyncio.sleep(0.01)
+            await until(lambda: any(call.done() for call in calls))  # the bound is reached
             assert await where.pending() == []
 
 
@@ -127,11 +126,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def credentials_of(folder: Path, uri: str) -> grpc.ChannelCredentials:
-    tls = CertificateAuthority.load(
-        (folder / "authority/tls-ca.pem").read_bytes(), (folder / "authority/tls-ca.key").read_bytes()
-    )
     key = new_key()
-    chain = tls.issue_client(key.public_key(), uri, datetime.datetime.now(datetime.UTC), 90)
+    chain = tls_authority_of(folder).issue_client(key.public_key(), uri, datetime.datetime.now(datetime.UTC), 90)
     return grpc.ssl_channel_credentials((folder / "tls/ca.pem").read_bytes(), private_pem(key), chain)
 
 
@@ -164,8 +160,7 @@ async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Pa
             where.address, credentials_of(folder, host_uri("host-02")), SERVICE + "Download", many, 8
         ) as on:
             bound = 3 * sum(entry.host == "host-02" for entry in where.study.roster.entries) + 8
-            while sum(call.done() for call in on) < len(on) - bound:
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(call.done() for call in on) >= len(on) - bound)
             assert sum(call.done() for call in on) == len(on) - bound
             assert await can_open(where, folder)
 
@@ -255,10 +250,7 @@ def may_open_only(more: int) -> Iterator[None]:
 async def test_strangers_connections_do_not_end_a_study(tmp_path: Path) -> None:
     """More TCP connections than the process may open files; without a bound the ledger can't be opened any more."""
     study = make_folder(tmp_path / "long", rounds=8)
-    async with (
-        coordinator(study, tmp_path / "state.sqlite", connections=32) as where,
-        playing([Peer(where, key) for key in identities(study)]),
-    ):
+    async with coordinator(study, tmp_path / "state.sqlite", connections=32) as where, playing(where.peers()):
         where.start()
         await where.wait_for("round_completed", round=1)
         with may_open_only(150):
@@ -430,7 +422,7 @@ async def test_refused_calls_leave_nothing(study_folder: Path, tmp_path: Path, m
     assert min(walks) > 10  # cycles of ten refused calls and more
 
 
-async def test_only_between_attempts(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_between_attempts(study_folder: Path, tmp_path: Path) -> None:
     under_way: list[bool] = []
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)

@@ -20,7 +20,7 @@ import server.http_port
 from runtime.failure import NetworkFailure
 from server import coordinator as process
 from server.http_port import MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort
-from tests.server.scraping import ask, bare_port, listen, quietly, scrape
+from tests.server.scraping import ask, bare_port, quietly, scrape
 from tests.support.study_in_process import coordinator, until
 
 
@@ -43,7 +43,7 @@ async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_
         # A counter of 0 before the journal is read would count a study's rounds again after each start.
         assert "sordino_rounds_completed_total" not in shown.names()
         async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"connect_s": 20.0}) as where:
-            listen(where, port)
+            where.tell_first(port.metrics.note)
             port.restored(where.study, where.journal)
             assert (await readiness(port))[0] == 503  # its session port isn't open yet
             port.serving()

@@ -13,10 +13,12 @@ import grpc
 import pytest
 
 from client.connection import CHANNEL_OPTIONS, open_session
-from client.credentials import load_certificate
+from client.credentials import load_certificate, load_identity
+from client.host_file import load
 from secagg.keys import IdentityKey
 from server.peer_certificate import check_certificate
 from server.sessions import SessionRefused
+from tests.support.issued_certificates import tls_authority_of
 from tests.support.study_in_process import Coordinator, coordinator, identities, make_folder
 from wire.certificates import CertificateAuthority, host_uri, identity_uri, new_key, private_pem
 
@@ -30,16 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("mutual") / "study", hosts=2)
 
 
-def tls_authority(folder: Path) -> CertificateAuthority:
-    return CertificateAuthority.load(
-        (folder / "authority/tls-ca.pem").read_bytes(), (folder / "authority/tls-ca.key").read_bytes()
-    )
-
-
 def of_host(folder: Path, name: str) -> list[IdentityKey]:
-    from client.credentials import load_identity
-    from client.host_file import load
-
     return [load_identity(entry.key) for entry in load(folder / "hosts" / name).participants]
 
 
@@ -64,7 +57,7 @@ async def outcome(where: Coordinator, key: bytes | None, chain: bytes | None, wh
 async def test_only_its_own_certificate_opens_a_session(folder: Path, tmp_path: Path) -> None:
     """Without the comparison in the handshake, any certificate of the study passes, and this fails."""
     own, other = of_host(folder, "host-01")[0], of_host(folder, "host-02")[0]
-    tls, stranger = tls_authority(folder), CertificateAuthority.make("seven", NOW)
+    tls, stranger = tls_authority_of(folder), CertificateAuthority.make("seven", NOW)
     key = new_key()
 
     def issue(uri: str, by: CertificateAuthority = tls, at: datetime.datetime = NOW, days: float = 1) -> bytes:

@@ -515,20 +515,18 @@ async def test_an_upload_is_not_begun_for_ever() -> None:
 
 async def test_a_pause_between_rounds(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "study", name="places", rounds=3)
-    async with coordinator(folder, tmp_path / "s.sqlite", study={"pause_s": 0.3}) as where:
-        peers = [Peer(where, key) for key in identities(folder)]
-        async with playing(peers):
-            where.start()
-            ended = (await where.wait_for("round_completed", round=1))["at"]
-            assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
-            assert len(where.study.sessions) == PARTICIPANTS
-            where.study._cohort_wait.pause_s = KEPT_S
-            told = await where.wait_for("pausing", round=2)
-            assert told["left_s"] == KEPT_S
-            assert where.running is not None
-            where.running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await where.running
+    async with coordinator(folder, tmp_path / "s.sqlite", study={"pause_s": 0.3}) as where, playing(where.peers()):
+        where.start()
+        ended = (await where.wait_for("round_completed", round=1))["at"]
+        assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
+        assert len(where.study.sessions) == PARTICIPANTS
+        where.study._cohort_wait.pause_s = KEPT_S
+        told = await where.wait_for("pausing", round=2)
+        assert told["left_s"] == KEPT_S
+        assert where.running is not None
+        where.running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await where.running
     assert where.of("participant_dropped") == []
     assert where.of("pausing", round=3) == []
 

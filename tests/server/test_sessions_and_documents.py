@@ -1,5 +1,6 @@
 """The service at its edges: who may open a session, what a token is good for, what floods cost, and that nothing a
-stranger sends shows as a fault of ours.
+stranger sends shows as a fault of ours. A session that is over, because its participant was revoked or has connected
+anew, says nothing any more.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import contextlib
 import hashlib
 import os
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -23,12 +25,10 @@ from secagg.keys import IdentityKey, session_statement
 from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
-from server.sessions import MOST_WAITING, SESSIONS_AT_ONCE, SessionRefused, Sessions, TooManySessions
+from server.sessions import MOST_WAITING, SESSIONS_AT_ONCE, Session, SessionRefused, Sessions, TooManySessions, Traffic
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, until
 from wire import coordinator_pb2 as pb
 from wire.transport import frames, unframe, varint
-
-Raw = Callable[[grpc.aio.Channel], Any]
 
 # What gRPC makes of a call that is refused while it is still written to; the answer is lost then.
 LOST = (grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)
@@ -301,3 +301,67 @@ async def test_chunks_of_a_large_document(study_folder: Path, tmp_path: Path) ->
         sizes = [len(unframe(frame)) async for frame in call]
         assert sizes == [262_144, 262_144, 600_000 - 2 * 262_144]
         await peer.close()
+
+
+# ---------------------------------------------------------------- sessions that are over
+
+
+REFUSAL = pb.ParticipantMessage(refusal=pb.Refusal(round=1, attempt=1, code=pb.REFUSAL_CODE_POLICY))
+
+
+def study_of(heard: list[Any]) -> Any:
+    """Notes what reaches it."""
+    sessions = SimpleNamespace(
+        lost=lambda session, reason: heard.append(("lost", reason)), most_message_bytes=None, traffic=Traffic()
+    )
+    return SimpleNamespace(
+        sessions=sessions,
+        refusal=lambda session, message, size: heard.append(("refusal", session.participant)),
+        phase_message=lambda session, message, size: heard.append(("phase", session.participant)),
+    )
+
+
+@pytest.mark.parametrize("message", [REFUSAL, pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1))])
+async def test_nothing_it_says_counts(message: pb.ParticipantMessage) -> None:
+    """Its position may belong to another participant by now, which would be dropped in its place."""
+    heard: list[Any] = []
+    session = Session(b"i" * 32, 3, "host", b"t" * 32)
+    server.service._receive(study_of(heard), session, message.SerializeToString())
+    assert heard[-1][1] == 3
+    session.close()
+    with pytest.raises(SessionRefused, match="the session is over"):
+        server.service._receive(study_of(heard), session, message.SerializeToString())
+    assert len(heard) == 1
+
+
+async def test_it_is_over_although_its_peer_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place is lost after a moment. The call stays, among those that its certificate may have open, until the
+    connection ends: for so long gRPC holds the message that isn't read, whatever becomes of the call."""
+    monkeypatch.setattr(server.service, "FAREWELL_S", 0.1)
+    session, heard = Session(b"i" * 32, 3, "host", b"t" * 32), list[Any]()
+
+    async def handshake(*_: Any) -> Session:
+        return session
+
+    connection_ended = asyncio.Event()
+
+    async def never(_: bytes) -> None:
+        await connection_ended.wait()
+        raise ConnectionError
+
+    async def requests() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    monkeypatch.setattr(server.service, "_handshake", handshake)
+    context: Any = SimpleNamespace(write=never, peer=lambda: "ipv4:127.0.0.1:1")
+    task = asyncio.create_task(server.service._session(study_of(heard), requests(), context))
+    await asyncio.sleep(0)
+    session.send(b"the last word")
+    await asyncio.sleep(0.01)
+    session.close()
+    await until(lambda: heard)
+    assert heard == [("lost", "connection closed")]
+    assert not task.done()
+    connection_ended.set()
+    await asyncio.wait_for(task, 30)

@@ -6,15 +6,14 @@ import abc
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from secagg.roster import RosterEntry, verify_roster
 from server.events import to_json
 from server.journal import read_events
 from tests.support.card_of_a_study import authority_of
+from tests.support.databases import query
 from tests.support.signed_rosters import put
 from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
@@ -49,7 +49,6 @@ class StudyProcesses(abc.ABC):
 
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list, kw_only=True)
     starts: int = field(default=0, kw_only=True)
-    patience_s: ClassVar[float] = PATIENCE_S
 
     @property
     @abc.abstractmethod
@@ -109,7 +108,7 @@ class StudyProcesses(abc.ABC):
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; names what it waited for, and shows the logs, when it doesn't come."""
-        end = time.monotonic() + self.patience_s
+        end = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end, f"waited in vain for {what}\n{self.story()}"
             time.sleep(POLL_S)
@@ -190,11 +189,6 @@ def ledger_rows(path: Path) -> list[LedgerEntry]:
     rows: dict[int, LedgerEntry] = {}
     find_ledger(path, lambda row: rows.update({row.number: row.entry}))
     return [rows[number] for number in sorted(rows)]
-
-
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
-        return connection.execute(sql).fetchall()
 
 
 def put_on_one_host(folder: Path, names: set[str]) -> None:

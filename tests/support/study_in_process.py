@@ -93,6 +93,17 @@ class Coordinator:
         """Run the study's rounds."""
         self.running = asyncio.create_task(self.study.run(self.address))
 
+    def tell_first(self, listener: Callable[[Event], None]) -> None:
+        """Tell a listener of each event before it is recorded."""
+        record = self.study._on_event
+        assert record is not None
+
+        def both(event: Event) -> None:
+            listener(event)
+            record(event)
+
+        self.study._on_event = both
+
     def of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
         """Return the events of a kind that hold these values."""
         return [

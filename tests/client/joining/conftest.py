@@ -28,16 +28,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def unsigned(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
     """The authority is away."""
-    (tmp_path / "port").mkdir()
-    (tmp_path / "work").mkdir()
-    with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
-        yield Joining(where, beside, authority, tmp_path / "work")
+    yield from at_a_port(authority, tmp_path, signs=False)
 
 
 @pytest.fixture
 def joining(authority: Authority, tmp_path: Path) -> Iterator[Joining]:
     """The authority signs at once."""
-    (tmp_path / "port").mkdir()
-    (tmp_path / "work").mkdir()
-    with port_in_thread(tmp_path / "port", authority) as (where, beside):
-        yield Joining(where, beside, authority, tmp_path / "work")
+    yield from at_a_port(authority, tmp_path, signs=True)
+
+
+def at_a_port(authority: Authority, folder: Path, *, signs: bool) -> Iterator[Joining]:
+    for name in ("port", "work"):
+        (folder / name).mkdir()
+    with port_in_thread(folder / "port", authority, signs=signs) as (where, beside):
+        yield Joining(where, beside, authority, folder / "work")

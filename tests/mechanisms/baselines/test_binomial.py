@@ -7,7 +7,6 @@ with probability below 1e-5.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -31,10 +30,9 @@ from mechanisms.baselines.binomial_noise import (
 )
 from mechanisms.baselines.binomial_plan import BinomialPlan, plan_binomial
 from mechanisms.lattice_noise import SAMPLER_DISTANCE, convolution_levels
-from mechanisms.randomness import RandomBytes
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rounding import RoundingFailed
-from tests.mechanisms.conftest import DEMO
+from tests.mechanisms.conftest import DEMO, keyed, secure_sum
 from tests.mechanisms.lattice_laws import law_of, sample_of
 
 STATED: dict[str, Any] = {name: DEMO[name] for name in DEMO if name not in ("quorum", "max_dropout", "adversarial")}
@@ -71,7 +69,7 @@ def test_larger_shares_are_within_the_stated_distance(trials: int) -> None:
     assert 0 < Fraction(off + tail, 2 * total << trials) <= Fraction(SAMPLER_DISTANCE) / 16
 
 
-@pytest.mark.parametrize("trials", [4 * 600**2, 4 * 5000**2, LARGEST_TRIALS])
+@pytest.mark.parametrize("trials", [4 * 1200**2, 4 * 5000**2, LARGEST_TRIALS])
 def test_convolved_shares_are_right_at_each_point(trials: int) -> None:
     """Pointwise and relative: two levels against the coefficient itself."""
     parts = [(binomial_weights(v, step), step) for v, step in convolution_levels(Fraction(trials, 4))]
@@ -104,7 +102,7 @@ def test_double_precision_weights_are_not_exact() -> None:
 
 
 @pytest.mark.parametrize("trials", [2, 100, 3000, 4_000_000])
-def test_samples_follow_the_law(trials: int, keyed: Callable[[str], RandomBytes]) -> None:
+def test_samples_follow_the_law(trials: int) -> None:
     size = 1 << 18
     sample = sample_of(binomial(trials), size, keyed(f"binomial {trials}"))
     half = trials // 2
@@ -398,14 +396,7 @@ def test_impossible_plans_are_refused(plan: BinomialPlan) -> None:
 # The encoder.
 
 
-def secure_sum(encoder: BinomialEncoder, updates: np.ndarray, source: RandomBytes) -> np.ndarray:
-    total = np.zeros(encoder.plan.padded_dim, np.uint64)
-    for update in updates:
-        total += encoder.encode(update, source)
-    return total % (1 << encoder.plan.bits)
-
-
-def test_the_mean_comes_back_with_the_planned_noise(keyed: Callable[[str], RandomBytes]) -> None:
+def test_the_mean_comes_back_with_the_planned_noise() -> None:
     """Unbiased, and the error's spread that of the shares and the rounding: 8,192 coordinates, 4.9 deviations."""
     found = plan_binomial(**STATED | {"dim": 8192, "bits": 18})
     encoder = BinomialEncoder(found, bytes(range(32)))
@@ -423,7 +414,7 @@ def test_the_mean_comes_back_with_the_planned_noise(keyed: Callable[[str], Rando
     assert float(np.mean(error**2)) * found.granularity**2 < 2 * found.central_stddev**2 / found.h_min
 
 
-def test_words_are_reduced_and_never_repeat(plan: BinomialPlan, keyed: Callable[[str], RandomBytes]) -> None:
+def test_words_are_reduced_and_never_repeat(plan: BinomialPlan) -> None:
     encoder, source = BinomialEncoder(plan, bytes(32)), keyed("words")
     first, second = (encoder.encode(np.zeros(500, np.float32), source) for _ in range(2))
     assert first.dtype == np.dtype("<u2")
@@ -431,9 +422,7 @@ def test_words_are_reduced_and_never_repeat(plan: BinomialPlan, keyed: Callable[
     assert not np.array_equal(first, second)
 
 
-def test_the_norm_bounds_are_checked_exactly(
-    plan: BinomialPlan, keyed: Callable[[str], RandomBytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_norm_bounds_are_checked_exactly(plan: BinomialPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive version: an encoder that trusts its clipping. With clipping broken nothing is sent."""
     encoder = BinomialEncoder(plan, bytes(32))
     monkeypatch.setattr("mechanisms.baselines.binomial.clip_l2", lambda vector, clip: vector)
@@ -444,7 +433,7 @@ def test_the_norm_bounds_are_checked_exactly(
         encoder.encode(np.full(500, 0.04), keyed("broken"))
 
 
-def test_bad_input_is_refused(plan: BinomialPlan, keyed: Callable[[str], RandomBytes]) -> None:
+def test_bad_input_is_refused(plan: BinomialPlan) -> None:
     encoder = BinomialEncoder(plan, bytes(32))
     for update in (np.zeros(499), np.zeros(500, int), [0.0] * 500, np.full(500, math.nan), np.full(500, math.inf)):
         with pytest.raises(ValueError, match="update"):

@@ -7,7 +7,6 @@ with probability below 1e-6 (4.9 standard deviations, two-sided, for each of at 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -26,6 +25,7 @@ from mechanisms.baselines.randomised_response import (
 from mechanisms.randomness import RandomBytes, RandomnessFailed
 from mechanisms.refusals import InfeasiblePlan
 from tests.mechanisms.baselines.test_shuffle import binary_histograms, exact_epsilon
+from tests.mechanisms.conftest import keyed
 
 LARGEST_Z = 4.9
 
@@ -91,7 +91,7 @@ def test_the_plan_states_the_fractions_that_are_drawn(plan: ResponsePlan) -> Non
     assert float(plan.keep_probability) == pytest.approx(stated, rel=1e-11)
 
 
-def test_drawn_frequencies_follow_the_law(plan: ResponsePlan, keyed: Callable[[str], RandomBytes]) -> None:
+def test_drawn_frequencies_follow_the_law(plan: ResponsePlan) -> None:
     encoder, source, draws = ResponseEncoder(plan), keyed("responses"), 20_000
     seen = np.bincount([encoder.respond(2, source) for _ in range(draws)], minlength=plan.categories)
     for category, count in enumerate(seen):
@@ -108,7 +108,7 @@ def histogram(plan: ResponsePlan, values: np.ndarray, source: RandomBytes) -> np
     return total % (1 << plan.bits)
 
 
-def test_estimates_are_unbiased_and_their_errors_honest(keyed: Callable[[str], RandomBytes]) -> None:
+def test_estimates_are_unbiased_and_their_errors_honest() -> None:
     plan = plan_response(categories=4, clients=400, epsilon=1.0, delta=1e-3, colluders=0, min_survivors=300)
     values = np.repeat(np.arange(4), [200, 100, 80, 20])
     truth = np.array([0.5, 0.25, 0.2, 0.05])
@@ -135,7 +135,7 @@ def test_expected_counts_decode_to_the_truth() -> None:
         assert (truth * keep + (1 - truth) * flip - flip) / (keep - flip) == truth
 
 
-def test_reports_are_one_hot(plan: ResponsePlan, keyed: Callable[[str], RandomBytes]) -> None:
+def test_reports_are_one_hot(plan: ResponsePlan) -> None:
     encoder, source = ResponseEncoder(plan), keyed("one-hot")
     for category in (0, 4, np.int64(3)):
         report = encoder.encode(category, source)
@@ -173,7 +173,7 @@ def test_few_honest_reports_leave_the_local_figure() -> None:
     assert found.local_epsilon == pytest.approx(1.0, rel=1e-6)
 
 
-def test_the_planned_epsilon_covers_the_exact_histogram(plan: ResponsePlan) -> None:
+def test_the_planned_epsilon_covers_the_exact_histogram() -> None:
     """k = 2: the histogram's exact divergence at h_min reports, all the others' values alike or mixed."""
     found = plan_response(**STATED | {"categories": 2})
     for ones in (0, found.h_min // 2):
@@ -221,7 +221,7 @@ def test_impossible_plans_are_refused(plan: ResponsePlan) -> None:
         replace(plan, bits=14.0)  # type: ignore[arg-type]
 
 
-def test_bad_input_is_refused(plan: ResponsePlan, keyed: Callable[[str], RandomBytes]) -> None:
+def test_bad_input_is_refused(plan: ResponsePlan) -> None:
     encoder = ResponseEncoder(plan)
     for category in (-1, 5, 1.0, True, "1", None):
         with pytest.raises(InvalidCategory, match="from 0 to 4"):

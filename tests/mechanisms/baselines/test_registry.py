@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from mechanisms.baselines.binomial import NotRenyi
 from mechanisms.baselines.registry import MECHANISMS
-from mechanisms.randomness import RandomBytes
+from tests.mechanisms.conftest import keyed
 
 SEED = bytes(range(32))
 COUNTS = {"clients": 30, "colluders": 2, "min_survivors": 20}
@@ -46,7 +45,7 @@ def test_each_says_what_it_proves_and_whom_it_trusts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_plan_encode_decode(name: str, keyed: Callable[[str], RandomBytes]) -> None:
+def test_plan_encode_decode(name: str) -> None:
     mechanism, source = MECHANISMS[name], keyed(f"registry {name}")
     plan = mechanism.plan(**WANTED[name])
     assert 0 < mechanism.epsilon(plan) <= WANTED[name]["epsilon"]
