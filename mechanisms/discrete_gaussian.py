@@ -45,5 +45,5 @@ class DiscreteGaussian(LatticeNoise):
 
 @lru_cache(maxsize=16)  # a share and its parts
 def discrete_gaussian(variance: Fraction) -> DiscreteGaussian:
-    """The sampler for ``variance``, built once per process (up to some 20 milliseconds, 1 to 4 MB)."""
+    """The sampler for ``variance``, built once per process (up to some 30 milliseconds, 0.5 to 2 MB)."""
     return DiscreteGaussian(variance)

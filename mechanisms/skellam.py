@@ -84,5 +84,5 @@ class Skellam(LatticeNoise):
 
 @lru_cache(maxsize=16)  # a share and its parts
 def skellam(variance: Fraction) -> Skellam:
-    """The sampler for ``variance``, built once per process (up to a few tenths of a second, 1 to 4 MB)."""
+    """The sampler for ``variance``, built once per process (up to a few tenths of a second, 0.5 to 2 MB)."""
     return Skellam(variance)
