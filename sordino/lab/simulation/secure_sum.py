@@ -83,7 +83,7 @@ def secure_sum(vectors: Sequence[ArrayLike], *, drop: Collection[int] = ()) -> N
             masks.
 
     Returns:
-        (dim,) the sum over those that stay. The coordinator's side sees it and the masked vectors, nothing else.
+        (dim,) the sum over those that stay. Of the vectors, the coordinator's side sees this sum and their masked form.
 
     Raises ValueError: too few vectors, other shapes or types, too large, or more leave than the threshold allows.
     """
