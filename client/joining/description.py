@@ -126,13 +126,43 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
 
 
 def changed_terms(before: StudyDocument, after: StudyDocument) -> list[tuple[str, str]]:
-    """What differs, in words where the terms have words for it; empty if nothing does. Raises as `terms_of`."""
-    old, new = ({label: text for label, text in terms_of(one) if label} for one in (before, after))
+    """What differs: in words where the terms have words for it, and each field; empty if nothing does. Raises as
+    `terms_of`.
+    """
+    old, new = (_paragraphs(terms_of(one)) for one in (before, after))
     rows = [(label, f"{text}; before: {old.get(label)}") for label, text in new.items() if old.get(label) != text]
-    fields = [json.loads(one.to_bytes()) for one in (before, after)]
-    flat = [{**one["plan"], "task_options": one["task_options"], "own_data": one.get("own_data")} for one in fields]
-    others = sorted(name for name in flat[0].keys() | flat[1].keys() if flat[0].get(name) != flat[1].get(name))
-    return [*rows, ("all fields", ", ".join(others))] if others else rows
+    fields, others = _fields(before), _fields(after)
+    changed = [name for name in sorted(fields.keys() | others.keys()) if fields.get(name) != others.get(name)]
+    values = [f"{_printable(name)}: {_value(fields, name)} -> {_value(others, name)}" for name in changed]
+    return [*rows, *zip(("all fields", *len(values) * [""]), values, strict=False)]
+
+
+def _paragraphs(rows: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """By label, with the rows that go on with it."""
+    texts: dict[str, str] = {}
+    for label, text in rows:
+        last = label or next(reversed(texts))
+        texts[last] = f"{texts[last]}; {text}" if last in texts else text
+    return texts
+
+
+def _fields(document: StudyDocument) -> dict[str, Any]:
+    """Every leaf of a study document, under its path without the table of the plan."""
+    leaves: dict[str, Any] = {}
+
+    def visit(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, one in value.items():
+                visit(f"{name}.{key}" if name else key, one)
+        else:
+            leaves[name.removeprefix("plan.")] = value
+
+    visit("", json.loads(document.to_bytes()))
+    return leaves
+
+
+def _value(fields: dict[str, Any], name: str) -> str:
+    return _printable(json.dumps(fields[name])) if name in fields else "not set"
 
 
 def listed(rows: Sequence[tuple[str, str]], width: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 
 import client.enrolment
 from client.host_file import load
+from client.joining.description import changed_terms
 from client.joining.joining import accept
 from runtime.failure import Failure
 from tests.client.joining.joining_at_a_port import Joining
@@ -86,6 +88,34 @@ def test_terms_that_may_not_be_the_newest(unsigned: Joining) -> None:
     roster = replace(roster, terms=unsigned.authority.terms)
     unsigned.where.files.statement_file = published(roster, key, signed=1e9, valid_s=600).newest_file
     assert "old-terms" in unsigned.refused()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (document(), document(epsilon=20.0, rounds=4)),
+        (document(), replace(document(), roster_valid_s=7200, own_data=True)),
+        *(
+            (replace(document(), task="mean", task_options=old), replace(document(), task="mean", task_options=new))
+            for old, new in (
+                ({"column": "age", "high": 100}, {"column": "income", "high": 100}),
+                ({"column": "age", "high": 100}, {"column": "age", "low": 18, "high": 70}),
+            )
+        ),
+    ],
+    ids=["plan", "authority", "column", "bounds"],
+)
+def test_every_field_that_changes_is_shown_with_both_values(before: StudyDocument, after: StudyDocument) -> None:
+    """Words leave fields out, and another question would be asked under the same words."""
+    text = "\n".join(words for _, words in changed_terms(before, after))
+    old, new = (json.loads(one.to_bytes()) for one in (before, after))
+    old, new = (one.pop("plan") | one.pop("task_options") | one for one in (old, new))
+    changed = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+    assert changed
+    for name in changed:
+        for value in (one[name] for one in (old, new) if name in one and not isinstance(one[name], dict | list)):
+            assert re.search(rf"\b{name}: .*{re.escape(json.dumps(value)[:60])}", text), (name, value, text)
+    assert changed_terms(before, before) == []
 
 
 def test_changed_terms_are_shown_and_accepted_anew(joining: Joining) -> None:
