@@ -273,7 +273,8 @@ class Enrolment:
             except (InvalidChunk, InvalidPackage, InvalidRoster, InvalidAnswer) as error:
                 raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
             try:
-                await _to_the_end(self._files.publish, roster, package)
+                # To its end even when the caller is cut off: files must not be left to two writers.
+                await asyncio.shield(asyncio.to_thread(self._files.publish, roster, package))
                 await self._requests.answered(answers)
             except (OSError, StorageError) as error:
                 log.error("what the authority published can't be written", reason=str(error))
@@ -305,11 +306,6 @@ class Enrolment:
         if any(answer.roster_version > roster.version for answer, _ in answers):
             raise InvalidAnswer("an answer names a later roster than the one that is published with it")
         return package, roster, answers
-
-
-async def _to_the_end(function: Callable[..., None], *arguments: Any) -> None:
-    """In a thread, and to its end even when the caller is cut off: files must not be left to two writers."""
-    await asyncio.shield(asyncio.to_thread(function, *arguments))
 
 
 def _read_card(path: Path, study: str, authority_public: bytes) -> bytes:

@@ -123,7 +123,7 @@ class Sessions:
         self._study, self._roster, self._on_lost = study, roster, on_lost
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
-        self._left_early: set[bytes] = set()
+        self.left_early: set[bytes] = set()  # on the roster, had a session that ended before it was ready, aren't back
         self._broke_at: dict[bytes, float] = {}  # by identity: when a connection broke, and it isn't back
         self.changed = asyncio.Event()
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
@@ -149,11 +149,6 @@ class Sessions:
         """Participants that can take part in a round."""
         return frozenset(who for who, session in self._by_participant.items() if session.ready)
 
-    @property
-    def left_early(self) -> int:
-        """How many on the roster had a session that ended before it was ready, and are not back."""
-        return len(self._left_early)
-
     def broken_since(self, moment: float) -> frozenset[int]:
         """Participants whose connection broke after a moment of the monotonic clock, and that aren't ready again."""
         places = self._roster.positions
@@ -165,7 +160,7 @@ class Sessions:
         Returns the sessions that ended.
         """
         self._roster = roster
-        self._left_early &= roster.positions.keys()
+        self.left_early &= roster.positions.keys()
         self._broke_at = {who: at for who, at in self._broke_at.items() if who in roster.positions}
         staying, leaving = {}, []
         for session in self._by_participant.values():
@@ -227,7 +222,7 @@ class Sessions:
         if old is not None:
             old.cut_off()
             self.lost(old, REPLACED)
-        self._left_early.discard(identity)
+        self.left_early.discard(identity)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
@@ -247,7 +242,7 @@ class Sessions:
         if self._by_token.pop(session.token, None) is None:
             return
         if not session.ready:
-            self._left_early.add(session.identity)
+            self.left_early.add(session.identity)
         elif reason in RESUMABLE and session.identity in self._roster.positions:
             self._broke_at[session.identity] = time.monotonic()
         if self._by_participant.get(session.participant) is session:
