@@ -138,7 +138,6 @@ class AuthorityFolder:
 
     @property
     def state(self) -> Path:
-        """The store's file."""
         return self.path / STATE_FILE
 
 

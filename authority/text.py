@@ -142,7 +142,6 @@ def _state(invitation: Invitation, now: float) -> str:
 
 
 def overview_lines(found: dict[str, Any]) -> list[str]:
-    """The overview as text."""
     now, members = found["at"], found["members"]
     revoked = sum(member["revoked"] is not None for member in members)
     result = [

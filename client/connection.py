@@ -66,7 +66,6 @@ class Channels:
         return open_channel(self._address, self._ca, self._certificate)
 
     def current(self) -> grpc.aio.Channel:
-        """The channel to open a session on."""
         return self._opened[-1]
 
     def renew(self, certificate: ClientCertificate) -> None:
@@ -219,7 +218,6 @@ class Session:
         return ((TOKEN_METADATA, self.welcome.session_token),)
 
     def close(self) -> None:
-        """Cut the stream."""
         self._ended.set()
         self._reader.cancel()
         self._call.cancel()

@@ -202,7 +202,6 @@ class Participant:
         return None
 
     async def _work(self) -> None:
-        """Handle the messages in order."""
         while True:
             session, kind, content = await self._inbox.get()
             self._answering = True

@@ -139,7 +139,6 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 def is_table(annotation: Any) -> bool:
-    """Whether a field of a model is a table of keys."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
@@ -279,7 +278,6 @@ def with_table(
 
 
 def toml_value(value: object) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:

@@ -136,7 +136,6 @@ class Enrolment:
         self._publishing = asyncio.Lock()
 
     def close(self) -> None:
-        """Close the file of requests."""
         self._requests.close()
 
     @property

@@ -134,15 +134,12 @@ class Sessions:
         return len(self._by_participant)
 
     def all(self) -> list[Session]:
-        """Every open session."""
         return list(self._by_participant.values())
 
     def get(self, participant: int) -> Session | None:
-        """The participant's open session."""
         return self._by_participant.get(participant)
 
     def by_token(self, token: bytes) -> Session | None:
-        """The session a token was issued to."""
         return self._by_token.get(token)
 
     def ready(self) -> frozenset[int]:
@@ -230,14 +227,12 @@ class Sessions:
         return session
 
     def set_ready(self, session: Session) -> None:
-        """The participant has what it needs to take part."""
         if not session.ready:
             session.ready = True
             self._broke_at.pop(session.identity, None)
             self.changed.set()
 
     def lost(self, session: Session, reason: str) -> None:
-        """A stream ended, by either side."""
         session.close()
         if self._by_token.pop(session.token, None) is None:
             return
@@ -251,7 +246,6 @@ class Sessions:
         self._on_lost(session, reason)
 
     def close_all(self, message: bytes | None = None) -> None:
-        """End all sessions, after ``message`` if there is one."""
         for session in self.all():
             if message is not None:
                 session.send(message)

@@ -168,7 +168,6 @@ class Study:
     # ------------------------------------------------------------ for the service
 
     def welcome(self, session: Session) -> pb.Welcome:
-        """The first message of a new session."""
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
@@ -197,7 +196,6 @@ class Study:
 
     @property
     def roster(self) -> Roster:
-        """In use."""
         return self._membership.roster
 
     def most_participants(self) -> int:
@@ -205,7 +203,6 @@ class Study:
         return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
 
     def document(self, sha256: bytes) -> bytes | None:
-        """A public document by its digest."""
         return self._documents.get(sha256)
 
     def history(self, after: int) -> bytes:
@@ -242,7 +239,6 @@ class Study:
             session.stray()
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
-        """A participant will not go on with an attempt."""
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
             attempt.refused(session, message, size)
@@ -250,7 +246,6 @@ class Study:
             session.stray()
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
-        """One masked vector."""
         attempt = self._attempt
         if attempt is None:
             raise UnexpectedUpload("no round is under way")
@@ -368,12 +363,10 @@ class Study:
     # ------------------------------------------------------------ the roster
 
     def has_identity(self, identity: bytes) -> bool:
-        """Whether an identity is on the roster in use."""
         return identity in self._membership.roster.positions
 
     @property
     def roster_version(self) -> int:
-        """Of the roster in use."""
         return self._membership.roster.version
 
     def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None:
@@ -586,7 +579,6 @@ class Study:
             self._on_event(event)
 
     def close(self) -> None:
-        """Stop the threads."""
         for executor in (self._worker, self._verifier, self._mask_threads):
             executor.shutdown(wait=False, cancel_futures=True)
 

@@ -281,7 +281,6 @@ class UnmaskingRequestWriter:
         self._signatures: dict[int, bytes] = {}
 
     def write(self, request: UnmaskingRequest) -> bytes:
-        """The message for one receiver."""
         parts = [self._signature(who, signature) for who, signature in request.signatures]
         uploads = write_unmasking_request(0, 0, UnmaskingRequest((), request.uploads)).SerializeToString()
         return enveloped("unmasking_request", b"".join((self._head, *parts, uploads)))
@@ -306,7 +305,6 @@ class CohortKeysWriter:
         self._last: tuple[list[bytes], bytes] = ([], b"")
 
     def write(self, keys: CohortKeys) -> bytes:
-        """The message for one receiver."""
         parts = [self._head, *(self._member(who, entry) for who, entry in keys.members)]
         if parts != self._last[0]:  # quick: equal parts are the same objects
             self._last = (parts, enveloped("cohort_keys", b"".join(parts)))

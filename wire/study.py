@@ -310,7 +310,6 @@ class StudyDocument:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> bytes:
-        """SHA-256 of `to_bytes`."""
         return hashlib.sha256(self.to_bytes()).digest()
 
     @classmethod

@@ -136,7 +136,6 @@ def changed_terms(before: StudyDocument, after: StudyDocument) -> list[tuple[str
 
 
 def listed(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Rows for the terminal."""
     return [line for label, text in rows for line in _wrapped(text, width, f"  {label:<{_LABEL}}")]
 
 

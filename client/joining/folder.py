@@ -154,7 +154,6 @@ class JoinedHome:
 
     @property
     def tls_key(self) -> Path:
-        """The private key of the certificate."""
         return self.path / TLS_KEY_FILE
 
     @property

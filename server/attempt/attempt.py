@@ -64,8 +64,6 @@ class AttemptFailed(Exception):
 
 @dataclass
 class AttemptFigures:
-    """What an attempt measured."""
-
     phase_seconds: dict[str, float] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
     dropouts: int = 0
@@ -135,7 +133,6 @@ class Attempt:
             self._inbox.put_message(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
-        """A participant will not go on."""
         if self._takes(session):
             self._inbox.put_message(session.participant, Left(REFUSALS.get(message.code, "refused")), size)
 
@@ -150,7 +147,6 @@ class Attempt:
         return takes
 
     def lost(self, participant: int, reason: str) -> None:
-        """A participant is out."""
         self._inbox.put(participant, Left(reason))
 
     def away(self, session: Session, reason: str, *, keep: bool) -> None:
@@ -207,7 +203,6 @@ class Attempt:
     # ------------------------------------------------------------ the phases
 
     async def run(self) -> Completed:
-        """All five phases."""
         try:
             return await self._run()
         except TooFewClients as error:

@@ -394,7 +394,6 @@ class Display:
             self._live.stop()
 
     def show(self, event: Event) -> None:
-        """Apply one event and print its lines."""
         self.panel.apply(event)
         if self._live is None and not self._quiet:
             for line in self._lines.of(event):
