@@ -301,7 +301,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
         address = settings["coordinator"]["enrolment"]
         authority = bytes.fromhex(settings["study"]["authority_public_key"])
         try:
-            ca, key = (home.path / "ca.pem").read_bytes(), read_key_file(home.tls_key)
+            ca, key = (home.path / "ca.pem").read_bytes(), read_key_file(home.path / folder.TLS_KEY_FILE)
         except (OSError, KeyFileError) as error:
             raise InputFailure(f"{error}. Restore the folder from a copy, or join into a new one.") from None
         answer = await _answer(home, address, ca, say)

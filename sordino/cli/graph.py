@@ -43,8 +43,6 @@ _safety = partial(key, panel="Probabilities", ge=0, le=256)
 
 
 class GraphOptions(Table):
-    """Options of ``graph``."""
-
     clients: int = _option(1000, help="participants of a round", ge=2, le=LARGEST, metavar="N")
     adversarial: float = _option(0.05, help="share assumed to collude", ge=0, lt=1)
     dropout: float = _option(0.1, help="share that may leave in a round", ge=0, lt=1, spellings=("--max-dropout",))

@@ -20,7 +20,7 @@ from runtime.settings_file import Table
 from runtime.settings_keys import key
 from server.study_tables import TaskTable
 from sordino.cli.options import built, check_folder, chosen, in_options, options, settled, with_options
-from sordino.cli.study_options import fitted_study, study_values
+from sordino.cli.study_options import study_values
 from sordino.lab.simulation.settings import (
     SimulatedStudy,
     SimulationError,
@@ -56,8 +56,6 @@ CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism
 
 
 class Files(Table):
-    """Files of a simulation."""
-
     data: Path | None = key(
         None,
         help="where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset",
@@ -82,6 +80,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **given: Any,
 ) -> int:
+    from authority.study_data import fitted
     from runtime.text import terminal_width
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.record import finite
@@ -114,7 +113,7 @@ def _run(
                 f"--cohort {participants}, or more participants."
             )
         changed = partial(simulated_study, **({"name": NAME} | values))
-        study = fitted_study(changed, values, SimulatedStudy)
+        study = fitted(settled(changed, lambda study: study, values, SimulatedStudy))
     try:
         folder = None if data is None else str(data.absolute())
         settings = SimulationSettings(study=study, seed=seed, data=folder, **own)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
-from sordino.reporting.budget_limits import limit_lines, limits
+from sordino.reporting.budget_limits import limit_lines, limits, wrapped
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import (
     COORDINATOR,
@@ -390,10 +389,6 @@ def ending(contents: Contents) -> list[str]:
     return [f"{rows}, nothing changed; compared with {compared}.", f"Head {contents.head.hash.hex()}"]
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
-
-
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     whose = "participants" if coordinator else "data here, all its identities together"
     holds = condition(study["mechanism"], study["A"], adversary=study["adversary"])
@@ -403,11 +398,11 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
         f"{study['delta']:g}, the largest of all {whose}",
-        *_wrapped(
+        *wrapped(
             f"{study['mechanism']}, {holds}; "
             + ("exact Gaussian filter" if exact else f"Renyi filter at order {order}")
         ),
-        *_wrapped(f"adjacency {study['adjacency']}"),
+        *wrapped(f"adjacency {study['adjacency']}"),
         "",
         f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),
     ]

@@ -65,6 +65,11 @@ def _together(kind: Together, policy: Policy | None) -> dict[str, Any]:
     }
 
 
+def wrapped(text: str) -> list[str]:
+    """Indented lines of a paragraph."""
+    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
+
+
 def _finite(value: float) -> float | None:
     return value if value < float("inf") else None
 
@@ -95,13 +100,7 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
         "epsilon bounds what those who see a study's sums can tell about one participant's updates: less is better.",
         "It is that of the data here from which most was spent, by all identities over it together.",
         "A study's figure holds under its condition:",
-        *(
-            line
-            for one in found["studies"]
-            for line in textwrap.wrap(
-                f"{one['study']}: {one['holds']}", 98, initial_indent="  ", subsequent_indent="    "
-            )
-        ),
+        *(line for one in found["studies"] for line in wrapped(f"{one['study']}: {one['holds']}")),
     ]
     if any(_below_a_part(kind, found["studies"]) for kind in found["together"]):
         said += ["The total is stated at another order than a study's figure and can be a little lower."]
