@@ -116,7 +116,6 @@ class Unmasking(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Participants that have revealed shares."""
         return frozenset(self._u5)
 
     @property
