@@ -7,11 +7,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Literal
 
-from runtime.failure import ExitCode, Failure, InputFailure, listing
+from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.cli.options import built, chosen, options, with_options
-from sordino.cli.verbs import Json, answer
+from sordino.cli.verbs import Json, answer, epilog
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
@@ -33,9 +33,8 @@ HELP = (
     "plan is what a study's plan has for this dropout, null where none can be; warnings are sentences. On the complete "
     "graph the figures of neighbours on a ring are null."
 )
-EPILOG = (
-    "Example: [bold]sordino graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE)
+EPILOG = epilog(
+    "graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000", ExitCode.BOUND, ExitCode.INFEASIBLE
 )
 LARGEST = 10**6
 _option = partial(key, panel="Options")

@@ -15,12 +15,13 @@ from pydantic import ValidationError
 
 from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from server.study_tables import TaskTable
 from sordino.cli.options import built, check_folder, chosen, in_options, options, settled, with_options
 from sordino.cli.study_options import study_values
+from sordino.cli.verbs import epilog
 from sordino.lab.simulation.settings import (
     SimulatedStudy,
     SimulationError,
@@ -44,9 +45,9 @@ HELP = (
     "those of the seed, noise is fresh. It refuses a file that was begun with other settings.\n\nTime: 1000 "
     "participants of softmax-regression take about 0.1 s a round."
 )
-EPILOG = (
-    "Example: [bold]sordino simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED)
+EPILOG = epilog(
+    "simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl",
+    *(ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED),
 )
 _PANEL: Final = "Simulation"
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
