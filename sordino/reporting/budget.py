@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
-from sordino.reporting.budget_limits import limit_lines, limits, wrapped
+from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import (
     COORDINATOR,
@@ -25,7 +24,7 @@ from wire.records.ledger import (
     head_file,
     read_ledger,
 )
-from wire.records.ledger_rows import EXACT, epsilon
+from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import StudyTotals, Totals
 
 if TYPE_CHECKING:
@@ -322,22 +321,10 @@ def _charge(row: Row) -> dict[str, Any]:
 
 def _all_studies(contents: Contents) -> list[dict[str, Any]]:
     """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound."""
-    found = []
-    for kind in contents.totals.across_studies():
-        delta = min(study.first.delta for study in kind.studies)
-        spent = epsilon(kind.order, kind.renyi, delta, kind.draws)
-        found.append(
-            {
-                "adjacency": kind.adjacency,
-                "coordinator_trusted": kind.coordinator_trusted,
-                "studies": [study.first.study for study in kind.studies],
-                "epsilon": spent if spent < math.inf else None,
-                "delta": delta,
-                "order": kind.order,
-                "curve": [list(pair) for pair in sorted(kind.curve.items())],
-            }
-        )
-    return found
+    return [
+        {**composed(kind), "curve": [list(pair) for pair in sorted(kind.curve.items())]}
+        for kind in contents.totals.across_studies()
+    ]
 
 
 def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
