@@ -25,8 +25,8 @@ from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import ResumableSession
 from client.settings import Policy
 from client.study_terms import StudyAcceptance, StudyTerms
-from client.training import LocalTraining, Update, Words
-from mechanisms.encoder import InvalidUpdate
+from client.training import LocalTraining, Update
+from mechanisms.encoder import InvalidUpdate, Words
 from runtime.durable import StorageError
 from runtime.text import peer_text
 from secagg.client_cohort import Cohort

@@ -52,15 +52,11 @@ from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
 from wire.roster_history import check_descent, read_history
 from wire.study import read_draws
-from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
+from wire.transport import LARGEST_FRAME, NONCE_METADATA, SIGNATURE_METADATA, TIME_METADATA, InvalidChunk, unframe
 
 log = structlog.get_logger()
 
 SERVICE: Final = "sordino.v1.Enrolment"
-NONCE_METADATA: Final = "sordino-nonce-bin"
-SIGNATURE_METADATA: Final = "sordino-signature-bin"
-TIME_METADATA: Final = "sordino-time"
-"""Sent with the study's description: this machine's clock, in whole seconds since 1970."""
 
 CALLS_PER_S, CALLS_AT_ONCE = 20.0, 200.0  # of one address
 NEW_PER_S, NEW_AT_ONCE = 2.0, 60.0  # requests that weren't here before

@@ -22,12 +22,11 @@ from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused,
 from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.transport import frames
+from wire.transport import TOKEN_METADATA, frames
 
 log = structlog.get_logger()
 
 SERVICE = "sordino.v1.Coordinator"
-TOKEN_METADATA = "sordino-session-bin"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
 HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())

@@ -18,8 +18,8 @@ from secagg.signatures import verify_signature
 from server.open_calls import PeerRates
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
+from wire.transport import NONCE_BYTES
 
-NONCE_BYTES = 32
 MOST_WAITING = 64  # messages to one participant; an attempt has about ten
 MOST_STRAYS = 1000
 SESSIONS_PER_S = 1.0  # of one identity, in the long run
