@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, dataclass_transform
 
 from pydantic import TypeAdapter
 
@@ -26,9 +26,10 @@ KINDS: Final[dict[str, type[Event]]] = {}
 """Every kind by its name in JSON."""
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What all kinds have.
+    """What all kinds have; a subclass is a dataclass like it.
 
     Attributes:
         kind: name of the kind in JSON.
@@ -41,12 +42,12 @@ class Event:
     at: float = 0.0
 
     def __init_subclass__(cls, *, kind: str = "") -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
         cls.kind = kind
         if kind:
             KINDS[kind] = cls
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttemptEvent(Event):
     """An event of one attempt of a round, both counted from 1."""
 
@@ -54,7 +55,6 @@ class AttemptEvent(Event):
     attempt: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudyStarted(Event, kind="study_started"):
     """A coordinator began to serve the study; a study may be served many times.
 
@@ -92,7 +92,6 @@ class StudyStarted(Event, kind="study_started"):
     one_machine: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudyFinished(Event, kind="study_finished"):
     """The coordinator ends its study, or is stopped.
 
@@ -110,7 +109,6 @@ class StudyFinished(Event, kind="study_finished"):
     wall_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class RosterAdopted(Event, kind="roster_adopted"):
     """A later version of the roster is in use; ``joined`` and ``left`` are the numbers of those it changed."""
 
@@ -121,7 +119,6 @@ class RosterAdopted(Event, kind="roster_adopted"):
     left: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pausing(Event, kind="pausing"):
     """The round is over and the next one begins after ``left_s`` seconds."""
 
@@ -129,7 +126,6 @@ class Pausing(Event, kind="pausing"):
     left_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitingForEnrolment(AttemptEvent, kind="waiting_for_enrolment"):
     """The roster is too small for a round; ``first`` of this wait."""
 
@@ -139,14 +135,12 @@ class WaitingForEnrolment(AttemptEvent, kind="waiting_for_enrolment"):
     first: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitingForAuthority(AttemptEvent, kind="waiting_for_authority"):
     """The authority's statement that the roster is the newest ended at ``ended``: rounds wait for the next one."""
 
     ended: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitingForParticipants(AttemptEvent, kind="waiting_for_participants"):
     """The attempt waits for ``expected`` participants to connect, for at most ``left_s`` seconds more."""
 
@@ -156,7 +150,6 @@ class WaitingForParticipants(AttemptEvent, kind="waiting_for_participants"):
     left_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttemptStarted(AttemptEvent, kind="attempt_started"):
     """``cohort`` participants begin.
 
@@ -167,7 +160,6 @@ class AttemptStarted(AttemptEvent, kind="attempt_started"):
     absent: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttemptAborted(AttemptEvent, kind="attempt_aborted"):
     """The attempt ended without a sum, in a phase or in `CONNECTING`; ``loop_lag_ms``: see `RoundCompleted`."""
 
@@ -178,7 +170,6 @@ class AttemptAborted(AttemptEvent, kind="attempt_aborted"):
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseStarted(AttemptEvent, kind="phase_started"):
     """``expected`` participants are to answer within ``deadline_s`` seconds; the attempt needs ``needed`` of them."""
 
@@ -188,7 +179,6 @@ class PhaseStarted(AttemptEvent, kind="phase_started"):
     deadline_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseProgress(AttemptEvent, kind="phase_progress"):
     """The phase has ``received`` answers by now, and ``left_s`` seconds until its deadline."""
 
@@ -199,7 +189,6 @@ class PhaseProgress(AttemptEvent, kind="phase_progress"):
     left_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseEnded(AttemptEvent, kind="phase_ended"):
     """The phase is over, after ``seconds``, with ``received`` answers."""
 
@@ -208,7 +197,6 @@ class PhaseEnded(AttemptEvent, kind="phase_ended"):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParticipantConnected(Event, kind="participant_connected"):
     """A session was opened."""
 
@@ -216,7 +204,6 @@ class ParticipantConnected(Event, kind="participant_connected"):
     host: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParticipantLost(Event, kind="participant_lost"):
     """A session ended."""
 
@@ -225,7 +212,6 @@ class ParticipantLost(Event, kind="participant_lost"):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParticipantDropped(AttemptEvent, kind="participant_dropped"):
     """A participant left an attempt; its session may go on."""
 
@@ -235,7 +221,6 @@ class ParticipantDropped(AttemptEvent, kind="participant_dropped"):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParticipantResumed(AttemptEvent, kind="participant_resumed"):
     """A participant whose connection broke continues in its attempt."""
 
@@ -243,7 +228,6 @@ class ParticipantResumed(AttemptEvent, kind="participant_resumed"):
     participant: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParticipantExcluded(Event, kind="participant_excluded"):
     """A participant sent what no honest one sends; it isn't invited again."""
 
@@ -252,7 +236,6 @@ class ParticipantExcluded(Event, kind="participant_excluded"):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParticipantSetAside(Event, kind="participant_set_aside"):
     """Either this participant or another one cheated; it isn't invited for now."""
 
@@ -261,7 +244,6 @@ class ParticipantSetAside(Event, kind="participant_set_aside"):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SurvivorsFrozen(AttemptEvent, kind="survivors_frozen"):
     """The sets of the attempt are fixed and its charge is written; the sum can be opened.
 
@@ -282,7 +264,6 @@ class SurvivorsFrozen(AttemptEvent, kind="survivors_frozen"):
     ledger_head: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundCompleted(AttemptEvent, kind="round_completed"):
     """A round ended in a sum, and the next model is on disk. Its JSON is also the journal's record of the round.
 
