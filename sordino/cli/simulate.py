@@ -50,6 +50,7 @@ EPILOG = epilog(
     *(ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED),
 )
 _PANEL: Final = "Simulation"
+_option = partial(key, panel=_PANEL)
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
 _NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
@@ -57,20 +58,18 @@ CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism
 
 
 class Files(Table):
-    data: Path | None = key(
+    data: Path | None = _option(
         None,
         help="where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset",
         metavar="FOLDER",
-        panel=_PANEL,
     )
-    output: Path | None = key(
+    output: Path | None = _option(
         None,
         help="write a line of JSON a round, and a checkpoint, FILE.npz, to go on from",
         metavar="FILE",
         shown="no file",
-        panel=_PANEL,
     )
-    checkpoint_every: int = key(10, help="rounds from one checkpoint to the next", ge=1, panel=_PANEL)
+    checkpoint_every: int = _option(10, help="rounds from one checkpoint to the next", ge=1)
 
 
 def _run(
