@@ -29,7 +29,7 @@ from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
 from server.membership import check_later_roster
-from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, PeerRates, address_of
+from server.open_calls import Caller, CallRefused, OpenCalls, PeerRates, address_of
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study import Study
@@ -367,19 +367,12 @@ def _admit(context: Any, method: str) -> Caller:
     return Caller((address_of(context.peer()), method in _OF_AUTHORITY), OPEN_CALLS)
 
 
-def make_server(
-    enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS, *, first_message_s: float = FIRST_MESSAGE_S
-) -> grpc.aio.Server:
-    """A separate gRPC server, because its limits are those of strangers.
-
-    Args:
-        connections: at the same time.
-        first_message_s: longest wait for the message of a call.
-    """
+def make_server(enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS) -> grpc.aio.Server:
+    """A separate gRPC server, because its limits are those of strangers. ``connections``: at the same time."""
     server = grpc.aio.server(
         options=[*OPTIONS, *connection_options(connections)],
         maximum_concurrent_rpcs=MOST_CALLS,
-        interceptors=(OpenCalls(_admit, first_message_s=first_message_s),),
+        interceptors=(OpenCalls(_admit),),
     )
     server.add_generic_rpc_handlers((handlers(enrolment),))
     return server
