@@ -14,6 +14,7 @@ import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ KEY_FILE, PUBLIC_FILE = "authority.key", "authority.pub"
 TLS_KEY_FILE, TLS_FILE = "tls-ca.key", "tls-ca.pem"
 STATE_FILE: Final = "state.sqlite"
 LONGEST_CLIENT_DAYS: Final = 825
-_PANEL: Final = "Options"
+_option = partial(key, panel="Options")
 _HINT = "Name an authority's folder; `sordino authority init DIR --study NAME` makes one."
 _STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -50,40 +51,30 @@ class AuthorityTable(Table):
     """[authority]: its study and its rules."""
 
     study: str = key(help="the study's name, which never changes", pattern=rf"^{_STUDY.pattern}$")
-    coordinator: str = key(
+    coordinator: str = _option(
         "",
         help="the coordinator's port for enrolment (enrolment_listen in study.toml); empty: people carry the files",
         shown="none: by hand",
         metavar="HOST:PORT",
-        panel=_PANEL,
     )
-    draws: int = key(
+    draws: int = _option(
         0,
         help="seeds that each roster version draws cohorts with: one for each round or epoch; 0: cohorts aren't drawn",
         ge=0,
         le=MAX_DRAWS,
-        panel=_PANEL,
     )
-    places: int = key(
-        0,
-        help="most participants at the same time, as the plan covers them; 0: any number",
-        ge=0,
-        le=LARGEST_ROSTER,
-        panel=_PANEL,
+    places: int = _option(
+        0, help="most participants at the same time, as the plan covers them; 0: any number", ge=0, le=LARGEST_ROSTER
     )
-    client_days: float = key(
+    client_days: float = _option(
         certificates.CLIENT_DAYS,
         help="validity of a participant's TLS certificate, which is renewed in time",
         gt=0,
         le=LONGEST_CLIENT_DAYS,
-        panel=_PANEL,
     )
-    own_data: bool = key(False, help="participants bring their own data: invitations contain --data FILE", panel=_PANEL)
-    task: str = key(
-        "",
-        help="the study's task, if it isn't one of Sordino's: invitations name it",
-        metavar="MODULE:CLASS",
-        panel=_PANEL,
+    own_data: bool = _option(False, help="participants bring their own data: invitations contain --data FILE")
+    task: str = _option(
+        "", help="the study's task, if it isn't one of Sordino's: invitations name it", metavar="MODULE:CLASS"
     )
 
     @field_validator("task")
@@ -138,7 +129,6 @@ class AuthorityFolder:
 
     @property
     def state(self) -> Path:
-        """The store's file."""
         return self.path / STATE_FILE
 
 

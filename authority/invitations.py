@@ -16,7 +16,7 @@ SHORTEST_VALID_S: Final = 60
 CLOCK_SLACK_S: Final = 600.0
 EXPIRED_KEPT_S: Final = 3600.0
 """How long an expired, unused code from the socket is kept, so that a late request is refused with this reason."""
-_SHORTEST_BEGINNING: Final = 4
+SHORTEST_BEGINNING: Final = 4
 
 
 def check_clock(store: AuthorityStore, now: float) -> None:
@@ -132,7 +132,7 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
     members = store.members()
     found = [member for member in members if member.host == who]
     beginning = re.sub(r"[\s:]", "", who).lower()
-    if not found and len(beginning) >= _SHORTEST_BEGINNING and re.fullmatch(r"[0-9a-f]{4,64}", beginning):
+    if not found and len(beginning) >= SHORTEST_BEGINNING and re.fullmatch(r"[0-9a-f]{4,64}", beginning):
         found = [member for member in members if member.identity.hex().startswith(beginning)]
         whole_host = False
     if len(found) > 1 and not whole_host:
@@ -167,7 +167,7 @@ def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
     found = [
         one
         for one in store.open_invitations(now)
-        if one.name == who or (len(wanted) >= _SHORTEST_BEGINNING and one.code_id.hex().startswith(wanted))
+        if one.name == who or (len(wanted) >= SHORTEST_BEGINNING and one.code_id.hex().startswith(wanted))
     ]
     if len(found) > 1:
         raise AuthorityError(f"{who} means {len(found)} invitations: name one by more of its id")

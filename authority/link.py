@@ -19,15 +19,11 @@ from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
 from wire.codec import PROTOCOL_VERSION
-from wire.transport import frames
+from wire.transport import CALLER_OPTIONS, NONCE_BYTES, NONCE_METADATA, SIGNATURE_METADATA, frames
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
-NONCE_METADATA: Final = "sordino-nonce-bin"
-SIGNATURE_METADATA: Final = "sordino-signature-bin"
 CALL_S: Final = 30.0
 PUBLISH_S: Final = 600.0
-NONCE_BYTES: Final = 32
-LARGEST_MESSAGE: Final = 64 << 20
 
 
 class LinkError(NetworkFailure):
@@ -95,15 +91,8 @@ def open_link(folder: AuthorityFolder) -> Iterator[Link]:
             f'{folder.path / "authority.toml"} names no coordinator: set coordinator = "HOST:PORT", its port for '
             "enrolment, or carry the roster by hand with --out"
         )
-    options = [
-        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-        ("grpc.use_local_subchannel_pool", 1),
-        # The caller waits between two visits; the channel must not add minutes to that.
-        ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
-    ]
     credentials = grpc.ssl_channel_credentials(folder.keys.tls.pem)
-    with grpc.secure_channel(address, credentials, options=options) as channel:
+    with grpc.secure_channel(address, credentials, options=CALLER_OPTIONS) as channel:
         yield Link(channel, folder)
 
 

@@ -29,7 +29,6 @@ from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import invite, open_places, places_of_desk
 from authority.store import locked
 from runtime.durable import StorageError
-from secagg.encoding import RandomBytes
 from server.open_calls import PeerRates
 from wire.authority_statements import standing_statement
 from wire.join_code import JoinCode
@@ -59,7 +58,6 @@ class LocalEnrolmentSocket:
         *,
         places: int | None = None,
         clock: Callable[[], float] = time.time,
-        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         """Listen at once.
 
@@ -77,7 +75,7 @@ class LocalEnrolmentSocket:
                 f"places in {folder.path / 'authority.toml'}"
             )
         self._folder, self._path, self._tell = folder, path, tell
-        self._places, self._clock, self._random_bytes = places, clock, random_bytes
+        self._places, self._clock = places, clock
         self._asking = threading.Lock()
         self._answers = PeerRates(STANDINGS_A_SECOND, MOST_STANDINGS_AT_ONCE)
         self._handing_out, self._last = threading.Lock(), -BUSY_S
@@ -193,9 +191,7 @@ class LocalEnrolmentSocket:
                 raise AuthorityError(f"all {folder.settings.places} places are taken")
             if self._places is not None and places_of_desk(store, now) >= self._places:
                 raise AuthorityError(f"all {self._places} places of the socket are taken")
-            return invite(
-                folder, store, name="", valid_s=VALID_S, now=now, random_bytes=self._random_bytes, from_desk=True
-            )
+            return invite(folder, store, name="", valid_s=VALID_S, now=now, random_bytes=os.urandom, from_desk=True)
 
     def _take_back(self, code: JoinCode) -> None:
         """Withdraw a code that can't have been used: its place is free, and the next code's making deletes it."""

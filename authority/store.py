@@ -120,7 +120,6 @@ class AuthorityStore:
         ]
 
     def _number(self, query: str, *parameters: object) -> int:
-        """The one number that a query gives."""
         return int(self._store.read(query, parameters)[0][0])
 
     def _invitations(self, condition: str = "", *parameters: object) -> list[Invitation]:
@@ -198,7 +197,6 @@ class AuthorityStore:
         return [(version, signed, participants, bool(published)) for version, signed, participants, published in rows]
 
     def newest(self) -> Version | None:
-        """The last version that was signed."""
         return next(iter(self._all(Version, "versions", "ORDER BY version DESC LIMIT 1")), None)
 
     def heads(self) -> list[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from authority.folder import AuthorityError, AuthorityFolder
-from authority.invitations import duration
+from authority.invitations import SHORTEST_BEGINNING, duration
 from authority.requests import Judgement, newest_roster
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
@@ -17,7 +17,6 @@ from wire.join_code import show_fingerprint
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
 _WOULD: Final = _VERDICTS | {"accept": "would be accepted", "refuse": "would be refused"}
-_SHORTEST_BEGINNING: Final = 4
 
 
 def row(judgement: Judgement) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def chosen(seen: Sequence[Judgement], beginnings: Sequence[str]) -> set[bytes] |
             for one in seen
             if one.request.id.hex().startswith(beginning) or one.request.request.identity.hex().startswith(beginning)
         ]
-        if not found or len(beginning) < _SHORTEST_BEGINNING:
+        if not found or len(beginning) < SHORTEST_BEGINNING:
             raise AuthorityError(f"no request that waits begins with {text}: `approve --list` shows them")
         if len({one.request.request.identity for one in found}) > 1:
             raise AuthorityError(f"{text} is how several requests begin: name more of the id")
@@ -142,7 +141,6 @@ def _state(invitation: Invitation, now: float) -> str:
 
 
 def overview_lines(found: dict[str, Any]) -> list[str]:
-    """The overview as text."""
     now, members = found["at"], found["members"]
     revoked = sum(member["revoked"] is not None for member in members)
     result = [

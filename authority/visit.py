@@ -23,8 +23,6 @@ from wire.enrolment import SignedRequest
 
 @dataclass(frozen=True)
 class Visit:
-    """What a visit did."""
-
     judgements: list[Judgement] = field(default_factory=list)  # of the chosen requests
     signed: tuple[int, int] | None = None  # the signed version and its number of participants; None if none was signed
     published: int | None = None  # the version that the coordinator has now; None if there was nothing to publish

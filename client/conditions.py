@@ -193,7 +193,6 @@ class Gate:
             self._open.set()
 
     async def run(self) -> None:
-        """Poll the conditions for as long as the process runs."""
         while self._why_not is not None:
             try:
                 found = await self._why_not()
@@ -219,7 +218,6 @@ class Gate:
             self._told = frozenset(found)
 
     def is_open(self) -> bool:
-        """Whether all conditions hold."""
         return self._open.is_set()
 
     def is_overdue(self) -> bool:

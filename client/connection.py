@@ -16,25 +16,24 @@ from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
 from wire.roster_history import LARGEST_HISTORY
-from wire.transport import HEARTBEAT_ANSWER_S, HEARTBEAT_S, PARTICIPANT_OPTIONS, InvalidChunk, unframe
+from wire.transport import (
+    CALLER_OPTIONS,
+    HEARTBEAT_ANSWER_S,
+    HEARTBEAT_S,
+    NONCE_BYTES,
+    PARTICIPANT_OPTIONS,
+    TOKEN_METADATA,
+    InvalidChunk,
+    unframe,
+)
 
 SERVICE = "/sordino.v1.Coordinator/"
-TOKEN_METADATA = "sordino-session-bin"
-LARGEST_MESSAGE = 64 << 20
-NONCE_BYTES = 32
 HANDSHAKE_S = 30.0
 HANDSHAKES = 3  # attempts, where a stream ends without a reason
 AHEAD = 8  # messages that are read before they are handled
 FAREWELL_S = 0.5  # for the coordinator to note that a participant stops
 TRANSFER_S = 600.0  # longest time for one vector or document, independent of the coordinator's deadlines
-CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-    *PARTICIPANT_OPTIONS,
-    ("grpc.use_local_subchannel_pool", 1),
-    # The client's own loop waits between attempts; the channel must not add to it.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-]
+CHANNEL_OPTIONS = [*CALLER_OPTIONS, *PARTICIPANT_OPTIONS]
 
 
 class UploadRejected(Exception):
@@ -66,7 +65,6 @@ class Channels:
         return open_channel(self._address, self._ca, self._certificate)
 
     def current(self) -> grpc.aio.Channel:
-        """The channel to open a session on."""
         return self._opened[-1]
 
     def renew(self, certificate: ClientCertificate) -> None:
@@ -219,7 +217,6 @@ class Session:
         return ((TOKEN_METADATA, self.welcome.session_token),)
 
     def close(self) -> None:
-        """Cut the stream."""
         self._ended.set()
         self._reader.cancel()
         self._call.cancel()

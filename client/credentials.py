@@ -23,7 +23,6 @@ from wire.certificates import UNREADABLE, CertificateError, read_ed25519_key
 RENEWED_FILE: Final = "renewed.pem"
 LARGEST_CHAIN: Final = 64 * 1024
 RENEW_AT: Final = 1 / 3  # of the validity that is left
-shown = minute
 
 
 @dataclass(frozen=True)

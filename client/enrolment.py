@@ -35,9 +35,9 @@ from wire.certificates import UNREADABLE
 from wire.codec import PROTOCOL_VERSION
 from wire.roster_history import LARGEST_NEWEST, NewestRoster, verify_newest
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument
+from wire.transport import TIME_METADATA
 
 SERVICE: Final = "/sordino.v1.Enrolment/"
-TIME_METADATA: Final = "sordino-time"
 CALL_S: Final = 20.0
 CLOCK_NOTED_S, CLOCK_REFUSED_S = 120.0, 3600.0
 

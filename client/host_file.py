@@ -57,10 +57,6 @@ class StudyTable(Table):
         None, help="of the accepted study document (plan, budget, task); any other is refused"
     )
 
-    @property
-    def authority_public_key_bytes(self) -> bytes:
-        return bytes.fromhex(self.authority_public_key)
-
 
 class CoordinatorTable(Table):
     """[coordinator]: the coordinator, and this process's TLS files."""

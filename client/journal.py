@@ -198,7 +198,6 @@ class ClientJournal:
         )
 
     def close(self) -> None:
-        """Flush and close."""
         self.ledger.close()
         self._store.close()
 

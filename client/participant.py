@@ -25,8 +25,8 @@ from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import ResumableSession
 from client.settings import Policy
 from client.study_terms import StudyAcceptance, StudyTerms
-from client.training import LocalTraining, Update, Words
-from mechanisms.encoder import InvalidUpdate
+from client.training import LocalTraining, Update
+from mechanisms.encoder import InvalidUpdate, Words
 from runtime.durable import StorageError
 from runtime.text import peer_text
 from secagg.client_cohort import Cohort
@@ -210,7 +210,6 @@ class Participant:
         return None
 
     async def _work(self) -> None:
-        """Handle the messages in order."""
         while True:
             session, kind, content = await self._inbox.get()
             self._answering = True

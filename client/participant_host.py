@@ -18,7 +18,7 @@ import structlog
 from client.behaviour import HONEST, Behaviour
 from client.conditions import Gate, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, open_session
-from client.credentials import ClientCertificate, load_certificate, load_identity, shown
+from client.credentials import ClientCertificate, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
@@ -43,7 +43,7 @@ from learning.datasets import Dataset
 from learning.make_task import make_task
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop
-from runtime.text import peer_text
+from runtime.text import minute, peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
 from wire.certificates import CertificateError
@@ -214,9 +214,9 @@ class ParticipantHost:
         except (EnrolmentRefused, EnrolmentUnavailable, CertificateError) as error:
             raise Failure(
                 error.code,
-                f"the certificate {self._certificate.path} expired on {shown(self._certificate.not_after)} (this "
-                f"machine's clock says {shown(time.time())}) and can't be renewed: {error}. Unless the clock is wrong, "
-                "ask the study's authority for a new join code and join again into a new folder, with --ledger "
+                f"the certificate {self._certificate.path} expired on {minute(self._certificate.not_after)} (this "
+                f"machine's clock says {minute(time.time())}) and can't be renewed: {error}. Unless the clock is "
+                "wrong, ask the study's authority for a new join code and join again into a new folder, with --ledger "
                 f"{self._settings.host.ledger}: the new identity continues with the same budget",
             ) from error
 
@@ -300,7 +300,7 @@ class ParticipantHost:
             failures += 1
             if give_up_s and time.monotonic() - away_since > give_up_s:
                 expired = self._certificate.not_after <= time.time()
-                when = f"; the certificate expired on {shown(self._certificate.not_after)}" if expired else ""
+                when = f"; the certificate expired on {minute(self._certificate.not_after)}" if expired else ""
                 advice = ": check the address and that it runs, or raise coordinator.give_up_s"
                 away = f"could not be reached for {give_up_s:g} s"
                 state = away if likeliest.tells < ANSWERED else "answers, but can't be used"

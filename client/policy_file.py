@@ -138,8 +138,6 @@ def _ordered(table: PolicyTable, lower: str, upper: str) -> None:
 
 
 class _PolicyFile(Settings):
-    """A whole policy file."""
-
     policy: PolicyTable
 
 

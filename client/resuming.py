@@ -54,13 +54,11 @@ class ResumableSession:
         return pb.Ready(resume=pb.Resume(round=self.number[0], attempt=self.number[1], received=len(self._heard)))
 
     def detach(self, session: Session) -> None:
-        """Note that this session has ended."""
         if self._session is session:
             self._session = None
             self._changed.set()
 
     def is_on(self, session: Session) -> bool:
-        """Whether this is the open session."""
         return self._session is session
 
     def end(self) -> None:

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 @dataclass(frozen=True)
 class Host:
-    """[host]."""
-
     name: str
     journal: Path
     ledger: Path
@@ -25,8 +23,6 @@ class Host:
 
 @dataclass(frozen=True)
 class Study:
-    """[study]."""
-
     name: str
     authority_public_key: str
     task: str
@@ -40,8 +36,6 @@ class Study:
 
 @dataclass(frozen=True)
 class Coordinator:
-    """[coordinator]."""
-
     address: str
     ca: Path
     give_up_s: float
@@ -52,8 +46,6 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Data:
-    """[data]."""
-
     dataset: str
     partition: str
     alpha: float
@@ -113,8 +105,6 @@ class Policy:
 
 @dataclass(frozen=True)
 class Conditions:
-    """[conditions]."""
-
     mains_power: bool = False
     idle: bool = False
     max_load: float = 0.25
@@ -123,8 +113,6 @@ class Conditions:
 
 @dataclass(frozen=True)
 class HostedParticipant:
-    """[[participants]]."""
-
     key: Path
     part: int | None
     data: Path | None = None
@@ -149,7 +137,6 @@ class HostSettings:
 
     @classmethod
     def from_json(cls, text: str) -> HostSettings:
-        """Inverse of `to_json`."""
         values: dict[str, Any] = json.loads(text)
         return cls(
             host=Host(**_with_paths(values["host"], "journal", "ledger")),

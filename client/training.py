@@ -26,10 +26,9 @@ from learning.own_task import place_of
 from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
 from learning.public_random import PublicRandom
 from learning.task import Task
-from mechanisms.encoder import Encoder
+from mechanisms.encoder import Encoder, Words
 
 Update = NDArray[np.float32]
-Words = NDArray[np.unsignedinteger[Any]]
 
 _DIVERGED: Final = "it diverged"
 _REMEMBERED: Final = 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import ClassVar, Self
 
@@ -46,20 +45,16 @@ class Failure(Exception):
         code: the exit code.
         message: what went wrong and what to change, one sentence.
         suggestion: the nearest thing that works; None where the message already says what to do.
-        change: the settings of that suggestion by name, such as ``{"bits": 18}``; empty where there are none.
     """
 
     in_user_code: ClassVar[bool] = False
     """Whether the cause lies in a class that the user wrote, so that its traceback helps the user."""
 
-    def __init__(
-        self, code: ExitCode, message: str, suggestion: str | None = None, *, change: Mapping[str, object] | None = None
-    ) -> None:
+    def __init__(self, code: ExitCode, message: str, suggestion: str | None = None) -> None:
         # `args` stay as BaseException.__new__ set them, those of the call: a copy in another process is made with them.
         self.code = code
         self.message = message
         self.suggestion = suggestion
-        self.change: Mapping[str, object] = change or {}
 
     def __str__(self) -> str:
         return self.message
@@ -68,10 +63,8 @@ class Failure(Exception):
 class InputFailure(Failure):
     """An option, a file or another input can't be used: exit code 2."""
 
-    def __init__(
-        self, message: str, suggestion: str | None = None, *, change: Mapping[str, object] | None = None
-    ) -> None:
-        super().__init__(ExitCode.INPUT, message, suggestion, change=change)
+    def __init__(self, message: str, suggestion: str | None = None) -> None:
+        super().__init__(ExitCode.INPUT, message, suggestion)
 
 
 class NetworkFailure(Failure):

@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from types import ModuleType
 
 
-def _structlog_without_rich() -> ModuleType:
+def _load_structlog_without_rich() -> None:
     """structlog loads rich to render tracebacks, which we never show: 5 MB of resident memory in every process."""
     hide = "structlog" not in sys.modules and "rich" not in sys.modules
     if hide:
         sys.modules["rich"] = None  # type: ignore[assignment]  # how Python marks a module as not importable
     try:
-        import structlog
+        import structlog  # noqa: F401  # loaded here, imported below
     finally:
         if hide:
             del sys.modules["rich"]
-    return structlog
 
 
-_structlog_without_rich()
+_load_structlog_without_rich()
 
 import structlog  # noqa: E402  # loaded above
 

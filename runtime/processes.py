@@ -119,19 +119,19 @@ def cpu_seconds(pid: int) -> float | None:
         return None
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket(socket.AF_INET) as probe:
+        probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def port_is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen there now, at 127.0.0.1."""
+    with socket.socket(socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
         return True

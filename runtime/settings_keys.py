@@ -139,7 +139,6 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 def is_table(annotation: Any) -> bool:
-    """Whether a field of a model is a table of keys."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
@@ -157,8 +156,8 @@ def settings_keys(model: type[BaseModel]) -> dict[str, SettingsKey]:
     return found
 
 
-def build(model: type[Model], values: Mapping[str, Any], base: Model | None = None) -> Model:
-    """A model from values by their flat names; the others are those of ``base``, else the defaults.
+def build(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """A model from values by their flat names; the others are the defaults.
 
     Raises pydantic.ValidationError: a value can't be; TypeError: no key has such a name.
     """
@@ -166,16 +165,12 @@ def build(model: type[Model], values: Mapping[str, Any], base: Model | None = No
     unknown = sorted(values.keys() - keys.keys())
     if unknown:
         raise TypeError(f"{model.__name__} has no key {', '.join(unknown)}")
-    body: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in model.model_fields}
-    tables = {one.table for one in keys.values() if one.table}
-    for table in tables:
-        held = body.get(table)
-        body[table] = {} if held is None else {name: getattr(held, name) for name in type(held).model_fields}
+    body: dict[str, Any] = {one.table: {} for one in keys.values() if one.table}
     for flat, one in keys.items():
         place = body[one.table] if one.table else body
         if flat in values:
             place[one.name] = values[flat]
-        elif base is None and one.field.is_required() and one.about.initial is not None:
+        elif one.field.is_required() and one.about.initial is not None:
             place[one.name] = one.about.initial
     return model(**body)
 
@@ -279,7 +274,6 @@ def with_table(
 
 
 def toml_value(value: object) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:

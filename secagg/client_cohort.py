@@ -83,7 +83,6 @@ class Cohort:
         return self.graph.u1
 
     def identity(self, participant: int) -> bytes:
-        """Ed25519 public key of a member."""
         return self.config.roster.identity(participant)
 
     @property

@@ -161,18 +161,8 @@ class MerkleTree:
                 parents.append(level[-HASH_BYTES:])
             level = b"".join(parents)
             levels.append(level)
-        self._nodes = b"".join(levels)
-        self._root = _root(self._count, level)
-
-    @property
-    def root(self) -> bytes:
-        """The 32 bytes that bind every leaf, its position and the number of leaves."""
-        return self._root
-
-    @property
-    def nodes(self) -> bytes:
-        """All nodes, level by level from the leaves, 32 bytes each."""
-        return self._nodes
+        self.nodes = b"".join(levels)  # level by level from the leaves
+        self.root = _root(self._count, level)  # binds every leaf, its position and the number of leaves
 
     def __len__(self) -> int:
         return self._count
@@ -183,7 +173,7 @@ class MerkleTree:
             raise IndexError(f"leaf {index} of {len(self)}")
         places, lengths = _siblings(self._count)
         starts = [HASH_BYTES * place for place in places[index, : lengths[index]].tolist()]
-        return tuple(self._nodes[at : at + HASH_BYTES] for at in starts)
+        return tuple(self.nodes[at : at + HASH_BYTES] for at in starts)
 
 
 class MerkleForest:
@@ -205,7 +195,6 @@ class MerkleForest:
         self._nodes[row * self._size : (row + 1) * self._size] = nodes
 
     def clear(self, row: int) -> None:
-        """Delete a tree."""
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 
     def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[bytes]:

@@ -32,17 +32,8 @@ class Graph(ABC):
 
     def __init__(self, u1: tuple[int, ...], sharing: Sharing) -> None:
         """Args: members, ascending; degree and threshold for this number of members."""
-        self.u1, self._sharing = u1, sharing
-
-    @property
-    def degree(self) -> int:
-        """Neighbours of each member."""
-        return self._sharing.degree
-
-    @property
-    def threshold(self) -> int:
-        """Shares that rebuild a secret."""
-        return self._sharing.threshold
+        self.u1 = u1
+        self.degree, self.threshold = sharing.degree, sharing.threshold
 
     def position(self, member: int) -> int:
         """Position in sorted u1, from 0; KeyError if it is not a member."""

@@ -112,7 +112,6 @@ class InMemoryAttempt:
         return following
 
     def close(self) -> None:
-        """Close the coordinator's phase."""
         closed = (
             self.coordinator.close(self.parallel) if self.coordinator.name == UNMASKING else self.coordinator.close()
         )

@@ -111,7 +111,6 @@ class Roster:
 
     @cached_property
     def everybody(self) -> frozenset[int]:
-        """All positions."""
         return frozenset(range(len(self.entries)))
 
     @cached_property

@@ -68,7 +68,6 @@ class ServerCohort:
         return self.graph.u1
 
     def identity(self, participant: int) -> bytes:
-        """Ed25519 public key of a member."""
         return self.config.roster.identity(participant)
 
     def keys_for(self, receiver: int) -> CohortKeys:

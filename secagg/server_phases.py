@@ -81,11 +81,9 @@ class AdvertiseKeys(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Participants that have advertised."""
         return frozenset(self._advertisements)
 
     def receive(self, sender: int, message: Advertisement) -> None:
-        """Check one advertisement."""
         known = isinstance(message, Advertisement) and sender in self.cohort
         self._take(sender, known and sender not in self._advertisements)
         keys = (message.mask_key, message.channel_key)
@@ -150,7 +148,6 @@ class ShareKeys(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Participants that have dealt."""
         return frozenset(self._dealings)
 
     def receive(self, sender: int, message: SealedShares) -> None:
@@ -328,7 +325,6 @@ class ConsistencyCheck(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Participants that have signed."""
         return self._signed.signers
 
     @property
@@ -347,7 +343,6 @@ class ConsistencyCheck(ServerPhase):
         return self._signed.proof
 
     def receive(self, sender: int, message: ConsistencySignature) -> None:
-        """Check one signature."""
         signed = self._signed
         known = isinstance(message, ConsistencySignature) and sender in self.u3
         self._take(sender, known and sender not in signed.signatures)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.commitments import LeavesOfHolder
+from secagg.commitments import HASH_BYTES, LeavesOfHolder
 from secagg.errors import (
     InvalidKey,
     InvalidMessage,
@@ -57,7 +57,6 @@ from secagg.parallel import Parallel
 from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
 
 _DEALERS_AT_ONCE: Final = 64
-_HASH_BYTES: Final = 32
 _TYPES: Final = {MASK_KEY: MaskKeyShare, SELF_MASK_SEED: SelfMaskSeedShare}
 
 
@@ -116,7 +115,6 @@ class Unmasking(ServerPhase):
 
     @property
     def received(self) -> frozenset[int]:
-        """Participants that have revealed shares."""
         return frozenset(self._u5)
 
     @property
@@ -195,8 +193,8 @@ class Unmasking(ServerPhase):
             kinds, map(self.cohort.config.roster.identity, held), [share.salt for share in shares], written
         )
         for dealer, kind, place, leaf in zip(held, kinds, columns, leaves, strict=True):
-            at = _HASH_BYTES * (2 * place + kind)
-            if self._dealings[dealer].leaves[at : at + _HASH_BYTES] != leaf:
+            at = HASH_BYTES * (2 * place + kind)
+            if self._dealings[dealer].leaves[at : at + HASH_BYTES] != leaf:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
         symbols = np.frombuffer(b"".join(written), dtype="<u2").reshape(-1, shamir.SYMBOLS)
         # A dealer can commit to anything in its own share. A symbol outside the field would otherwise be found only

@@ -167,7 +167,7 @@ class CohortWait:
         # Else cheats could have honest participants set aside, and then stay away.
         if self.membership.readmit():
             log.warning("participants that were set aside are invited again: there are too few others", round=round_)
-        reason, left = f"{received} {what}, {needed} needed", self.sessions.left_early
+        reason, left = f"{received} {what}, {needed} needed", len(self.sessions.left_early)
         if left:  # for example because of their policies; the reason is in their own logs
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"
             reason += f"; {left} came and left before {who}"

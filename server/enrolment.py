@@ -29,7 +29,7 @@ from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
 from server.enrolment_requests import EnrolmentRequests, QueueFull
 from server.membership import check_later_roster
-from server.open_calls import FIRST_MESSAGE_S, Caller, CallRefused, OpenCalls, PeerRates, address_of
+from server.open_calls import Caller, CallRefused, OpenCalls, PeerRates, address_of
 from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
 from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study import Study
@@ -52,15 +52,11 @@ from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
 from wire.roster_history import check_descent, read_history
 from wire.study import read_draws
-from wire.transport import LARGEST_FRAME, InvalidChunk, unframe
+from wire.transport import LARGEST_FRAME, NONCE_METADATA, SIGNATURE_METADATA, TIME_METADATA, InvalidChunk, unframe
 
 log = structlog.get_logger()
 
 SERVICE: Final = "sordino.v1.Enrolment"
-NONCE_METADATA: Final = "sordino-nonce-bin"
-SIGNATURE_METADATA: Final = "sordino-signature-bin"
-TIME_METADATA: Final = "sordino-time"
-"""Sent with the study's description: this machine's clock, in whole seconds since 1970."""
 
 CALLS_PER_S, CALLS_AT_ONCE = 20.0, 200.0  # of one address
 NEW_PER_S, NEW_AT_ONCE = 2.0, 60.0  # requests that weren't here before
@@ -136,7 +132,6 @@ class Enrolment:
         self._publishing = asyncio.Lock()
 
     def close(self) -> None:
-        """Close the file of requests."""
         self._requests.close()
 
     @property
@@ -273,7 +268,8 @@ class Enrolment:
             except (InvalidChunk, InvalidPackage, InvalidRoster, InvalidAnswer) as error:
                 raise CallRefused(StatusCode.INVALID_ARGUMENT, str(error)) from error
             try:
-                await _to_the_end(self._files.publish, roster, package)
+                # To its end even when the caller is cut off: files must not be left to two writers.
+                await asyncio.shield(asyncio.to_thread(self._files.publish, roster, package))
                 await self._requests.answered(answers)
             except (OSError, StorageError) as error:
                 log.error("what the authority published can't be written", reason=str(error))
@@ -305,11 +301,6 @@ class Enrolment:
         if any(answer.roster_version > roster.version for answer, _ in answers):
             raise InvalidAnswer("an answer names a later roster than the one that is published with it")
         return package, roster, answers
-
-
-async def _to_the_end(function: Callable[..., None], *arguments: Any) -> None:
-    """In a thread, and to its end even when the caller is cut off: files must not be left to two writers."""
-    await asyncio.shield(asyncio.to_thread(function, *arguments))
 
 
 def _read_card(path: Path, study: str, authority_public: bytes) -> bytes:
@@ -376,19 +367,12 @@ def _admit(context: Any, method: str) -> Caller:
     return Caller((address_of(context.peer()), method in _OF_AUTHORITY), OPEN_CALLS)
 
 
-def make_server(
-    enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS, *, first_message_s: float = FIRST_MESSAGE_S
-) -> grpc.aio.Server:
-    """A separate gRPC server, because its limits are those of strangers.
-
-    Args:
-        connections: at the same time.
-        first_message_s: longest wait for the message of a call.
-    """
+def make_server(enrolment: Enrolment, connections: int = ENROLMENT_CONNECTIONS) -> grpc.aio.Server:
+    """A separate gRPC server, because its limits are those of strangers. ``connections``: at the same time."""
     server = grpc.aio.server(
         options=[*OPTIONS, *connection_options(connections)],
         maximum_concurrent_rpcs=MOST_CALLS,
-        interceptors=(OpenCalls(_admit, first_message_s=first_message_s),),
+        interceptors=(OpenCalls(_admit),),
     )
     server.add_generic_rpc_handlers((handlers(enrolment),))
     return server

@@ -153,5 +153,4 @@ class EnrolmentRequests:
             self._waiting.pop(answer.request_id, None)
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
         self._store.close()

@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, dataclass_transform
 
 from pydantic import TypeAdapter
 
@@ -22,9 +22,14 @@ CONNECTING: Final = "Connecting"
 """In the place of a phase where an attempt was aborted before it began."""
 
 
+KINDS: Final[dict[str, type[Event]]] = {}
+"""Every kind by its name in JSON."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What all kinds have.
+    """What all kinds have; a subclass is a dataclass like it.
 
     Attributes:
         kind: name of the kind in JSON.
@@ -36,8 +41,13 @@ class Event:
     seq: int = 0
     at: float = 0.0
 
+    def __init_subclass__(cls, *, kind: str = "") -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        cls.kind = kind
+        if kind:
+            KINDS[kind] = cls
 
-@dataclass(frozen=True, kw_only=True)
+
 class AttemptEvent(Event):
     """An event of one attempt of a round, both counted from 1."""
 
@@ -45,8 +55,7 @@ class AttemptEvent(Event):
     attempt: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyStarted(Event):
+class StudyStarted(Event, kind="study_started"):
     """A coordinator began to serve the study; a study may be served many times.
 
     Attributes:
@@ -64,7 +73,6 @@ class StudyStarted(Event):
         one_machine: all parts may run on one machine.
     """
 
-    kind: ClassVar[str] = "study_started"
     address: str = ""
     http_address: str = ""
     task: str = ""
@@ -84,8 +92,7 @@ class StudyStarted(Event):
     one_machine: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyFinished(Event):
+class StudyFinished(Event, kind="study_finished"):
     """The coordinator ends its study, or is stopped.
 
     Attributes:
@@ -93,7 +100,6 @@ class StudyFinished(Event):
         wall_s: since this start of the coordinator.
     """
 
-    kind: ClassVar[str] = "study_finished"
     reason: str
     rounds_completed: int = 0
     accuracy: float | None = None
@@ -103,11 +109,9 @@ class StudyFinished(Event):
     wall_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RosterAdopted(Event):
+class RosterAdopted(Event, kind="roster_adopted"):
     """A later version of the roster is in use; ``joined`` and ``left`` are the numbers of those it changed."""
 
-    kind: ClassVar[str] = "roster_adopted"
     version: int
     participants: int
     hosts: int = 0
@@ -115,62 +119,50 @@ class RosterAdopted(Event):
     left: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pausing(Event):
+class Pausing(Event, kind="pausing"):
     """The round is over and the next one begins after ``left_s`` seconds."""
 
-    kind: ClassVar[str] = "pausing"
     round: int = 0
     left_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class WaitingForEnrolment(AttemptEvent):
+class WaitingForEnrolment(AttemptEvent, kind="waiting_for_enrolment"):
     """The roster is too small for a round; ``first`` of this wait."""
 
-    kind: ClassVar[str] = "waiting_for_enrolment"
     received: int
     needed: int
     roster_version: int = 0
     first: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class WaitingForAuthority(AttemptEvent):
+class WaitingForAuthority(AttemptEvent, kind="waiting_for_authority"):
     """The authority's statement that the roster is the newest ended at ``ended``: rounds wait for the next one."""
 
-    kind: ClassVar[str] = "waiting_for_authority"
     ended: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class WaitingForParticipants(AttemptEvent):
+class WaitingForParticipants(AttemptEvent, kind="waiting_for_participants"):
     """The attempt waits for ``expected`` participants to connect, for at most ``left_s`` seconds more."""
 
-    kind: ClassVar[str] = "waiting_for_participants"
     received: int
     needed: int
     expected: int
     left_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptStarted(AttemptEvent):
+class AttemptStarted(AttemptEvent, kind="attempt_started"):
     """``cohort`` participants begin.
 
     ``absent``: numbers of invited participants that aren't connected; None in older journals.
     """
 
-    kind: ClassVar[str] = "attempt_started"
     cohort: int
     absent: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptAborted(AttemptEvent):
+class AttemptAborted(AttemptEvent, kind="attempt_aborted"):
     """The attempt ended without a sum, in a phase or in `CONNECTING`; ``loop_lag_ms``: see `RoundCompleted`."""
 
-    kind: ClassVar[str] = "attempt_aborted"
     phase: str
     reason: str
     received: int = 0
@@ -178,22 +170,18 @@ class AttemptAborted(AttemptEvent):
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseStarted(AttemptEvent):
+class PhaseStarted(AttemptEvent, kind="phase_started"):
     """``expected`` participants are to answer within ``deadline_s`` seconds; the attempt needs ``needed`` of them."""
 
-    kind: ClassVar[str] = "phase_started"
     phase: str
     expected: int
     needed: int
     deadline_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseProgress(AttemptEvent):
+class PhaseProgress(AttemptEvent, kind="phase_progress"):
     """The phase has ``received`` answers by now, and ``left_s`` seconds until its deadline."""
 
-    kind: ClassVar[str] = "phase_progress"
     phase: str
     received: int
     expected: int
@@ -201,77 +189,62 @@ class PhaseProgress(AttemptEvent):
     left_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseEnded(AttemptEvent):
+class PhaseEnded(AttemptEvent, kind="phase_ended"):
     """The phase is over, after ``seconds``, with ``received`` answers."""
 
-    kind: ClassVar[str] = "phase_ended"
     phase: str
     received: int
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticipantConnected(Event):
+class ParticipantConnected(Event, kind="participant_connected"):
     """A session was opened."""
 
-    kind: ClassVar[str] = "participant_connected"
     participant: int
     host: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticipantLost(Event):
+class ParticipantLost(Event, kind="participant_lost"):
     """A session ended."""
 
-    kind: ClassVar[str] = "participant_lost"
     participant: int
     host: str = ""
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticipantDropped(AttemptEvent):
+class ParticipantDropped(AttemptEvent, kind="participant_dropped"):
     """A participant left an attempt; its session may go on."""
 
-    kind: ClassVar[str] = "participant_dropped"
     phase: str
     participant: int
     host: str = ""
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticipantResumed(AttemptEvent):
+class ParticipantResumed(AttemptEvent, kind="participant_resumed"):
     """A participant whose connection broke continues in its attempt."""
 
-    kind: ClassVar[str] = "participant_resumed"
     phase: str
     participant: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticipantExcluded(Event):
+class ParticipantExcluded(Event, kind="participant_excluded"):
     """A participant sent what no honest one sends; it isn't invited again."""
 
-    kind: ClassVar[str] = "participant_excluded"
     participant: int
     host: str = ""
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParticipantSetAside(Event):
+class ParticipantSetAside(Event, kind="participant_set_aside"):
     """Either this participant or another one cheated; it isn't invited for now."""
 
-    kind: ClassVar[str] = "participant_set_aside"
     participant: int
     host: str = ""
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SurvivorsFrozen(AttemptEvent):
+class SurvivorsFrozen(AttemptEvent, kind="survivors_frozen"):
     """The sets of the attempt are fixed and its charge is written; the sum can be opened.
 
     Attributes:
@@ -281,7 +254,6 @@ class SurvivorsFrozen(AttemptEvent):
         ledger_rows, ledger_head: number and hash of the ledger's last row.
     """
 
-    kind: ClassVar[str] = "survivors_frozen"
     u1: int
     u2: int
     u3: int
@@ -292,8 +264,7 @@ class SurvivorsFrozen(AttemptEvent):
     ledger_head: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundCompleted(AttemptEvent):
+class RoundCompleted(AttemptEvent, kind="round_completed"):
     """A round ended in a sum, and the next model is on disk. Its JSON is also the journal's record of the round.
 
     Attributes:
@@ -318,7 +289,6 @@ class RoundCompleted(AttemptEvent):
         ledger_rows, ledger_head: number and hash of the ledger's last row.
     """
 
-    kind: ClassVar[str] = "round_completed"
     u1: int = 0
     u2: int = 0
     u3: int = 0
@@ -346,18 +316,6 @@ class RoundCompleted(AttemptEvent):
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     ledger_rows: int = 0
     ledger_head: str = ""
-
-
-KINDS: Final[Mapping[str, type[Event]]] = {
-    one.kind: one
-    for one in (
-        *(StudyStarted, StudyFinished, RosterAdopted, Pausing),
-        *(WaitingForEnrolment, WaitingForAuthority, WaitingForParticipants),
-        *(AttemptStarted, AttemptAborted, PhaseStarted, PhaseProgress, PhaseEnded),
-        *(ParticipantConnected, ParticipantLost, ParticipantDropped, ParticipantResumed),
-        *(ParticipantExcluded, ParticipantSetAside, SurvivorsFrozen, RoundCompleted),
-    )
-}
 
 
 def body_of(event: Event) -> dict[str, Any]:

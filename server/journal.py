@@ -214,7 +214,6 @@ class Journal:
             await self._store.write(*((sql, pair) for pair in conflicts))
 
     def conflicts(self) -> list[tuple[int, int]]:
-        """All that were noted."""
         return self._store.read("SELECT dealer, holder FROM conflicts")
 
     def blamed(self) -> list[tuple[int, int]]:
@@ -236,7 +235,6 @@ class Journal:
         return [(round_, attempt) for round_, attempt in rows]
 
     def charges(self) -> list[Row]:
-        """All charges in order."""
         rows: list[Row] = []
         read_ledger(self.ledger_path, collect(rows))
         return rows
@@ -264,7 +262,6 @@ class Journal:
         return rows[0][0] or 0
 
     def close(self) -> None:
-        """Flush and close."""
         if self._ledger is not None:
             self._ledger.close()
         self._store.close()

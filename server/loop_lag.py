@@ -98,7 +98,6 @@ class LoopLag:
         return self._recent.largest_s(time.monotonic())
 
     async def run(self) -> None:
-        """Sample until cancelled."""
         due = time.monotonic() + INTERVAL_S
         while True:
             await asyncio.sleep(due - time.monotonic())

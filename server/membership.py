@@ -85,15 +85,12 @@ class Membership:
 
     @property
     def roster(self) -> Roster:
-        """In use."""
         return self.signed.roster
 
     def number(self, participant: int) -> int:
-        """Of the participant at a position."""
         return self.numbers[participant]
 
     def host(self, participant: int) -> str:
-        """That the roster lists the participant at a position under."""
         return self.roster.entries[participant].host
 
     def members(self) -> frozenset[int]:
@@ -102,7 +99,6 @@ class Membership:
         return frozenset(who for who, number in enumerate(self.numbers) if number not in out)
 
     def positions(self, numbers: Collection[int]) -> frozenset[int]:
-        """Of the participants with these numbers."""
         return frozenset(who for who, number in enumerate(self.numbers) if number in numbers)
 
     def missing(self) -> int:

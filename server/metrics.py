@@ -196,7 +196,6 @@ class StudyMetrics:
         self.knows_study = True
 
     def note(self, event: Event) -> None:
-        """One event of the study, when it happens."""
         self.view.apply(event)
         match event:
             case events.ParticipantConnected():
@@ -262,7 +261,6 @@ class StudyMetrics:
         self._reading = Reading(participants, {**counts, **live, **given}, view.state)
 
     def connected(self) -> int:
-        """Open sessions now."""
         return int(self._live().get("sordino_sessions_open", 0))
 
     def render(self) -> bytes:

@@ -25,9 +25,9 @@ from google.protobuf.message import DecodeError
 
 log = structlog.get_logger()
 
-FIRST_MESSAGE_S: Final = 5.0  # for the one message of a unary call
+FIRST_MESSAGE_S: Final = 5.0  # longest wait for the one message of a unary call
 MOST_PEERS: Final = 10_000  # with a remembered rate
-WRITE_S: Final = 60.0  # for one message of an answer to be taken
+WRITE_S: Final = 60.0  # longest wait until the caller takes one message of a streamed answer
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,9 @@ Admit = Callable[[Any, str], Caller]
 class OpenCalls(grpc.aio.ServerInterceptor):
     """Stands before all methods of a server."""
 
-    def __init__(
-        self,
-        admit: Admit,
-        on_refused: Callable[[], None] = lambda: None,
-        *,
-        first_message_s: float = FIRST_MESSAGE_S,
-        write_s: float = WRITE_S,
-    ) -> None:
-        """
-        Args:
-            on_refused: called for every call that wasn't begun.
-            first_message_s: longest wait for the message of a unary call.
-            write_s: longest wait until the caller takes one message of a streamed answer.
-        """
+    def __init__(self, admit: Admit, on_refused: Callable[[], None] = lambda: None) -> None:
+        """Args: on_refused: called for every call that wasn't begun."""
         self._admit, self._on_refused = admit, on_refused
-        self._first_message_s, self._write_s = first_message_s, write_s
         self._open: Counter[Hashable] = Counter()
         self._guarded: dict[str, Any] = {}
 
@@ -108,7 +95,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):
 
     async def _only_message(self, requests: AsyncIterator[bytes], context: Any, read: Callable[[bytes], Any]) -> Any:
         try:
-            async with asyncio.timeout(self._first_message_s):
+            async with asyncio.timeout(FIRST_MESSAGE_S):
                 raw = await anext(aiter(requests))
             return read(raw)
         except TimeoutError:
@@ -121,7 +108,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):
         async with contextlib.aclosing(answers):  # type: ignore[type-var]  # a generator
             async for answer in answers:
                 try:
-                    async with asyncio.timeout(self._write_s):
+                    async with asyncio.timeout(WRITE_S):
                         await context.write(answer)
                 except TimeoutError:
                     await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the answer wasn't taken in time")

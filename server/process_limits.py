@@ -42,7 +42,6 @@ class RefusedCalls:
         self.count = 0
 
     def note(self) -> None:
-        """One more."""
         self.count += 1
         if self.count % REFUSALS_PER_WALK == 0:
             gc.collect()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -21,12 +22,11 @@ from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused,
 from server.study import Study
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.transport import frames
+from wire.transport import TOKEN_METADATA, frames
 
 log = structlog.get_logger()
 
 SERVICE = "sordino.v1.Coordinator"
-TOKEN_METADATA = "sordino-session-bin"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
 HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())
@@ -51,33 +51,22 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
 
 def handlers(study: Study) -> grpc.GenericRpcHandler:
     """The three methods of the service."""
-
-    # Real coroutine functions: gRPC takes anything else for a blocking handler.
-    async def session(requests: Any, context: Any) -> None:
-        await _session(study, requests, context)
-
-    async def upload(requests: Any, context: Any) -> pb.UploadReceipt:
-        return await _upload(study, requests, context)
-
-    async def download(request: pb.DocumentRequest, context: Any) -> AsyncIterator[bytes]:
-        async for frame in _download(study, request, context):
-            yield frame
-
+    # Partial coroutine functions: gRPC takes a lambda for a blocking handler.
     return grpc.method_handlers_generic_handler(
         SERVICE,
         {
             "Session": grpc.stream_stream_rpc_method_handler(
-                session,
+                partial(_session, study),
                 request_deserializer=None,  # bytes, read here: their length counts as traffic
                 response_serializer=None,  # serialised before they are queued
             ),
             "Upload": grpc.stream_unary_rpc_method_handler(
-                upload,
+                partial(_upload, study),
                 request_deserializer=None,  # raw bytes: framed chunks
                 response_serializer=pb.UploadReceipt.SerializeToString,
             ),
             "Download": grpc.unary_stream_rpc_method_handler(
-                download, request_deserializer=pb.DocumentRequest.FromString, response_serializer=None
+                partial(_download, study), request_deserializer=pb.DocumentRequest.FromString, response_serializer=None
             ),
         },
     )
@@ -198,19 +187,18 @@ def _receive(study: Study, session: Session, raw: bytes) -> None:
             raise SessionRefused("a message that an open session doesn't take")
 
 
-def _token_session(study: Study, context: grpc.aio.ServicerContext[Any, Any]) -> Session | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == TOKEN_METADATA and isinstance(value, bytes):
-            return study.sessions.by_token(value)
-    return None
+async def _token_session(study: Study, context: grpc.aio.ServicerContext[Any, Any]) -> Session:
+    given = next((value for key, value in context.invocation_metadata() or () if key == TOKEN_METADATA), None)
+    session = study.sessions.by_token(given) if isinstance(given, bytes) else None
+    if session is None:
+        await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+    return session
 
 
 async def _upload(
     study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> pb.UploadReceipt:
-    session = _token_session(study, context)
-    if session is None:
-        await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+    session = await _token_session(study, context)
     try:
         return pb.UploadReceipt(sha256=await study.upload(session, study.sessions.traffic.of_upload(requests)))
     except UploadRefused as error:
@@ -220,9 +208,7 @@ async def _upload(
 async def _download(
     study: Study, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
 ) -> AsyncIterator[bytes]:
-    session = _token_session(study, context)
-    if session is None:
-        await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+    session = await _token_session(study, context)
     document = study.history(request.history_after) if request.history_after else study.document(request.sha256)
     if document is None:
         await _refuse(study, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")

@@ -18,8 +18,8 @@ from secagg.signatures import verify_signature
 from server.open_calls import PeerRates
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
+from wire.transport import NONCE_BYTES
 
-NONCE_BYTES = 32
 MOST_WAITING = 64  # messages to one participant; an attempt has about ten
 MOST_STRAYS = 1000
 SESSIONS_PER_S = 1.0  # of one identity, in the long run
@@ -123,7 +123,7 @@ class Sessions:
         self._study, self._roster, self._on_lost = study, roster, on_lost
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
-        self._left_early: set[bytes] = set()
+        self.left_early: set[bytes] = set()  # on the roster, had a session that ended before it was ready, aren't back
         self._broke_at: dict[bytes, float] = {}  # by identity: when a connection broke, and it isn't back
         self.changed = asyncio.Event()
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
@@ -134,25 +134,17 @@ class Sessions:
         return len(self._by_participant)
 
     def all(self) -> list[Session]:
-        """Every open session."""
         return list(self._by_participant.values())
 
     def get(self, participant: int) -> Session | None:
-        """The participant's open session."""
         return self._by_participant.get(participant)
 
     def by_token(self, token: bytes) -> Session | None:
-        """The session a token was issued to."""
         return self._by_token.get(token)
 
     def ready(self) -> frozenset[int]:
         """Participants that can take part in a round."""
         return frozenset(who for who, session in self._by_participant.items() if session.ready)
-
-    @property
-    def left_early(self) -> int:
-        """How many on the roster had a session that ended before it was ready, and are not back."""
-        return len(self._left_early)
 
     def broken_since(self, moment: float) -> frozenset[int]:
         """Participants whose connection broke after a moment of the monotonic clock, and that aren't ready again."""
@@ -165,7 +157,7 @@ class Sessions:
         Returns the sessions that ended.
         """
         self._roster = roster
-        self._left_early &= roster.positions.keys()
+        self.left_early &= roster.positions.keys()
         self._broke_at = {who: at for who, at in self._broke_at.items() if who in roster.positions}
         staying, leaving = {}, []
         for session in self._by_participant.values():
@@ -227,7 +219,7 @@ class Sessions:
         if old is not None:
             old.cut_off()
             self.lost(old, REPLACED)
-        self._left_early.discard(identity)
+        self.left_early.discard(identity)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
@@ -235,19 +227,17 @@ class Sessions:
         return session
 
     def set_ready(self, session: Session) -> None:
-        """The participant has what it needs to take part."""
         if not session.ready:
             session.ready = True
             self._broke_at.pop(session.identity, None)
             self.changed.set()
 
     def lost(self, session: Session, reason: str) -> None:
-        """A stream ended, by either side."""
         session.close()
         if self._by_token.pop(session.token, None) is None:
             return
         if not session.ready:
-            self._left_early.add(session.identity)
+            self.left_early.add(session.identity)
         elif reason in RESUMABLE and session.identity in self._roster.positions:
             self._broke_at[session.identity] = time.monotonic()
         if self._by_participant.get(session.participant) is session:
@@ -256,7 +246,6 @@ class Sessions:
         self._on_lost(session, reason)
 
     def close_all(self, message: bytes | None = None) -> None:
-        """End all sessions, after ``message`` if there is one."""
         for session in self.all():
             if message is not None:
                 session.send(message)

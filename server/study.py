@@ -84,7 +84,7 @@ class Outcome:
 
 
 class Study:
-    """Holds what outlives a round; `run` drives the rounds."""
+    """Holds what outlives a round; `run` drives the rounds. ``terms``: the study document, as participants get it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Study:
             cohorts_are_public: transcripts are or were published, so that a lottery hides no participation.
         """
         self._transcripts, self._between_attempts = transcripts, between_attempts
-        self._configuration, self._document = configuration, document
+        self._configuration, self.terms = configuration, document
         self._task, self._journal, self._on_event = task, journal, on_event
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
@@ -168,7 +168,6 @@ class Study:
     # ------------------------------------------------------------ for the service
 
     def welcome(self, session: Session) -> pb.Welcome:
-        """The first message of a new session."""
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
@@ -197,7 +196,6 @@ class Study:
 
     @property
     def roster(self) -> Roster:
-        """In use."""
         return self._membership.roster
 
     def most_participants(self) -> int:
@@ -205,7 +203,6 @@ class Study:
         return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
 
     def document(self, sha256: bytes) -> bytes | None:
-        """A public document by its digest."""
         return self._documents.get(sha256)
 
     def history(self, after: int) -> bytes:
@@ -242,7 +239,6 @@ class Study:
             session.stray()
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
-        """A participant will not go on with an attempt."""
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
             attempt.refused(session, message, size)
@@ -250,7 +246,6 @@ class Study:
             session.stray()
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
-        """One masked vector."""
         attempt = self._attempt
         if attempt is None:
             raise UnexpectedUpload("no round is under way")
@@ -282,7 +277,7 @@ class Study:
             InputFailure, OSError: the state file belongs to another study, or its checkpoint is gone or damaged.
             wire.records.ledger.LedgerError: the ledger is missing, another study's, or isn't what was written.
         """
-        await self._journal.open_study(self._document.study, self._study_bytes)
+        await self._journal.open_study(self.terms.study, self._study_bytes)
         membership = self._membership
         membership.use(membership.signed, await self._journal.use_roster(membership.roster))
         self.charges.restore(self._journal.charges(), self._journal.ledger_path)
@@ -306,7 +301,7 @@ class Study:
         Raises asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """
         began = time.monotonic()
-        started = study_started(self._configuration, self._document, self._parameters, self._membership)
+        started = study_started(self._configuration, self.terms, self._parameters, self._membership)
         self._emit(replace(started, address=address, http_address=http_address))
         outcome, farewell = STOPPED, None
         sampler = asyncio.create_task(self.loop_lag.run())
@@ -368,17 +363,10 @@ class Study:
     # ------------------------------------------------------------ the roster
 
     def has_identity(self, identity: bytes) -> bool:
-        """Whether an identity is on the roster in use."""
         return identity in self._membership.roster.positions
 
     @property
-    def terms(self) -> StudyDocument:
-        """The study document, as participants get it."""
-        return self._document
-
-    @property
     def roster_version(self) -> int:
-        """Of the roster in use."""
         return self._membership.roster.version
 
     def offer_roster(self, roster_file: bytes, lottery_file: bytes | None) -> None:
@@ -391,7 +379,7 @@ class Study:
 
     def _stated(self) -> tuple[bytes, float]:
         """The statement that the roster in use is the newest, and when it ends."""
-        if self.roster_files is None or not self._document.roster_valid_s:
+        if self.roster_files is None or not self.terms.roster_valid_s:
             return b"", math.inf
         return self.roster_files.stated(self._membership.roster)
 
@@ -591,7 +579,6 @@ class Study:
             self._on_event(event)
 
     def close(self) -> None:
-        """Stop the threads."""
         for executor in (self._worker, self._verifier, self._mask_threads):
             executor.shutdown(wait=False, cancel_futures=True)
 

@@ -41,7 +41,6 @@ class Wait:
 
     @property
     def missing(self) -> int:
-        """How many are still waited for."""
         return max(0, self.expected - self.received)
 
     def seconds_left(self, now: float) -> float:
@@ -142,7 +141,6 @@ class StudyView:
         return self
 
     def apply(self, event: Event) -> None:
-        """Fold one event in."""
         self.last_at = event.at or self.last_at
         if isinstance(event, events.AttemptEvent):
             self.round, self.attempt = event.round, event.attempt
@@ -237,7 +235,6 @@ class StudyView:
 
     @property
     def phase(self) -> str | None:
-        """The phase of the protocol that is under way."""
         return self.state if self.state in PHASES else None
 
     def state_of(self, participant: int) -> str:
@@ -247,15 +244,12 @@ class StudyView:
         return "dropped" if participant in self.dropped_now else "connected"
 
     def hosts_in_order(self) -> list[str]:
-        """Names of all hosts that were seen."""
         return sorted(set(self.hosts.values()))
 
     def members(self, host: str) -> list[int]:
-        """Numbers of a host's participants."""
         return sorted(number for number, name in self.hosts.items() if name == host)
 
     def dropouts_of(self, round_: int) -> list[events.ParticipantDropped]:
-        """Of all attempts of a round."""
         return [dropout for dropout in self.dropouts if dropout.round == round_]
 
     def left_by_round(self) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ serialised once, away from the event loop, and joined from parts; the bytes are 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 from secagg.keys import HYBRID_KEY_BYTES, KEM_CIPHERTEXT_BYTES, KEY_BYTES, WRAPPED_BYTES
@@ -102,13 +103,7 @@ def read_cohort_keys(message: pb.CohortKeys) -> CohortKeys:
 
 
 def write_sealed_shares(message: SealedShares) -> pb.SealedShares:
-    return pb.SealedShares(
-        ciphertexts=message.ciphertexts,
-        leaves=message.leaves,
-        seed_commitment=message.seed_commitment,
-        signature=message.signature,
-        wrapped=message.wrapped,
-    )
+    return pb.SealedShares(**vars(message))  # the fields have the same names
 
 
 def read_sealed_shares(message: pb.SealedShares) -> SealedShares:
@@ -124,45 +119,21 @@ def read_sealed_shares(message: pb.SealedShares) -> SealedShares:
     )
 
 
+_dealt: Final = attrgetter(*DealtShare._fields)
+
+
 def write_neighbour_shares(round_: int, attempt: int, message: NeighbourShares) -> pb.NeighbourShares:
     return pb.NeighbourShares(
         round=round_,
         attempt=attempt,
-        shares=[
-            pb.DealtShare(
-                dealer=dealt.dealer,
-                ciphertext=dealt.ciphertext,
-                root=dealt.root,
-                path=dealt.path,
-                seed_commitment=dealt.seed_commitment,
-                signature=dealt.signature,
-                wrapped=dealt.wrapped,
-                pair=dealt.pair,
-            )
-            for dealt in message.shares
-        ],
+        shares=[pb.DealtShare(**dealt._asdict()) for dealt in message.shares],
         u2=message.u2,
     )
 
 
 def read_neighbour_shares(message: pb.NeighbourShares) -> NeighbourShares:
     """Lengths inside a dealt share are left to the core: a bad one costs its dealer a share, not the attempt."""
-    return NeighbourShares(
-        tuple(
-            DealtShare(
-                dealt.dealer,
-                dealt.ciphertext,
-                dealt.root,
-                dealt.path,
-                dealt.seed_commitment,
-                dealt.signature,
-                dealt.wrapped,
-                dealt.pair,
-            )
-            for dealt in message.shares
-        ),
-        message.u2,
-    )
+    return NeighbourShares(tuple(DealtShare(*_dealt(one)) for one in message.shares), message.u2)
 
 
 # ---------------------------------------------------------------- ConsistencyCheck
@@ -281,7 +252,6 @@ class UnmaskingRequestWriter:
         self._signatures: dict[int, bytes] = {}
 
     def write(self, request: UnmaskingRequest) -> bytes:
-        """The message for one receiver."""
         parts = [self._signature(who, signature) for who, signature in request.signatures]
         uploads = write_unmasking_request(0, 0, UnmaskingRequest((), request.uploads)).SerializeToString()
         return enveloped("unmasking_request", b"".join((self._head, *parts, uploads)))
@@ -306,7 +276,6 @@ class CohortKeysWriter:
         self._last: tuple[list[bytes], bytes] = ([], b"")
 
     def write(self, keys: CohortKeys) -> bytes:
-        """The message for one receiver."""
         parts = [self._head, *(self._member(who, entry) for who, entry in keys.members)]
         if parts != self._last[0]:  # quick: equal parts are the same objects
             self._last = (parts, enveloped("cohort_keys", b"".join(parts)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mechanisms.mechanism import DESCRIPTIONS, Description
+from mechanisms.mechanism import DESCRIPTIONS
 from secagg.sharing import CURIOUS, SEMI_MALICIOUS
 
 # The two under which it makes no difference to epsilon how many participants collude.
@@ -94,11 +94,6 @@ def offers_leave(offset_s: float) -> str:
     return f"leave {offset_s:g} s after a round's start, with zeros where training takes longer than {trained}"
 
 
-def description_of(mechanism: str) -> Description | None:
-    """What the mechanism proves; None if this version doesn't know the mechanism."""
-    return DESCRIPTIONS.get(mechanism)
-
-
 def adjacency_word(adjacency: str) -> str:
     """``zero-out`` or ``replace-one``."""
     return adjacency.partition(":")[0]
@@ -155,7 +150,7 @@ def guarantee(plan: Mapping[str, Any]) -> str:
     ``plan`` is as `mechanisms.plan.Plan.to_json` gives it, or a part of it; empty if A is missing or this version
     doesn't know the mechanism.
     """
-    described = description_of(str(plan.get("mechanism", "")))
+    described = DESCRIPTIONS.get(str(plan.get("mechanism", "")))
     if described is None or "colluders" not in plan:
         return ""
     sampled = plan.get("sampling", "none") != "none"

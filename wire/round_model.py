@@ -25,7 +25,6 @@ class RoundModel:
 
 
 def model_bytes(dim: int, rule: ClipRule) -> int:
-    """Length of the document."""
     return 4 * dim + (8 * len(rule.layers) if rule.adaptive else 0)
 
 

@@ -310,7 +310,6 @@ class StudyDocument:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> bytes:
-        """SHA-256 of `to_bytes`."""
         return hashlib.sha256(self.to_bytes()).digest()
 
     @classmethod
@@ -378,19 +377,9 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
 
 _FIGURES: Final = (
     *("mechanism", "clients", "population", "sampling", "dim", "coded_dim", "padded_dim", "rotation", "block_dim"),
-    *(
-        "bits",
-        "clip",
-        "rounds",
-        "participations",
-        "delta",
-        "granularity",
-        "local_stddev",
-        "central_stddev",
-        "full_stddev",
-        "noise_norm",
-    ),
-    *("noise_multiplier", "inflated_clip", "effective_noise_multiplier", "target", "adjacency", "h_min"),
+    *("bits", "clip", "rounds", "participations", "delta", "granularity", "local_stddev", "central_stddev"),
+    *("full_stddev", "noise_norm", "noise_multiplier", "inflated_clip", "effective_noise_multiplier"),
+    *("target", "adjacency", "h_min"),
     *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s", "noise_parts"),
 )
 
@@ -436,15 +425,16 @@ def upload_bytes(
     public = bytes(HYBRID_KEY_BYTES) if hybrid else key
     advertised = pb.Advertisement(mask_key=public, channel_key=public, signature=signature)
     reply = pb.UnmaskingReply(shares=[pb.PeerShare(self_mask_seed=share)] * holders)
-    phases = [
-        pb.PhaseMessage(round=1, attempt=1, advertise_keys=advertised),
-        pb.PhaseMessage(round=1, attempt=1, share_keys=dealt),
-        pb.PhaseMessage(round=1, attempt=1, masked_input=pb.MaskedInputOffer(sha256=key, signature=signature)),
-        pb.PhaseMessage(round=1, attempt=1, unmasking=reply),
-    ]
+    offer = pb.MaskedInputOffer(sha256=key, signature=signature)
+    said: dict[str, Any] = {
+        "advertise_keys": advertised,
+        "share_keys": dealt,
+        "masked_input": offer,
+        "unmasking": reply,
+    }
     if signed:
-        consistency = pb.ConsistencySignature(signature=signature)
-        phases.append(pb.PhaseMessage(round=1, attempt=1, consistency=consistency))
+        said["consistency"] = pb.ConsistencySignature(signature=signature)
+    phases = (pb.PhaseMessage(round=1, attempt=1, **{kind: content}) for kind, content in said.items())
     return sum(pb.ParticipantMessage(phase=phase).ByteSize() for phase in phases) + packed_size(dim, bits)
 
 

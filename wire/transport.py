@@ -20,6 +20,14 @@ TAG: Final = 0x0A
 LARGEST_FRAME: Final = CHUNK_BYTES + 4
 
 
+NONCE_BYTES: Final = 32
+TOKEN_METADATA: Final = "sordino-session-bin"
+NONCE_METADATA: Final = "sordino-nonce-bin"
+SIGNATURE_METADATA: Final = "sordino-signature-bin"
+TIME_METADATA: Final = "sordino-time"
+"""Sent with the study's description: the coordinator's clock, in whole seconds since 1970."""
+
+
 class InvalidChunk(ValueError):
     """Bytes that aren't one chunk of at most 256 KiB."""
 
@@ -81,6 +89,13 @@ HEARTBEAT_S: Final = 45.0
 HEARTBEAT_ANSWER_S: Final = 30.0
 """Without a message of the coordinator in this time, the participant opens a new session."""
 
+CALLER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),
+    # The caller waits between two attempts; the channel must not add to that.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
 PARTICIPANT_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", round(PARTICIPANT_PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(PING_ANSWER_S * 1000)),

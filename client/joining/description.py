@@ -166,7 +166,6 @@ def _value(fields: dict[str, Any], name: str) -> str:
 
 
 def listed(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Rows for the terminal."""
     return [line for label, text in rows for line in _wrapped(text, width, f"  {label:<{_LABEL}}")]
 
 

@@ -153,11 +153,6 @@ class JoinedHome:
         return (self.path / CERTIFICATE_FILE).is_file()
 
     @property
-    def tls_key(self) -> Path:
-        """The private key of the certificate."""
-        return self.path / TLS_KEY_FILE
-
-    @property
     def refused(self) -> str:
         """The authority's reason if it refused the request, else empty."""
         try:

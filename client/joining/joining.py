@@ -37,7 +37,7 @@ from client.joining import checks, folder
 from client.joining.checks import JoinOptions
 from client.joining.description import describe_study
 from client.joining.folder import JoinedHome
-from client.joining.local_enrolment import join_code_at
+from client.joining.local_enrolment import Say, join_code_at
 from learning.data_checks import check_form_fits, check_task_takes
 from runtime.failure import Failure, InputFailure, NetworkFailure
 from runtime.key_files import KeyFileError, read_key_file
@@ -57,7 +57,6 @@ _HEADER: Final = (
     "The folder is complete and holds the only copy of the participant's identity: keep it.",
 )
 
-Say = Callable[[str], None]
 Found = TypeVar("Found")
 
 
@@ -301,7 +300,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
         address = settings["coordinator"]["enrolment"]
         authority = bytes.fromhex(settings["study"]["authority_public_key"])
         try:
-            ca, key = (home.path / "ca.pem").read_bytes(), read_key_file(home.tls_key)
+            ca, key = (home.path / "ca.pem").read_bytes(), read_key_file(home.path / folder.TLS_KEY_FILE)
         except (OSError, KeyFileError) as error:
             raise InputFailure(f"{error}. Restore the folder from a copy, or join into a new one.") from None
         answer = await _answer(home, address, ca, say)

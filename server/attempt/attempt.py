@@ -64,8 +64,6 @@ class AttemptFailed(Exception):
 
 @dataclass
 class AttemptFigures:
-    """What an attempt measured."""
-
     phase_seconds: dict[str, float] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
     dropouts: int = 0
@@ -117,8 +115,7 @@ class Attempt:
         self._waiting: set[int] = set()  # of the phase under way: may still answer
         self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
-        parameters = config.parameters
-        size = parameters.upload_size
+        size = config.parameters.upload_size
         credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
         self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()
@@ -136,7 +133,6 @@ class Attempt:
             self._inbox.put_message(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
-        """A participant will not go on."""
         if self._takes(session):
             self._inbox.put_message(session.participant, Left(REFUSALS.get(message.code, "refused")), size)
 
@@ -151,7 +147,6 @@ class Attempt:
         return takes
 
     def lost(self, participant: int, reason: str) -> None:
-        """A participant is out."""
         self._inbox.put(participant, Left(reason))
 
     def away(self, session: Session, reason: str, *, keep: bool) -> None:
@@ -208,7 +203,6 @@ class Attempt:
     # ------------------------------------------------------------ the phases
 
     async def run(self) -> Completed:
-        """All five phases."""
         try:
             return await self._run()
         except TooFewClients as error:
@@ -285,21 +279,21 @@ class Attempt:
 
         await self._freeze(check)
         survivors = next(iter(sets.values()))
-        survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
+        survivor_sets = codec.message(survivor_sets=codec.write_survivor_sets(round_, attempt, survivors))
         late = None
         if parameters.signed:
-            unmasking, late = await self._signed(check, sets, survivors)
+            unmasking, late = await self._signed(check, sets, survivor_sets)
         else:
             unmasking = await self._compute(check.without_signatures)
             await self._charge(unmasking, b"")
-            await self._outgoing.broadcast(sets, codec.message(survivor_sets=survivor_sets))
+            await self._outgoing.broadcast(sets, survivor_sets)
         completed = await self._open(unmasking, late)
         if self.figures.first_key_at is not None:
             self.figures.key_to_sum_s = time.monotonic() - self.figures.first_key_at
         return completed
 
     async def _signed(
-        self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivors: SurvivorSets
+        self, check: ConsistencyCheck, sets: Mapping[int, SurvivorSets], survivor_sets: bytes
     ) -> tuple[Unmasking, Late]:
         """Collect enough signatures over the sets, charge, request shares; returns also how to handle late signers."""
         round_, attempt = self.config.round, self.config.attempt
@@ -309,8 +303,7 @@ class Attempt:
             check.receive(who, codec.read_consistency(message.consistency))
             return check.proven
 
-        survivor_sets = codec.write_survivor_sets(round_, attempt, survivors)
-        await self._outgoing.broadcast(sets, codec.message(survivor_sets=survivor_sets))
+        await self._outgoing.broadcast(sets, survivor_sets)
         # The more have signed, the fewer signatures each participant checks.
         await self._collect(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0))
         unmasking, requests = await self._compute(check.close)
@@ -333,7 +326,9 @@ class Attempt:
 
         await ask(requests)
         # A charged participant that isn't in this sum may take its charge back: no other sum can be opened now.
-        proof = codec.message(survivor_proof=codec.write_survivor_proof(round_, attempt, survivors, shown))
+        proof = codec.message(
+            survivor_proof=codec.write_survivor_proof(round_, attempt, next(iter(sets.values())), shown)
+        )
         outside = sorted(unmasking.u2 - unmasking.u3)
         self.proof = frozenset(map(self.config.roster.identity, outside)), proof
         for who in outside:

@@ -70,7 +70,6 @@ class Inbox:
         self._queue: asyncio.Queue[tuple[int, Arrival]] = asyncio.Queue()
 
     def takes(self, participant: int) -> bool:
-        """Whether the participant is within its limits."""
         return participant not in self._overran
 
     def put(self, participant: int, arrival: Arrival) -> None:
@@ -92,7 +91,6 @@ class Inbox:
         return Left(f"sent more {what} than an attempt has")
 
     async def get(self) -> tuple[int, Arrival]:
-        """The oldest arrival, as soon as there is one."""
         return await self._queue.get()
 
     def close(self) -> None:

@@ -48,7 +48,6 @@ class Outgoing:
             self.bytes[participant] += len(message)
 
     async def broadcast(self, participants: Iterable[int], message: bytes) -> None:
-        """The same serialised message to many."""
         participants = frozenset(participants)
         self._next(participants, lambda _: message)
         for count, who in enumerate(sorted(participants), 1):

@@ -108,7 +108,6 @@ class ReconnectionSlots:
         self._coming.pop(participant, None)
 
     def close(self) -> None:
-        """The attempt is over."""
         self._over = True
         for timer in self._timers.values():
             timer.cancel()

@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from runtime import VERSION
 from runtime.extras import EXTRAS, check_rooms
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.processes import leave_no_core
+from runtime.processes import leave_no_core, one_thread_each
 from runtime.text import did_you_mean, printable
 from sordino.cli.verbs import respelled
 
@@ -107,8 +107,7 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and end the process, without a traceback in any case."""
     # Several processes share the machine, and no matrix product here is large: a second BLAS thread would only spin.
-    for library in ("OPENBLAS", "OMP", "MKL"):
-        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    one_thread_each()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         check_rooms()
@@ -206,7 +205,7 @@ def _of_a_core(error: Exception, message: str) -> Failure | None:
     from secagg.roster import InvalidRoster
 
     if isinstance(error, InfeasiblePlan):
-        return Failure(ExitCode.INFEASIBLE, error.reason, error.suggestion or None, change=error.change)
+        return Failure(ExitCode.INFEASIBLE, error.reason, error.suggestion or None)
     return InputFailure(message) if isinstance(error, InvalidParameters | InvalidRoster) else None
 
 

@@ -16,12 +16,12 @@ from authority.folder import AuthorityFolder, AuthorityTable, open_folder
 from authority.invitations import find_members, revoke, withdraw, without_place
 from authority.invitations import invite as make_invitation
 from authority.store import locked
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
 from sordino.cli.options import built, chosen, options, with_options
-from sordino.cli.verbs import Json, answer, verb_group
+from sordino.cli.verbs import Json, answer, epilog, verb_group
 from wire.join_code import show_fingerprint
 
 NAME = "authority"
@@ -32,7 +32,6 @@ app = verb_group(
     "needed when a participant joins, renews a certificate or is revoked, and may be switched off otherwise. "
     "docs/enrolment.md says what each party has and what a coordinator that lies can't do.",
 )
-_CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK)
 
 Where = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
 Out = Annotated[
@@ -44,7 +43,7 @@ Sign = Annotated[bool, typer.Option("--sign", help="Sign and publish the next ve
 
 
 def _example(text: str) -> str:
-    return f"Example: [bold]sordino authority {text}[/bold]\n\n{_CODES}"
+    return epilog(f"authority {text}", ExitCode.NETWORK)
 
 
 def _init(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted
+from sordino.cli.verbs import epilog
 
 if TYPE_CHECKING:
     import threading
@@ -34,9 +35,7 @@ HELP = (
     "places that it gives.\n\nWith --first-terms it signs the first terms that the coordinator serves, if that "
     "policy accepts them. Later terms always need `sordino authority terms`."
 )
-EPILOG = "Example: [bold]sordino authority run my-authority --every 5s[/bold]\n\n" + listing(
-    ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED
-)
+EPILOG = epilog("authority run my-authority --every 5s", ExitCode.NETWORK, ExitCode.INTERRUPTED)
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SOON_S: Final = 0.3
 _BETTER: Final = "connection to the coordinator restored"

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.text import terminal_width
 from secagg.masking import choose_keystream
 from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
 from sordino.cli.options import built, chosen, options, task_options, with_options
-from sordino.cli.verbs import Json, verb_group
+from sordino.cli.verbs import Json, epilog, verb_group
 from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.secagg import Setting, run_attempt
@@ -31,7 +31,7 @@ app = verb_group(
     "machines are shared. [bold]all[/bold] holds each hot path against its limit and fails when a bound is broken; "
     "[bold]peers[/bold] runs other projects on the same work in the same run.",
 )
-_CODES = listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
+_CODES = (ExitCode.BOUND, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 
 Runs = Annotated[int, typer.Option(min=1, max=99, help="Runs of each; one more before them isn't counted.")]
 Figure = Annotated[
@@ -68,14 +68,14 @@ app.command(
         "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
         "between participants, every signature and commitment checked. The client figure is the mean over survivors."
     ),
-    epilog="Example: [bold]sordino bench secagg --clients 50 --dim 100000 --drop 0.2[/bold]\n\n" + _CODES,
+    epilog=epilog("bench secagg --clients 50 --dim 100000 --drop 0.2", *_CODES),
 )(with_options(_secagg, options(Setting)))
 
 
 @app.command(
     "noise",
     help="Nanoseconds a sample of the sampler that clients use, and what it takes to set up once a process.",
-    epilog="Example: [bold]sordino bench noise --stddev 10 --dim 1000000[/bold]\n\n" + _CODES,
+    epilog=epilog("bench noise --stddev 10 --dim 1000000", *_CODES),
 )
 def noise(
     law: Annotated[str, typer.Option(metavar="NAME", help="gaussian (the discrete one) or skellam.")] = "gaussian",
@@ -112,8 +112,7 @@ def noise(
         "tasks in torch also the loop with as many threads in each operation, the operations that the gradients take, "
         "and how long these would take at the rates of bare library calls."
     ),
-    epilog="Example: [bold]sordino bench training --task femnist-cnn --participants 100 --examples 20[/bold]\n\n"
-    + _CODES,
+    epilog=epilog("bench training --task femnist-cnn --participants 100 --examples 20", *_CODES),
 )
 def training(
     task: Annotated[str, typer.Option(metavar="NAME", help="A task for images.")] = "femnist-cnn",
@@ -163,7 +162,7 @@ def training(
 @app.command(
     "primitives",
     help="What this machine does at best: keystream, add, packing, hashes, keys, Shamir's scheme, gRPC.",
-    epilog="Example: [bold]sordino bench primitives[/bold]\n\n" + _CODES,
+    epilog=epilog("bench primitives", *_CODES),
 )
 def primitives(runs: Runs = 7, as_json: Json = False) -> int:
     from sordino.lab.bench.primitives import run
@@ -185,7 +184,7 @@ def primitives(runs: Runs = 7, as_json: Json = False) -> int:
         "machine slows both. A limit is the same work by the bare library calls it can't do without. Fails when the "
         "median ratio of a path is above its bound."
     ),
-    epilog="Example: [bold]sordino bench all --figure bench.svg[/bold]\n\n" + _CODES,
+    epilog=epilog("bench all --figure bench.svg", *_CODES),
 )
 def everything(
     runs: Runs = 5,
@@ -230,7 +229,7 @@ def everything(
         "process, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
         "for Flower holds for the default size and isn't applied to another."
     ),
-    epilog="Example: [bold]sordino bench peers --repeats 3 --figure peers.svg[/bold]\n\n" + _CODES,
+    epilog=epilog("bench peers --repeats 3 --figure peers.svg", *_CODES),
 )
 def peers(
     clients: Annotated[int, typer.Option(min=3, max=1000, help="Participants of the round.")] = 50,

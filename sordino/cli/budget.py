@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
-from sordino.cli.verbs import Json, answer, verb_group
+from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 NAME = "budget"
 app = verb_group(
@@ -89,7 +89,7 @@ def show(
         "\n\nThe ledger is compared with the file beside it, with its journal, and with --head with a published head. "
         "docs/ledger.md says what that shows."
     ),
-    epilog="Example: [bold]sordino budget verify my-study[/bold]\n\n" + _CODES,
+    epilog=epilog("budget verify my-study", ExitCode.LEDGER),
 )
 def verify(
     path: Where,

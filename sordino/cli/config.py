@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from runtime.failure import ExitCode, listing
 from runtime.settings_keys import toml_value
-from sordino.cli.verbs import Json, answer, verb_group
+from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 if TYPE_CHECKING:
     from client.host_file import HostConfiguration
@@ -24,7 +23,6 @@ app = verb_group(
     "Check and explain study.toml and host.toml.\n\nSORDINO_TABLE__KEY in the environment overrides a key of either "
     "file, for example SORDINO_PRIVACY__EPSILON=4, and counts here too.",
 )
-_CODES = listing(ExitCode.OK, ExitCode.INPUT)
 _STUDY, _HOST = "study.toml", "host.toml"
 
 Where = Annotated[
@@ -42,7 +40,7 @@ Where = Annotated[
     help="Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
     "Files that it names must exist. Not checked: their content and whether others can read a key (`serve` and `join` "
     "check both), and whether a plan keeps the budget (`plan` and `serve` do).",
-    epilog="Example: [bold]sordino config check my-study[/bold]\n\n" + _CODES,
+    epilog=epilog("config check my-study"),
 )
 def check(path: Where = Path("."), as_json: Json = False) -> None:
     from learning.make_task import check_task_table
@@ -56,7 +54,7 @@ def check(path: Where = Path("."), as_json: Json = False) -> None:
     "show",
     help="Show every key with its effective value; paths are absolute.\n\n--origin adds where it comes from: the "
     "file, a variable of the environment, or the default.",
-    epilog="Example: [bold]sordino config show my-study --origin[/bold]\n\n" + _CODES,
+    epilog=epilog("config show my-study --origin"),
 )
 def show(
     path: Where = Path("."),
@@ -75,7 +73,7 @@ def show(
 @app.command(
     "schema",
     help="Print the JSON schema of a file: types, ranges, defaults and the meaning of each key.",
-    epilog="Example: [bold]sordino config schema study[/bold]\n\n" + _CODES,
+    epilog=epilog("config schema study"),
 )
 def schema(
     which: Annotated[Literal["study", "host"], typer.Argument(metavar="study|host", help="Which file.")] = "study",

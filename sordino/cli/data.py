@@ -12,7 +12,7 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
 from sordino.cli.options import unknown
-from sordino.cli.verbs import Json, answer, verb_group
+from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 if TYPE_CHECKING:
     from learning.preparation.catalogue import Entry
@@ -45,7 +45,7 @@ Folder = Annotated[
         "published formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people "
         "behind the data are called stand-ins."
     ),
-    epilog="Example: [bold]sordino data list[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT),
+    epilog=epilog("data list"),
 )
 def list_sets(folder: Folder = None, as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from runtime.extras import check_extra
-from runtime.failure import ExitCode, Failure, listing
+from runtime.failure import ExitCode, Failure
+from sordino.cli.verbs import A_STUDY, epilog
 
 NAME = "demo"
 HELP = (
@@ -21,15 +22,7 @@ HELP = (
     "are killed on purpose; three rounds later they start again. At the end it prints the accuracy beside that of "
     "the same training without noise, and the privacy spent, and writes report.html. Ctrl-C stops every process."
 )
-EPILOG = "Example: [bold]sordino demo --rounds 5 --out my-demo[/bold]\n\n" + listing(
-    ExitCode.OK,
-    ExitCode.INPUT,
-    ExitCode.INFEASIBLE,
-    ExitCode.NETWORK,
-    ExitCode.STUDY,
-    ExitCode.BUDGET,
-    ExitCode.INTERRUPTED,
-)
+EPILOG = epilog("demo --rounds 5 --out my-demo", *A_STUDY, ExitCode.BUDGET)
 
 
 def run(

@@ -21,7 +21,7 @@ from runtime.failure import ExitCode, Failure, InputFailure, listing
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.cli.options import built, check_folder, check_picture, check_ranges, chosen, one_of, options, with_options
-from sordino.cli.verbs import Json, answer, counting, rewritable, verb_group
+from sordino.cli.verbs import Json, answer, counting, epilog, rewritable, verb_group
 from sordino.planning.options import numbers
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ app.command(
         "--trials 0 the closed form.\n\nTime: about 0.1 ms a participant and trial "
         "of each setting; the default is two minutes of one core."
     ),
-    epilog=(
-        "Example: [bold]sordino experiment dme --clients 100,1000 --trials 80 --workers 2 --csv dme.csv --figure "
-        "dme.svg[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
+    epilog=epilog(
+        "experiment dme --clients 100,1000 --trials 80 --workers 2 --csv dme.csv --figure dme.svg",
+        *(ExitCode.INFEASIBLE, ExitCode.INTERRUPTED),
     ),
 )(with_options(_dme, options(DmeOptions)))
 
@@ -429,6 +429,5 @@ for _name, (_, _wording, (_small, _paper), _parts) in EXPERIMENTS.items():
     app.command(
         _name,
         help=_wording + _COMMON + _TIMES.format(small=_small, paper=_paper),
-        epilog=f"Example: [bold]sordino experiment {_name} --workers 2 --output {_name}[/bold]\n\n"
-        + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INTERRUPTED),
+        epilog=epilog(f"experiment {_name} --workers 2 --output {_name}", ExitCode.INTERRUPTED),
     )(_command(_name, _parts))

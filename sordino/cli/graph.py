@@ -7,11 +7,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Literal
 
-from runtime.failure import ExitCode, Failure, InputFailure, listing
+from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.cli.options import built, chosen, options, with_options
-from sordino.cli.verbs import Json, answer
+from sordino.cli.verbs import Json, answer, epilog
 from wire.guarantee import CURIOUS_TRUST
 
 NAME = "graph"
@@ -33,9 +33,8 @@ HELP = (
     "plan is what a study's plan has for this dropout, null where none can be; warnings are sentences. On the complete "
     "graph the figures of neighbours on a ring are null."
 )
-EPILOG = (
-    "Example: [bold]sordino graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.BOUND, ExitCode.INPUT, ExitCode.INFEASIBLE)
+EPILOG = epilog(
+    "graph --clients 1000 --adversarial 0.05 --dropout 0.1 --rings 10000", ExitCode.BOUND, ExitCode.INFEASIBLE
 )
 LARGEST = 10**6
 _option = partial(key, panel="Options")
@@ -43,8 +42,6 @@ _safety = partial(key, panel="Probabilities", ge=0, le=256)
 
 
 class GraphOptions(Table):
-    """Options of ``graph``."""
-
     clients: int = _option(1000, help="participants of a round", ge=2, le=LARGEST, metavar="N")
     adversarial: float = _option(0.05, help="share assumed to collude", ge=0, lt=1)
     dropout: float = _option(0.1, help="share that may leave in a round", ge=0, lt=1, spellings=("--max-dropout",))

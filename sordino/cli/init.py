@@ -12,14 +12,14 @@ import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import OWN
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.settings_file import split_address
 from runtime.text import counted, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
-from sordino.cli.options import options, with_options
-from sordino.cli.study_options import fitted_new, study_values
-from sordino.cli.verbs import Json
+from sordino.cli.options import options, settled, with_options
+from sordino.cli.study_options import study_values
+from sordino.cli.verbs import Json, epilog
 from sordino.planning.expected_errors import default_bounds_note
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ HELP = (
     "study is more than a trial, take DIR/authority away from the coordinator's machine before the first round: its "
     "keys say who takes part."
 )
-EPILOG = (
-    "Example: [bold]sordino init my-study --participants 20 --hosts 4 --epsilon 6 --rounds 30[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
-)
+EPILOG = epilog("init my-study --participants 20 --hosts 4 --epsilon 6 --rounds 30", ExitCode.INFEASIBLE)
 AWAY = (
     "Take {} away from the coordinator's machine: its keys decide who takes part, and can impersonate any participant "
     "that joins later."
@@ -64,6 +61,7 @@ def _run(
 ) -> int:
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
+    from authority.study_data import fitted
     from sordino.planning.expected_errors import described, expected_errors
     from sordino.planning.notes import notes
     from sordino.planning.refusals import check_study
@@ -81,7 +79,8 @@ def _run(
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
             "Use at least 3."
         )
-    new = fitted_new(lambda: new_study(carried, **values), values)
+    new = settled(lambda: new_study(carried, **values), lambda made: made.study, values, StudyConfiguration)
+    new = replace(new, study=fitted(new.study))
     checked = check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)
     made, hosts = study.study, new.making.hosts

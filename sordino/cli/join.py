@@ -237,13 +237,12 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
             with showing_life():
                 finish_joining(home, lambda line: typer.echo(line, err=as_json))
     configuration = load(home, None if policy is None else load_policy(policy))
+    chosen_here: dict[str, Any] = {"give_up_s": 0.0} if service else {}
     if address is not None:
         _check_address(address)
-        table = configuration.coordinator.model_copy(update={"address": address})
-        configuration = configuration.model_copy(update={"coordinator": table})
-    if service:
-        table = configuration.coordinator.model_copy(update={"give_up_s": 0.0})
-        configuration = configuration.model_copy(update={"coordinator": table})
+        chosen_here["address"] = address
+    table = configuration.coordinator.model_copy(update=chosen_here)
+    configuration = configuration.model_copy(update={"coordinator": table})
     from client.process import become
 
     become(configuration.settings(), as_json=as_json, service=service)

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, listing
+from runtime.failure import ExitCode
 from sordino.cli.options import chosen, options, settled, with_options
+from sordino.cli.verbs import A_STUDY, epilog
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 
 NAME = "loadtest"
@@ -29,18 +30,7 @@ HELP = (
     "--availability online_s=60,offline_s=20 or trace=FILE. --scenario reads all options from a file. "
     "docs/load_tests.md describes each."
 )
-EPILOG = (
-    "Example: [bold]sordino loadtest --clients 200 --dim 100000 --drop 0.1 --max-p95 15 --out load[/bold]\n\n"
-    + listing(
-        ExitCode.OK,
-        ExitCode.BOUND,
-        ExitCode.INPUT,
-        ExitCode.INFEASIBLE,
-        ExitCode.NETWORK,
-        ExitCode.STUDY,
-        ExitCode.INTERRUPTED,
-    )
-)
+EPILOG = epilog("loadtest --clients 200 --dim 100000 --drop 0.1 --max-p95 15 --out load", *A_STUDY, ExitCode.BOUND)
 
 
 def _run(

@@ -22,7 +22,7 @@ from runtime.text import did_you_mean
 
 Model = TypeVar("Model")
 Table = TypeVar("Table", bound=BaseModel)
-RING: Final = "ring"
+RING: Final = "ring"  # what is printed of harary, and may be given for it
 
 # Names that an option takes in another verb only, and what to do about them.
 _ELSEWHERE: Final = {
@@ -113,7 +113,8 @@ def chosen(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]
         if found.get(name) == value and value not in _choices(name, models):
             raise InputFailure(f"--{name} {value} {why}")
     if "graph" in found:
-        found["graph"] = graph_name(found["graph"], _choices("graph", models))
+        one_of("--graph", found["graph"], (*_choices("graph", models), RING))
+        found["graph"] = found["graph"].replace(RING, "harary")
     for name, value in found.items():
         one_of(f"--{name.replace('_', '-')}", str(value), _choices(name, models) or (str(value),))
     return found
@@ -181,15 +182,6 @@ def unknown(option: str, given: str, allowed: Sequence[str]) -> Failure:
     """``--graph rng is unknown. Use one of: auto, complete, harary. Did you mean ...?``"""
     near = did_you_mean(given, allowed)
     return InputFailure(f"{option} {given} is unknown. Use one of: {', '.join(allowed)}.{near}")
-
-
-def graph_name(given: str, allowed: Sequence[str]) -> str:
-    """The protocol's word for what ``--graph`` names: what is printed as a ring may be given as one.
-
-    Raises Failure: it names no graph.
-    """
-    one_of("--graph", given, (*allowed, RING))
-    return "harary" if given == RING else given
 
 
 def check_ranges(option: str = "", **given: float) -> None:

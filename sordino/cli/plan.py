@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
-from sordino.cli.verbs import answer
+from sordino.cli.verbs import answer, epilog
 from sordino.planning.expected_errors import default_bounds_note
 from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
@@ -41,10 +41,7 @@ HELP = (
     "sampling; both budgets of a conditional plan. 'accountant' names the smallest valid bound on the target. "
     "'alternatives' is there with --alternatives."
 )
-EPILOG = (
-    "Example: [bold]sordino plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors "
-    "70[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE)
-)
+EPILOG = epilog("plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors 70", ExitCode.INFEASIBLE)
 QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from runtime.failure import ExitCode, listing
+from runtime.failure import ExitCode
 from runtime.text import counted
-from sordino.cli.verbs import Json, answer
+from sordino.cli.verbs import Json, answer, epilog
 
 NAME = "report"
 HELP = (
@@ -18,7 +18,7 @@ HELP = (
     "needs no network, and can be printed. It may be written while the study runs; a study whose ledger was changed "
     "gets none."
 )
-EPILOG = "Example: [bold]sordino report my-study[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
+EPILOG = epilog("report my-study", ExitCode.LEDGER)
 
 
 def run(
@@ -30,11 +30,11 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
+    from mechanisms.mechanism import DESCRIPTIONS
     from sordino.reporting.report import write_report
-    from wire.guarantee import description_of
 
     path, view = write_report(directory, output)
-    described = description_of(str(view.started.plan.get("mechanism", "")))
+    described = DESCRIPTIONS.get(str(view.started.plan.get("mechanism", "")))
     body = {
         "report": str(path.resolve()),
         "rounds": len(view.rounds),

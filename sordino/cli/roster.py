@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import InputFailure
 from runtime.text import counted
 from sordino.cli.transcript import KEY_HELP, read_authority, read_file
-from sordino.cli.verbs import Json, answer, verb_group
+from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 NAME = "roster"
 app = verb_group(
@@ -29,10 +29,7 @@ app = verb_group(
         "under which terms, whether its history has no gap, and until when it is the newest. Compare the digests with "
         "those that others see: participants with the same digest have the same history."
     ),
-    epilog=(
-        "Example: [bold]sordino roster verify my-study --authority my-study/coordinator/authority.pub[/bold]\n\n"
-        + listing(ExitCode.OK, ExitCode.INPUT)
-    ),
+    epilog=epilog("roster verify my-study --authority my-study/coordinator/authority.pub"),
 )
 def verify(
     folder: Annotated[

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
-from sordino.cli.verbs import EndWith
+from runtime.failure import ExitCode, InputFailure
+from sordino.cli.verbs import A_STUDY, EndWith, epilog
 
 if TYPE_CHECKING:
     from server.events import Event
@@ -29,16 +29,7 @@ HELP = (
     "study.toml, such as SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
 )
 _WARNINGS = ("attempt_aborted", "participant_dropped", "participant_excluded", "participant_set_aside")
-EPILOG = "Example: [bold]sordino serve my-study[/bold]\n\n" + listing(
-    ExitCode.OK,
-    ExitCode.INPUT,
-    ExitCode.INFEASIBLE,
-    ExitCode.NETWORK,
-    ExitCode.STUDY,
-    ExitCode.BUDGET,
-    ExitCode.LEDGER,
-    ExitCode.INTERRUPTED,
-)
+EPILOG = epilog("serve my-study", *A_STUDY, ExitCode.BUDGET, ExitCode.LEDGER)
 
 
 def run(

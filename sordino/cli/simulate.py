@@ -15,12 +15,13 @@ from pydantic import ValidationError
 
 from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from server.study_tables import TaskTable
 from sordino.cli.options import built, check_folder, chosen, in_options, options, settled, with_options
-from sordino.cli.study_options import fitted_study, study_values
+from sordino.cli.study_options import study_values
+from sordino.cli.verbs import epilog
 from sordino.lab.simulation.settings import (
     SimulatedStudy,
     SimulationError,
@@ -44,11 +45,12 @@ HELP = (
     "those of the seed, noise is fresh. It refuses a file that was begun with other settings.\n\nTime: 1000 "
     "participants of softmax-regression take about 0.1 s a round."
 )
-EPILOG = (
-    "Example: [bold]sordino simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED)
+EPILOG = epilog(
+    "simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl",
+    *(ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED),
 )
 _PANEL: Final = "Simulation"
+_option = partial(key, panel=_PANEL)
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
 _NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
 CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
@@ -56,22 +58,18 @@ CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism
 
 
 class Files(Table):
-    """Files of a simulation."""
-
-    data: Path | None = key(
+    data: Path | None = _option(
         None,
         help="where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset",
         metavar="FOLDER",
-        panel=_PANEL,
     )
-    output: Path | None = key(
+    output: Path | None = _option(
         None,
         help="write a line of JSON a round, and a checkpoint, FILE.npz, to go on from",
         metavar="FILE",
         shown="no file",
-        panel=_PANEL,
     )
-    checkpoint_every: int = key(10, help="rounds from one checkpoint to the next", ge=1, panel=_PANEL)
+    checkpoint_every: int = _option(10, help="rounds from one checkpoint to the next", ge=1)
 
 
 def _run(
@@ -82,6 +80,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **given: Any,
 ) -> int:
+    from authority.study_data import fitted
     from runtime.text import terminal_width
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.record import finite
@@ -114,7 +113,7 @@ def _run(
                 f"--cohort {participants}, or more participants."
             )
         changed = partial(simulated_study, **({"name": NAME} | values))
-        study = fitted_study(changed, values, SimulatedStudy)
+        study = fitted(settled(changed, lambda study: study, values, SimulatedStudy))
     try:
         folder = None if data is None else str(data.absolute())
         settings = SimulationSettings(study=study, seed=seed, data=folder, **own)

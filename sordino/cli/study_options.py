@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from authority.new_study import NewStudy, Study
 from runtime.failure import InputFailure
-from server.study_file import StudyConfiguration
 from server.study_tables import TaskTable
-from sordino.cli.options import chosen, settled, task_options
+from sordino.cli.options import chosen, task_options
 
 
 def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
@@ -30,24 +28,3 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
     if values.get("sketch_rows") and values.get("clip_by_layer"):
         raise InputFailure("a sketch mixes the layers: use either --clip-by-layer or --sketch-rows.")
     return values
-
-
-def fitted_study(make: Callable[..., Study], values: Mapping[str, Any], model: type[Study]) -> Study:
-    """The study of some values, with the options of its task that a prepared data set states.
-
-    Raises Failure: a value that can't be, or that has no effect.
-    """
-    from authority.study_data import fitted
-
-    study: Study = settled(make, lambda study: study, values, model)
-    return fitted(study)
-
-
-def fitted_new(make: Callable[[], NewStudy], values: Mapping[str, Any]) -> NewStudy:
-    """`fitted_study`, of a study to be made."""
-    from dataclasses import replace
-
-    from authority.study_data import fitted
-
-    new = settled(make, lambda made: made.study, values, StudyConfiguration)
-    return replace(new, study=fitted(new.study))

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
-from sordino.cli.verbs import Json, answer, verb_group
+from runtime.failure import ExitCode, InputFailure
+from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 NAME = "transcript"
 app = verb_group(
@@ -20,7 +20,6 @@ app = verb_group(
     "study's authority is all that is needed to check it: no network, coordinator or secrets. docs/transcripts.md says "
     "what it proves and what it doesn't.",
 )
-_CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.TRANSCRIPT)
 KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
 
 
@@ -33,9 +32,9 @@ KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits 
         "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
         "The first check that fails is named."
     ),
-    epilog=(
-        "Example: [bold]sordino transcript verify my-study/coordinator/transcripts/*.transcript "
-        "--authority my-study/authority/authority.pub[/bold]\n\n" + _CODES
+    epilog=epilog(
+        "transcript verify my-study/coordinator/transcripts/*.transcript --authority my-study/authority/authority.pub",
+        ExitCode.TRANSCRIPT,
     ),
 )
 def verify(
@@ -81,10 +80,7 @@ def verify(
         "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "
         "--authority it is checked against the authority that it names: compare the fingerprint with the one you know."
     ),
-    epilog=(
-        "Example: [bold]sordino transcript show my-study/coordinator/transcripts/round-000001.transcript[/bold]\n\n"
-        + _CODES
-    ),
+    epilog=epilog("transcript show my-study/coordinator/transcripts/round-000001.transcript", ExitCode.TRANSCRIPT),
 )
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A transcript.", show_default=False)],

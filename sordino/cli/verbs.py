@@ -14,10 +14,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure
+from runtime.failure import ExitCode, InputFailure, listing
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
+
+A_STUDY: Final = (ExitCode.INFEASIBLE, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
+"""What a verb that runs a study can end with."""
 
 _PAIRS: Final = (("--clients", "--participants"), ("--dropout", "--drop"))
 _SAME: Final = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
@@ -36,6 +39,11 @@ def verb_group(name: str, help_text: str) -> typer.Typer:
     )
     group.callback()(lambda: None)  # otherwise a group of one verb would be that verb
     return group
+
+
+def epilog(example: str, *codes: ExitCode) -> str:
+    """The end of a help page: an example, and the exit codes; those that every verb has are not among ``codes``."""
+    return f"Example: [bold]sordino {example}[/bold]\n\n{listing(*sorted((ExitCode.OK, ExitCode.INPUT, *codes)))}"
 
 
 def answer(as_json: bool, body: Mapping[str, Any], lines: Iterable[str]) -> int:

@@ -409,7 +409,7 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
             f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
             f"at least one. Use --processes {options.participants} or fewer, or more participants."
         )
-    if options.port and not port_is_free("127.0.0.1", options.port):
+    if options.port and not port_is_free(options.port):
         raise NetworkFailure(f"port {options.port} is in use. Choose another with --port, or 0 for a free one.")
     folder = options.out or default_folder()
     study = make_local_study(folder, options.study(options.port or free_port()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -19,71 +20,63 @@ if TYPE_CHECKING:
 
 DEFAULT_DIM: Final = 500
 OUTPUT: Final = "Output"
+_privacy, _coding, _output = (partial(key, panel=panel) for panel in (PRIVACY, CODING, OUTPUT))
 Number = TypeVar("Number", int, float)
 
 
 class PlannedPrivacy(PrivacyTable):
     """[privacy] of a plan, which knows more mechanisms, ways to draw a cohort and adversaries than can be served."""
 
-    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "binomial"] = key(  # type: ignore[assignment]  # wider
-        "ddgauss", help="ddgauss, skellam, gaussian, local-gaussian or binomial", panel=PRIVACY
+    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "binomial"] = _privacy(  # type: ignore[assignment]  # wider
+        "ddgauss", help="ddgauss, skellam, gaussian, local-gaussian or binomial"
     )
-    sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
+    sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = _privacy(  # type: ignore[assignment]  # wider
         "none",
         help="how the clients of a round are drawn: none, lottery, epochs, poisson, or fixed (leaving is then assumed "
         "to be independent of identity)",
-        panel=PRIVACY,
     )
-    adversary: Literal["malicious", "curious", "semi-malicious"] = key(  # type: ignore[assignment]  # wider
+    adversary: Literal["malicious", "curious", "semi-malicious"] = _privacy(  # type: ignore[assignment]  # wider
         "malicious",
         help=f"what the coordinator may do: malicious; curious: {CURIOUS_TRUST}; semi-malicious, for comparison only",
-        panel=PRIVACY,
     )
 
 
-_BUDGET: Final = {"help": "also stop here, if the target is another", "shown": "as planned", "panel": PRIVACY, "gt": 0}
+_BUDGET: Final = {"help": "also stop here, if the target is another", "shown": "as planned", "gt": 0}
 
 
 class PlanOptions(Settings):
     """Options of ``sordino plan`` that are not keys of a study."""
 
-    target: Literal["coordinator", "released", "conditional"] | None = key(
+    target: Literal["coordinator", "released", "conditional"] | None = _privacy(
         None,
         help="whose epsilon the budget bounds: coordinator, released or conditional",
         shown="coordinator; conditional with poisson and neither dropout nor collusion",
         metavar="READER",
-        panel=PRIVACY,
     )
-    budget_coordinator: float | None = key(None, **_BUDGET)
-    budget_released: float | None = key(None, **_BUDGET)
-    clients: int = key(100, help="participants invited to each round", panel=PRIVACY)
-    task: str | None = key(
+    budget_coordinator: float | None = _privacy(None, **_BUDGET)
+    budget_released: float | None = _privacy(None, **_BUDGET)
+    clients: int = _privacy(100, help="participants invited to each round")
+    task: str | None = _coding(
         None,
         help="plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
         "expected error is printed",
         metavar="NAME",
-        panel=CODING,
     )
-    task_option: tuple[str, ...] = key((), help="an option of the task; repeatable", metavar="KEY=VALUE", panel=CODING)
-    dim: int | None = key(None, help="values in one update", shown="500, or of all layers, or the task's", panel=CODING)
-    layers: str | None = key(None, help="clip by layer: sizes of the layers in order", metavar="N,N,...", panel=CODING)
-    clips: str | None = key(
-        None,
-        help="largest L2 norm of each layer",
-        shown="clip / sqrt(number of layers) each",
-        metavar="C,C,...",
-        panel=CODING,
+    task_option: tuple[str, ...] = _coding((), help="an option of the task; repeatable", metavar="KEY=VALUE")
+    dim: int | None = _coding(None, help="values in one update", shown="500, or of all layers, or the task's")
+    layers: str | None = _coding(None, help="clip by layer: sizes of the layers in order", metavar="N,N,...")
+    clips: str | None = _coding(
+        None, help="largest L2 norm of each layer", shown="clip / sqrt(number of layers) each", metavar="C,C,..."
     )
-    with_alternatives: bool | None = key(
+    with_alternatives: bool | None = _output(
         None,
         help="what 10 to 20 bits and the other distributed mechanism would cost",
         shown="if quick; not in JSON",
         flag="--alternatives",
         spellings=("--no-alternatives",),
-        panel=OUTPUT,
     )
-    plot: Path | None = key(
-        None, help="draw error against epsilon for four mechanisms; .png or .svg", metavar="FILE", panel=OUTPUT
+    plot: Path | None = _output(
+        None, help="draw error against epsilon for four mechanisms; .png or .svg", metavar="FILE"
     )
 
 

@@ -226,17 +226,9 @@ def check_study(
         counted, option = "enrol", "--participants and --enrol, together"
         if study.study.participants == enrol:
             option = "--enrol"
-    chosen = {
-        "clients": study.study.participants,
-        "sampling": privacy.sampling,
-        "population": privacy.population,
-        "rounds": study.study.rounds,
-        "bits": privacy.bits,
-        "max_dropout": privacy.max_dropout,
-        "adversarial": privacy.adversarial,
-        "min_survivors": privacy.min_survivors,
-        "quorum": privacy.quorum,
-    }
+    chosen = {"clients": study.study.participants, "rounds": study.study.rounds} | privacy.model_dump(
+        include={"sampling", "population", "bits", "max_dropout", "adversarial", "min_survivors", "quorum"}
+    )
 
     def again(values: dict[str, Any]) -> PlanFigures:
         renamed = {counted if name == "clients" else name: value for name, value in values.items()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
-from sordino.reporting.budget_limits import limit_lines, limits
+from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import (
     COORDINATOR,
@@ -26,7 +24,7 @@ from wire.records.ledger import (
     head_file,
     read_ledger,
 )
-from wire.records.ledger_rows import EXACT, epsilon
+from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import StudyTotals, Totals
 
 if TYPE_CHECKING:
@@ -323,22 +321,10 @@ def _charge(row: Row) -> dict[str, Any]:
 
 def _all_studies(contents: Contents) -> list[dict[str, Any]]:
     """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound."""
-    found = []
-    for kind in contents.totals.across_studies():
-        delta = min(study.first.delta for study in kind.studies)
-        spent = epsilon(kind.order, kind.renyi, delta, kind.draws)
-        found.append(
-            {
-                "adjacency": kind.adjacency,
-                "coordinator_trusted": kind.coordinator_trusted,
-                "studies": [study.first.study for study in kind.studies],
-                "epsilon": spent if spent < math.inf else None,
-                "delta": delta,
-                "order": kind.order,
-                "curve": [list(pair) for pair in sorted(kind.curve.items())],
-            }
-        )
-    return found
+    return [
+        {**composed(kind), "curve": [list(pair) for pair in sorted(kind.curve.items())]}
+        for kind in contents.totals.across_studies()
+    ]
 
 
 def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
@@ -390,10 +376,6 @@ def ending(contents: Contents) -> list[str]:
     return [f"{rows}, nothing changed; compared with {compared}.", f"Head {contents.head.hash.hex()}"]
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
-
-
 def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     whose = "participants" if coordinator else "data here, all its identities together"
     holds = condition(study["mechanism"], study["A"], adversary=study["adversary"])
@@ -403,11 +385,11 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
         f"{study['delta']:g}, the largest of all {whose}",
-        *_wrapped(
+        *wrapped(
             f"{study['mechanism']}, {holds}; "
             + ("exact Gaussian filter" if exact else f"Renyi filter at order {order}")
         ),
-        *_wrapped(f"adjacency {study['adjacency']}"),
+        *wrapped(f"adjacency {study['adjacency']}"),
         "",
         f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),
     ]

@@ -23,10 +23,11 @@ def limits(totals: Totals, policy: Policy | None, who: int | str | None = None) 
     """
     studies = [study for study in totals.studies.values() if who is None or who in study.spent]
     pace, now = totals.pace, time.time()
+    most = (None, None) if policy is None else (policy.total_delta, policy.max_epsilon_total)
     return {
         "policy": None if policy is None else {name: getattr(policy, name) for name in _NAMED},
         "studies": [_study(study, policy, who) for study in studies],
-        "together": [_together(kind, policy) for kind in totals.across_studies()],
+        "together": [{**composed(kind, most[0]), "allowed": most[1]} for kind in totals.across_studies()],
         "attempts_in_24_hours": pace.within_a_day(now),
         "max_rounds_per_day": None if policy is None else policy.max_rounds_per_day,
         "hours": None if policy is None or policy.hours is None else list(policy.hours),
@@ -52,21 +53,23 @@ def _study(study: StudyTotals, policy: Policy | None, who: int | str | None) -> 
     }
 
 
-def _together(kind: Together, policy: Policy | None) -> dict[str, Any]:
-    delta = min(study.first.delta for study in kind.studies) if policy is None else policy.total_delta
+def composed(kind: Together, delta: float | None = None) -> dict[str, Any]:
+    """Studies over the same data together, at ``delta``, by default the least of theirs."""
+    delta = min(study.first.delta for study in kind.studies) if delta is None else delta
+    spent = epsilon(kind.order, kind.renyi, delta, kind.draws)
     return {
-        "studies": [study.first.study for study in kind.studies],
         "adjacency": kind.adjacency,
         "coordinator_trusted": kind.coordinator_trusted,
-        "epsilon": _finite(epsilon(kind.order, kind.renyi, delta, kind.draws)),
+        "studies": [study.first.study for study in kind.studies],
+        "epsilon": spent if spent < float("inf") else None,
         "delta": delta,
         "order": kind.order,
-        "allowed": None if policy is None else policy.max_epsilon_total,
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None
+def wrapped(text: str) -> list[str]:
+    """Indented lines of a paragraph."""
+    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
 
 
 def limit_lines(found: dict[str, Any]) -> list[str]:
@@ -95,13 +98,7 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
         "epsilon bounds what those who see a study's sums can tell about one participant's updates: less is better.",
         "It is that of the data here from which most was spent, by all identities over it together.",
         "A study's figure holds under its condition:",
-        *(
-            line
-            for one in found["studies"]
-            for line in textwrap.wrap(
-                f"{one['study']}: {one['holds']}", 98, initial_indent="  ", subsequent_indent="    "
-            )
-        ),
+        *(line for one in found["studies"] for line in wrapped(f"{one['study']}: {one['holds']}")),
     ]
     if any(_below_a_part(kind, found["studies"]) for kind in found["together"]):
         said += ["The total is stated at another order than a study's figure and can be a little lower."]

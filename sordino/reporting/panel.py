@@ -46,20 +46,14 @@ _ROOMY: Final = (96, 30)
 class StudyPanel:
     """A study as one screen. Thread-safe: events may come from another thread than the one that draws.
 
-    ``without_noise``: accuracy of the same training without noise, by round; may grow while it is shown. ``clock``:
-    unix seconds.
+    Attributes:
+        without_noise: accuracy of the same training without noise, by round; may grow while it is shown.
     """
 
-    def __init__(
-        self,
-        view: StudyView | None = None,
-        *,
-        without_noise: list[float] | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.view = view if view is not None else StudyView()
-        self.without_noise = without_noise if without_noise is not None else []
-        self.remark = ""
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        """Args: clock: unix seconds."""
+        self.view, self.remark = StudyView(), ""
+        self.without_noise: list[float] = []
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -394,7 +388,6 @@ class Display:
             self._live.stop()
 
     def show(self, event: Event) -> None:
-        """Apply one event and print its lines."""
         self.panel.apply(event)
         if self._live is None and not self._quiet:
             for line in self._lines.of(event):

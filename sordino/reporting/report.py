@@ -119,6 +119,7 @@ def render(view: StudyView, extras: Extras) -> str:
     here = Path(__file__).parent
     pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
     plan = _plan_of(view)
+    left = "Number of participants of each host that left, by phase."
     promised = terms(view, plan) + ([("On one machine", ONE_MACHINE)] if extras.one_machine else [])
     return pages.get_template("report.html.j2").render(
         style=(here / "report.css").read_text(encoding="utf-8"),
@@ -136,7 +137,11 @@ def render(view: StudyView, extras: Extras) -> str:
         },
         statistic=_statistic(view),
         clips=_clips(view, plan),
-        dropouts={"title": "Dropouts", "caption": _dropout_caption(view), "svg": figures.dropout_figure(view)},
+        dropouts={
+            "title": "Dropouts",
+            "caption": left if view.dropouts else "No participant left during a round.",
+            "svg": figures.dropout_figure(view),
+        },
         left=_dropout_list(view),
         phases={"title": "Phase times", "caption": _phase_caption(view), "svg": figures.phase_figure(view)},
         round_heads=_round_heads(view),
@@ -322,12 +327,6 @@ _JUMP: Final = (
     "Stated at the order that the plan fixed (a Rényi filter), so it holds whenever the study is stopped. One part of "
     "the conversion to epsilon does not depend on the number of rounds and is charged in full with the first round."
 )
-
-
-def _dropout_caption(view: StudyView) -> str:
-    if not view.dropouts:
-        return "No participant left during a round."
-    return "Number of participants of each host that left, by phase."
 
 
 def _dropout_list(view: StudyView) -> list[tuple[int, str, str, str]]:

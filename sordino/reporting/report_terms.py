@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mechanisms.mechanism import DESCRIPTIONS
 from secagg.sharing import CURIOUS
 from server.study_view import StudyView
-from wire.guarantee import (
-    EACH_FOR_ITSELF,
-    KEYS,
-    TRUSTED_COORDINATOR,
-    adjacency_word,
-    description_of,
-    guarantee,
-    offers_leave,
-    trust_of,
-)
+from wire.guarantee import EACH_FOR_ITSELF, KEYS, TRUSTED_COORDINATOR, adjacency_word, guarantee, offers_leave, trust_of
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
@@ -61,7 +53,7 @@ def outcome(view: StudyView) -> str:
 
 def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
     """Rows on mechanism, trust, adjacency, theorem, clips and wrapping."""
-    described = description_of(plan.mechanism)
+    described = DESCRIPTIONS.get(plan.mechanism)
     if described is None:
         return []
     rows = [
@@ -118,7 +110,7 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
     survivors = facts.get("min_survivors", "min_survivors")
     lies = _TRUSTED_NOT_TO_LIE if facts.get("adversary") == CURIOUS else _LIES
     h_min = plan.h_min if plan is not None else "h_min"
-    described = description_of(mechanism)
+    described = DESCRIPTIONS.get(mechanism)
     adjacency = adjacency_word(described.adjacency) if described else "that of the plan"
     secrecy = (
         f"A = {colluders} of {clients} is assumed for secure aggregation alone: up to A, together with the "

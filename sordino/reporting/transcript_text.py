@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
-from runtime.text import terminal_width
+from runtime.text import peer_text, terminal_width
 from secagg.parameters import COMPLETE
 from wire.guarantee import adjacency_word, condition, counts_colluders
 from wire.join_code import fingerprint, show_fingerprint
@@ -109,12 +109,8 @@ def _who(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
 
 def _names(verified: VerifiedTranscript, members: Iterable[int]) -> str:
     entries = [verified.roster.entries[who] for who in members]
-    named = ", ".join(f"{entry.identity.hex()[:_DIGITS]}… ({_printable(entry.host)})" for entry in entries[:_SHOWN])
+    named = ", ".join(f"{entry.identity.hex()[:_DIGITS]}… ({peer_text(entry.host)})" for entry in entries[:_SHOWN])
     return named + (f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else "")
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:

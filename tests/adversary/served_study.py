@@ -77,7 +77,7 @@ def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
         study.close()
         journal.close()
         roster_bytes = configuration.coordinator.roster.read_bytes()
-        document = study._document
+        document = study.terms
         task = make_task(document.task, dict(document.task_options))
         rule = document.plan.clipping
         model = write_model(flatten(task.initial_parameters()), rule.clips, rule)

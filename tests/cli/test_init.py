@@ -77,7 +77,7 @@ def test_hosts_cover_all_parts_once(small_study: Path) -> None:
     assert {host.policy.max_epsilon for host in read} == {20.0}
     study = server.study_file.load(small_study)
     assert all(dict(host.task) == dict(study.task) for host in read)
-    assert all(host.study.authority_public_key_bytes == study.read_authority_public_key() for host in read)
+    assert all(bytes.fromhex(host.study.authority_public_key) == study.read_authority_public_key() for host in read)
 
 
 def test_a_hosts_folder_can_be_copied_away(small_study: Path, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import client.credentials
-from client.credentials import RENEWED_FILE, CertificateError, load_certificate, load_identity, shown, store_renewed
+from client.credentials import RENEWED_FILE, CertificateError, load_certificate, load_identity, store_renewed
 from runtime.key_files import KeyFileError, write_key_file
+from runtime.text import minute
 from tests.support.ends_and_full_disks import killed
 from wire.certificates import CertificateAuthority, host_uri, new_key, private_pem
 
@@ -114,7 +115,7 @@ def test_a_renewed_file_that_is_damaged_or_isn_t_a_pair(tmp_path: Path) -> None:
 
 
 def test_times_that_no_calendar_has() -> None:
-    assert shown(1e30) == f"second {1e30:.0f} since 1970"
+    assert minute(1e30) == f"second {1e30:.0f} since 1970"
     assert client.credentials.RENEW_AT == 1 / 3
 
 

@@ -29,7 +29,7 @@ def test_least_file_and_absolute_paths(
     assert read.host.ledger == home / "ledger.sqlite"
     assert [entry.key for entry in read.participants] == [home / "keys/a.key", home / "keys/b.key"]
     assert [entry.part for entry in read.participants] == [0, 9]
-    assert read.study.authority_public_key_bytes == bytes.fromhex("ab" * 32)
+    assert read.study.authority_public_key == "ab" * 32
     assert read.policy.max_delta == 1e-5
     elsewhere = tmp_path_factory.mktemp("other") / "host"
     home.rename(elsewhere)  # the folder can be moved

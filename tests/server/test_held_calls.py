@@ -73,8 +73,7 @@ async def codes(calls: list[Any]) -> set[grpc.StatusCode]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port for enrolment that waits half a second for a message."""
-    make = enrolment.make_server
-    monkeypatch.setattr(enrolment_port, "make_server", lambda one: make(one, first_message_s=0.5))
+    monkeypatch.setattr(server.open_calls, "FIRST_MESSAGE_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -196,7 +195,7 @@ class _Context:
         raise grpc.aio.AbortError(reason)
 
 
-async def test_an_answer_that_nobody_takes_ends() -> None:
+async def test_an_answer_that_nobody_takes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def documents(request: bytes, _: Any) -> AsyncIterator[bytes]:
         yield request
 
@@ -209,7 +208,8 @@ async def test_an_answer_that_nobody_takes_ends() -> None:
     class Details:
         method = "/any/Download"
 
-    calls, context = OpenCalls(lambda *_: Caller("one", 1), write_s=0.05), _Context()
+    monkeypatch.setattr(server.open_calls, "WRITE_S", 0.05)
+    calls, context = OpenCalls(lambda *_: Caller("one", 1)), _Context()
     handler = await calls.intercept_service(found, Details())
     with pytest.raises(grpc.aio.AbortError):
         await handler.stream_stream(only(), context)

@@ -20,7 +20,7 @@ import pytest
 
 import secagg.errors
 import server.service
-from client.connection import SERVICE, TOKEN_METADATA, DocumentUnavailable, open_session
+from client.connection import SERVICE, DocumentUnavailable, open_session
 from secagg.keys import IdentityKey, session_statement
 from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
@@ -28,7 +28,7 @@ from server.service import STATUS
 from server.sessions import MOST_WAITING, SESSIONS_AT_ONCE, Session, SessionRefused, Sessions, TooManySessions, Traffic
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, until
 from wire import coordinator_pb2 as pb
-from wire.transport import frames, unframe, varint
+from wire.transport import TOKEN_METADATA, frames, unframe, varint
 
 # What gRPC makes of a call that is refused while it is still written to; the answer is lost then.
 LOST = (grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED)

@@ -12,6 +12,8 @@ from sordino.reporting.panel import StudyPanel
 
 def drawn(view: StudyView, without_noise: list[float] | None = None, width: int = 100, height: int = 30) -> list[str]:
     console = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
-    console.print(StudyPanel(view, without_noise=without_noise or [], clock=lambda: view.last_at))
+    panel = StudyPanel(clock=lambda: view.last_at)
+    panel.view, panel.without_noise = view, without_noise or []
+    console.print(panel)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from authority.new_study import make_local_study, new_study
-from client.connection import SERVICE, TOKEN_METADATA, Session, open_channel, open_session
+from client.connection import SERVICE, Session, open_channel, open_session
 from client.credentials import load_certificate, load_identity
 from client.host_file import load as load_host
 from mechanisms.encoder import Encoder
@@ -37,7 +37,7 @@ from tests.support.card_of_a_study import authority_of
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument, round_parameters
-from wire.transport import frames
+from wire.transport import TOKEN_METADATA, frames
 
 PARTICIPANTS = 7  # with two assumed to collude five must stay: two may misbehave
 PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
@@ -245,9 +245,8 @@ class Peer:
         configuration = load_host(self.where.folder / "hosts" / "host-01")
         self.session = await open_session(self.channel, self.identity, configuration.study.name)
         self.document = StudyDocument.from_bytes(await self.download(self.session.welcome.study_sha256))
-        self.roster = verify_roster(
-            await self.download(self.session.welcome.roster_sha256), configuration.study.authority_public_key_bytes
-        )
+        authority = bytes.fromhex(configuration.study.authority_public_key)
+        self.roster = verify_roster(await self.download(self.session.welcome.roster_sha256), authority)
         self.position = self.roster.positions[self.identity.public]
         await self.session.send(pb.ParticipantMessage(ready=pb.Ready()))
 

@@ -118,7 +118,6 @@ class Transcript:
 
     @cached_property
     def data(self) -> bytes:
-        """The file."""
         return _text({**self._fields(), "signature": self.signature.hex()}) + b"\n"
 
     @cached_property

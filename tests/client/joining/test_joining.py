@@ -166,7 +166,7 @@ def test_a_folder_that_is_complete(joining: Joining) -> None:
     assert joining.join(name="laptop", part=3, parts=9, ledger=joining.work / "spent.sqlite") == joining.home
     read = load(joining.home)
     assert (read.host.name, read.study.name, read.study.task) == ("laptop", STUDY, "synthetic")
-    assert read.study.authority_public_key_bytes == joining.authority.public
+    assert read.study.authority_public_key == joining.authority.public.hex()
     assert (read.participants[0].part, read.data.parts) == (2, 9)
     assert read.host.ledger == joining.work / "spent.sqlite"
     assert read.coordinator.enrolment == joining.where.address
