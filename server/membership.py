@@ -177,6 +177,8 @@ class Membership:
             raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
         if roster.version <= newest.version:
             raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
+        if roster.terms != newest.terms:
+            raise InvalidRoster(f"version {roster.version} was signed with other terms than version {newest.version}")
         check_later_roster(self._plan, roster, one_machine=self._one_machine)
         self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
 

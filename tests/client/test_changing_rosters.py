@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ async def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tm
             (sign_roster(Roster(roster.study, 2, roster.entries), stranger), "not signed by"),
             (without(study_folder, 1, 0).roster_file, "isn't later than version 1"),
             (sign_roster(Roster("eight", 2, roster.entries), authority_of(study_folder)), "another study"),
+            (sign_roster(replace(roster, version=2, terms=bytes(32)), authority_of(study_folder)), "other terms"),
         ):
             with pytest.raises(InvalidRoster, match=told):
                 where.study.offer_roster(data, None)
