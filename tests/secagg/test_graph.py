@@ -18,7 +18,7 @@ from secagg.parameters import COMPLETE, HARARY, SMALL_COHORT, RoundParameters
 from secagg.sharing import ADVERSARIES, CURIOUS, MALICIOUS, SEMI_MALICIOUS, Sharing, k_regular
 from tests.reference import graph as reference
 from tests.support.attempts_in_memory import make_config, start_cohort
-from tests.support.small_rings import safe_rings
+from tests.support.small_rings import CUT, CUT_COLLUDERS, safe_rings
 
 
 def context(number: int) -> bytes:
@@ -123,6 +123,16 @@ def test_both_sides_have_the_same_ring() -> None:
         theirs = cohort.phases[one].cohort.graph
         assert isinstance(theirs, HararyGraph)
         assert theirs.ring == cohort.graph.ring  # type: ignore[attr-defined]
+
+
+def test_the_ring_that_can_be_cut_is_safe_for_one_drop() -> None:
+    """`CUT`: no member has more colluders around it than the threshold allows, and the degree bears one drop."""
+    [(members, degree, threshold)] = CUT
+    around = [step for step in range(-degree // 2, degree // 2 + 1) if step]
+    corrupt = max(sum((place + step) % members in CUT_COLLUDERS for step in around) for place in range(members))
+    assert corrupt == 2
+    assert 2 * threshold > degree + corrupt
+    assert degree - 1 - len(CUT_COLLUDERS) == 1
 
 
 def test_another_context_is_another_ring() -> None:

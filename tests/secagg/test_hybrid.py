@@ -31,7 +31,7 @@ from secagg.keys import (
 )
 from secagg.messages import CIPHERTEXT_BYTES, Advertisement, NeighbourShares, SealedShares
 from secagg.parameters import HYBRID, X25519
-from tests.secagg.attacks_on_participants import signed_by
+from tests.secagg.cheating_participants import signed_keys
 from tests.support.attempts_in_memory import (
     ADVERTISE,
     LEAVE,
@@ -200,7 +200,7 @@ def refused_by_the_coordinator(phase: str, change: Callable[[Any], Any]) -> str:
 
 def advertises(mask_key: Callable[[bytes], bytes] = bytes, channel_key: Callable[[bytes], bytes] = bytes) -> Any:
     def change(real: Advertisement) -> Advertisement:
-        return signed_by(COMPLETE, 2, mask_key(real.mask_key), channel_key(real.channel_key))
+        return signed_keys(COMPLETE, 2, mask_key(real.mask_key), channel_key(real.channel_key))
 
     return change
 
@@ -213,8 +213,8 @@ def advertises(mask_key: Callable[[bytes], bytes] = bytes, channel_key: Callable
         (advertises(lambda key: LOW_ORDER[2] + key[32:]), "low order"),
         (advertises(lambda key: key[:32] + b"\xff" * 1184), "the ML-KEM part"),
         (advertises(channel_key=lambda key: key[:32] + b"\xff\x0f" + key[34:]), "the ML-KEM part"),
-        (lambda real: signed_by(COMPLETE, 2, real.mask_key, real.mask_key[:32] + real.channel_key[32:]), "before"),
-        (lambda real: signed_by(COMPLETE, 2, real.mask_key, real.channel_key[:32] + real.mask_key[32:]), "before"),
+        (lambda real: signed_keys(COMPLETE, 2, real.mask_key, real.mask_key[:32] + real.channel_key[32:]), "before"),
+        (lambda real: signed_keys(COMPLETE, 2, real.mask_key, real.channel_key[:32] + real.mask_key[32:]), "before"),
     ],
 )
 def test_keys_that_the_coordinator_refuses(change: Callable[[Any], Any], told: str) -> None:
@@ -279,7 +279,7 @@ def test_a_root_that_makes_another_ml_kem_key_is_found() -> None:
     """The naive coordinator compares the X25519 part, and opens a wrong sum."""
 
     def change(real: Advertisement) -> Advertisement:
-        return signed_by(
+        return signed_keys(
             COMPLETE, 2, real.mask_key[:32] + AgreementKey(b"x" * 32, b"k" * 64).public[32:], real.channel_key
         )
 
@@ -288,7 +288,7 @@ def test_a_root_that_makes_another_ml_kem_key_is_found() -> None:
     cheat = Attempt(COMPLETE, Script(up={(MASK, 2): LOSE}), tamper={(ADVERTISE, 2): change})
 
     def keep_own(message: Any) -> Any:  # it goes on as if it had advertised its own key
-        real = signed_by(COMPLETE, 2, cheat.mask_keys[2].public, dict(message.members)[2].channel_key)
+        real = signed_keys(COMPLETE, 2, cheat.mask_keys[2].public, dict(message.members)[2].channel_key)
         return replace(message, members=tuple((who, real if who == 2 else one) for who, one in message.members))
 
     cheat.tamper_down[SHARE, 2] = keep_own
