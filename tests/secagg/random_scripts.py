@@ -45,8 +45,6 @@ BY_A_TEST = {
     "reveal nothing without signatures": "test_signatures_are_not_left_out_where_the_plan_asks_for_them",
     "this phase was closed before": "test_without_its_check_a_phase_is_closed_twice",
     "fewest < graph.threshold": "test_on_a_ring_no_member_is_left_with_too_few_neighbours_in_u2",
-    "its shares rebuild another": "test_the_dealer_of_a_wrong_secret_is_named",
-    "a noise seed doesn't match": "test_without_its_check_another_noise_seed_is_taken",
     "if named:": "test_a_dealer_is_named_when_more_holders_lack_shares_than_can_lie",
 }
 KINDS: dict[str, tuple[type[ClaimingMachine], dict[str, Any]]] = {  # the machine, and what it doesn't draw
