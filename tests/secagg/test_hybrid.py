@@ -15,9 +15,7 @@ from secagg.commitments import MerkleTree, wrapped_node
 from secagg.context import RoundConfig
 from secagg.errors import ReconstructionFailed
 from secagg.keys import (
-    HYBRID_KEY_BYTES,
     KEM_CIPHERTEXT_BYTES,
-    WRAPPED_BYTES,
     AgreementKey,
     ShareChannel,
     dealing_statement,
@@ -29,8 +27,8 @@ from secagg.keys import (
     unwrap_seed,
     wrap_seed,
 )
-from secagg.messages import CIPHERTEXT_BYTES, Advertisement, NeighbourShares, SealedShares
-from secagg.parameters import HYBRID, X25519
+from secagg.messages import Advertisement, NeighbourShares, SealedShares
+from secagg.parameters import HYBRID
 from tests.secagg.cheating_participants import signed_keys
 from tests.support.attempts_in_memory import (
     ADVERTISE,
@@ -81,15 +79,6 @@ def test_everybody_makes_the_seed_of_half_of_its_pairs() -> None:
     for one, other in combinations(range(9), 2):
         assert sends_seed(one, other) != sends_seed(other, one)
     assert {sum(sends_seed(one, other) for other in range(9) if other != one) for one in range(9)} == {4}
-
-
-def test_what_a_participant_sends_is_as_long_as_planned() -> None:
-    attempt = Attempt(COMPLETE)
-    attempt.run()
-    advertised, dealt = attempt.sent[ADVERTISE, 0], attempt.sent[SHARE, 0]
-    assert (len(advertised.mask_key), len(advertised.channel_key)) == (HYBRID_KEY_BYTES,) * 2 == (1216,) * 2
-    assert {*map(len, dealt.ciphertexts)} == {KEM_CIPHERTEXT_BYTES + CIPHERTEXT_BYTES} == {1200}
-    assert [*map(len, dealt.wrapped)] == [WRAPPED_BYTES] * 3 == [1120] * 3
 
 
 # ---------------------------------------------------------------- what opens a seed, and what doesn't
@@ -159,13 +148,6 @@ def test_a_revealed_root_opens_the_seeds_of_its_owner_alone() -> None:
             assert unwrap_seed(one.wrapped, shared, root, *ends, cohort.context) != right
             assert right == pair_seed(attempt.mask_key_symbols[one.dealer], cohort.context, *ends)
     assert config.parameters.hybrid
-
-
-def test_the_key_agreement_is_in_every_context() -> None:
-    plain = make_config(7, min_survivors=5)
-    assert plain.parameters.key_agreement == X25519
-    assert plain.round_context() != COMPLETE.round_context()
-    assert len(COMPLETE.parameters.to_bytes()) == len(plain.parameters.to_bytes()) + 8  # as it always was
 
 
 # ---------------------------------------------------------------- a share that doesn't open, with its seed

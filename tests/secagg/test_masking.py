@@ -83,17 +83,6 @@ def test_a_stream_runs_on_across_chunks(variant: str, bits: int) -> None:
         assert np.array_equal(mask_words(KEY, dim, bits), expected & expected.dtype.type(2**bits - 1))
 
 
-def test_a_stream_restarted_in_each_chunk_would_be_seen() -> None:
-    words = CHUNK_BYTES // 4
-    mask = mask_words(KEY, 2 * words, 20)
-    assert (mask[:words] != mask[words:]).mean() > 0.999
-
-
-def test_keys_differ_in_every_word_they_make() -> None:
-    last = bytes([*KEY[:15], KEY[15] ^ 1])
-    assert (mask_words(KEY, 1000, 62) != mask_words(last, 1000, 62)).all()
-
-
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 

@@ -152,13 +152,6 @@ def test_a_wrong_share_gives_a_wrong_secret() -> None:
             assert differs.tolist() == [i == 3 for i in range(16)]
 
 
-def test_shares_of_the_wrong_threshold_or_point_give_another_secret() -> None:
-    secret = random_symbols(16, keyed_source("other"))
-    shares = split(secret, 4, range(1, 7), keyed_source("other coefficients"))
-    assert (combine(range(1, 7), shares, 3) != secret).any()
-    assert (combine([1, 2, 3, 5], shares[:4], 4) != secret).any()
-
-
 # --- hiding -------------------------------------------------------------------------------------------------------
 
 
