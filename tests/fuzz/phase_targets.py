@@ -23,7 +23,7 @@ from secagg.messages import UNMASKING, MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
 from tests.fuzz.played import GRAPHS, answer, codecs, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
-from tests.support.attempts_in_memory import freeze, held, twin
+from tests.support.comparable import freeze, held, twin
 from tests.support.recorded_attempts import Recorded, Step
 from wire.codec import MalformedMessage, read_survivor_proof
 

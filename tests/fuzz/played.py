@@ -21,16 +21,8 @@ from secagg.parameters import HYBRID
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
-from tests.support.attempts_in_memory import (
-    LOSE,
-    Script,
-    freeze,
-    make_config,
-    source_of,
-    sum_of,
-    surplus_parts,
-    vector_of,
-)
+from tests.support.attempts_in_memory import LOSE, Script, make_config, source_of, sum_of, surplus_parts, vector_of
+from tests.support.comparable import freeze
 from tests.support.recorded_attempts import Recorded
 from tests.support.small_rings import safe_rings
 from wire import codec

@@ -11,7 +11,8 @@ from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients, UnexpectedMessage
 from secagg.messages import PHASES, ConsistencySignature
 from secagg.sharing import SEMI_MALICIOUS
-from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config, sum_of
+from tests.support.attempts_in_memory import Attempt, Script, make_config, sum_of
+from tests.support.comparable import freeze
 from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
 

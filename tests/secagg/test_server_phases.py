@@ -9,7 +9,8 @@ import pytest
 from secagg.errors import ProtocolError
 from secagg.messages import PHASES
 from secagg.sharing import CURIOUS
-from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config
+from tests.support.attempts_in_memory import Attempt, Script, make_config
+from tests.support.comparable import freeze
 from tests.support.naive_variants import SERVER
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES

@@ -7,9 +7,7 @@ second, slow implementation of the unmasking. All randomness is keyed: every run
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -21,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.commitments import MerkleForest, MerkleTree, pair_node, wrapped_node
+from secagg.commitments import MerkleTree, pair_node, wrapped_node
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
@@ -171,30 +169,6 @@ def surplus_parts(parameters: RoundParameters, survivors: int) -> list[int]:
     """Return the numbers of the noise seeds that so many survivors reveal."""
     bits = parameters.released[survivors - parameters.min_survivors] if parameters.released else 0
     return [number for number, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
-
-
-PHASE_MODULES = frozenset(module.__name__ for module in (*CLIENT.modules, *SERVER.modules))
-
-
-def twin(value: Any) -> Any:
-    """Copy a phase so that the copy can be used up: mutable containers are copied, immutable values are not."""
-    if isinstance(value, set | Counter | np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: twin(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [twin(one) for one in value]
-    if type(value) is MerkleForest or type(value).__module__ in PHASE_MODULES:
-        again = copy.copy(value)
-        if not hasattr(value, "__dataclass_fields__"):
-            vars(again).update({name: twin(one) for name, one in vars(value).items()})
-        return again
-    return value
-
-
-def held(phase: Any) -> Any:
-    """All that a participant's phase holds, except the mark that it is over."""
-    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
 @dataclass

@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 
 from secagg.context import RoundConfig
 from secagg.messages import PHASES, CohortKeys, UnmaskingReply
-from tests.support.attempts_in_memory import Attempt, Script, freeze, make_config
+from tests.support.attempts_in_memory import Attempt, Script, make_config
+from tests.support.comparable import freeze
 from tests.support.recorded_attempts import Recorded
 from wire import codec
 from wire import coordinator_pb2 as pb
