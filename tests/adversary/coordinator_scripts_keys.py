@@ -13,7 +13,7 @@ from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import CheatingCoordinator, in_attempt, one_message_changed, with_coordinator
 from tests.adversary.coordinator_scripts import ALL, ANY_PRICE, COLLUDERS, HONEST, SMALL_U2, VICTIM, naive
 from tests.adversary.script import Naive, Seen
-from tests.support.attempts_in_memory import LOW_ORDER
+from tests.reference.primitive_vectors import LOW_ORDER
 from wire import coordinator_pb2 as pb
 
 UNSIGNED = "are not signed by it"

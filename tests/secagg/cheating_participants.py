@@ -26,14 +26,9 @@ from secagg.messages import (
 )
 from secagg.packing import pack, packed_size, unpack
 from secagg.shamir import PRIME
-from tests.support.attempts_in_memory import LOW_ORDER, Vector, identities
+from tests.reference.primitive_vectors import LOW_ORDER
+from tests.support.attempts_in_memory import Vector, flipped, identities
 from tests.support.crooked_dealings import crooked_shares
-
-
-def flipped(data: bytes, bit: int) -> bytes:
-    """One bit changed."""
-    at = bit % (8 * len(data))
-    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
 
 def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:

@@ -46,7 +46,6 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
-from tests.secagg.cheating_participants import flipped
 from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.lying_coordinator_view import (
     Answer,
@@ -60,7 +59,7 @@ from tests.secagg.lying_coordinator_view import (
     fake_key,
     sides_of,
 )
-from tests.support.attempts_in_memory import Sets, surplus_parts
+from tests.support.attempts_in_memory import Sets, flipped, surplus_parts
 from tests.support.comparable import twin
 from tests.support.naive_variants import CLIENT
 

@@ -15,7 +15,7 @@ from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey
 from secagg.messages import MASK_KEY, CohortKeys, NeighbourShares, SurvivorSets, UnmaskingRequest
 from tests.secagg.cheating_participants import signed_keys
-from tests.support.attempts_in_memory import Cohort, Sets, flip, make_config, start_cohort, vector_of
+from tests.support.attempts_in_memory import Cohort, Sets, flipped, make_config, start_cohort, vector_of
 from tests.support.crooked_dealings import crooked_dealing
 from tests.support.naive_variants import CLIENT, SAID, SIGNED, Side
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_FAR, CUT_NEAR, CUT_VICTIM
@@ -203,7 +203,7 @@ def keeps_symbols_outside_the_field(client: Side) -> bool:
 WRONG_SHARES: dict[str, tuple[Callable[[Side], bool], str]] = {
     "self._covers(dealt, pair_node": (keeps(lambda cohort: sealed_by_3(cohort, bytes(96))), "keeps it"),
     ">= shamir.PRIME": (keeps_symbols_outside_the_field, "keeps it"),
-    "plaintext is None": (keeps(lambda cohort: flip(cohort.dealt(3, 0).ciphertext, 50)), "crashes"),
+    "plaintext is None": (keeps(lambda cohort: flipped(cohort.dealt(3, 0).ciphertext, 400)), "crashes"),
     "CIPHERTEXT_BYTES": (keeps(lambda cohort: sealed_by_3(cohort, bytes(95))), "crashes"),
 }
 
@@ -224,6 +224,6 @@ def test_a_wrong_share_is_found_on_arrival(check: str) -> None:
 def test_what_opens_for_this_cohort_needs_no_other_proof(changed: str) -> None:
     """Only the dealer could have sealed it: its channel key is signed, and the key names the cohort."""
     cohort = brought_to("MaskedInputCollection")
-    cohort.mask(0, ALL, with_share_of(cohort, 3, **{changed: flip(getattr(cohort.dealt(3, 0), changed))}))
+    cohort.mask(0, ALL, with_share_of(cohort, 3, **{changed: flipped(getattr(cohort.dealt(3, 0), changed))}))
     assert 0 in cohort.uploads
     assert cohort.held[0][3] is not None

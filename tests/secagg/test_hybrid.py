@@ -29,12 +29,12 @@ from secagg.keys import (
 )
 from secagg.messages import Advertisement, NeighbourShares, SealedShares
 from secagg.parameters import HYBRID
+from tests.reference.primitive_vectors import LOW_ORDER
 from tests.secagg.cheating_participants import signed_keys
 from tests.support.attempts_in_memory import (
     ADVERTISE,
     LEAVE,
     LOSE,
-    LOW_ORDER,
     MASK,
     SHARE,
     Attempt,

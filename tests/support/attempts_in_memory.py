@@ -65,14 +65,6 @@ RandomBytes = Callable[[int], bytes]
 Vector = NDArray[Any]
 Sets = tuple[frozenset[int], frozenset[int]]  # u2, u3
 
-# The u coordinates of Curve25519's points of order 1, 2, 4 and 8, and encodings of them above the prime.
-P = 2**255 - 19
-ORDER_8 = (
-    325606250916557431795983626356110631294008115727848805560023387167927233504,
-    39382357235489614581723060781553021112529911719440698176882885853963445705823,
-)
-LOW_ORDER = [u.to_bytes(32, "little") for u in (0, 1, P - 1, P, P + 1, *ORDER_8)]
-
 
 def keyed_source(name: str) -> RandomBytes:
     """Make a source that gives the same bytes for the same name in every run."""
@@ -563,24 +555,25 @@ def symbols_of(share: RevealedShare) -> NDArray[np.uint16]:
     return np.frombuffer(share.share, dtype="<u2").astype(np.uint16)
 
 
-def flip(data: bytes, at: int = 0) -> bytes:
-    """Return the bytes with one bit changed."""
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+def flipped(data: bytes, bit: int = 0) -> bytes:
+    """Return the bytes with one bit changed: any number chooses it."""
+    at = bit % (8 * len(data))
+    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
 
 def garble(message: Any) -> Any:
     """Return the message with one bit changed, in a place that no honest sender could have changed."""
     match message:
         case Advertisement():
-            return replace(message, mask_key=flip(message.mask_key))
+            return replace(message, mask_key=flipped(message.mask_key))
         case SealedShares():
-            return replace(message, leaves=(flip(message.leaves[0]), *message.leaves[1:]))
+            return replace(message, leaves=(flipped(message.leaves[0]), *message.leaves[1:]))
         case MaskedInput():
-            return replace(message, packed=flip(message.packed))
+            return replace(message, packed=flipped(message.packed))
         case ConsistencySignature():
-            return replace(message, signature=flip(message.signature, 40))
+            return replace(message, signature=flipped(message.signature, 320))
         case UnmaskingReply():
             at = next(i for i, share in enumerate(message.shares) if share is not None)
-            wrong = replace(message.shares[at], salt=flip(message.shares[at].salt))
+            wrong = replace(message.shares[at], salt=flipped(message.shares[at].salt))
             return replace(message, shares=(*message.shares[:at], wrong, *message.shares[at + 1 :]))
     raise AssertionError(type(message))
