@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import random
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.keys import IdentityKey
+from tests.support.issued_certificates import self_signed
 from wire.authority_statements import (
     Answer,
     Card,
@@ -65,18 +65,8 @@ def request(**changes: object) -> EnrolmentRequest:
     return EnrolmentRequest(**fields | changes)  # type: ignore[arg-type]
 
 
-def ca_certificate() -> bytes:
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "clinics TLS")])
-    begins = datetime.datetime.fromtimestamp(NOW, datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, TLS_KEY.public_key(), 7, begins, begins + datetime.timedelta(days=9))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(TLS_KEY, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-CARD = Card("clinics", PUBLIC, ca_certificate(), MALLORY.public, "coordinator.example:8443")
+CA = self_signed(TLS_KEY, (x509.BasicConstraints(ca=True, path_length=0), True))
+CARD = Card("clinics", PUBLIC, CA, MALLORY.public, "coordinator.example:8443")
 ANSWER = Answer(bytes(32), True, "", "laptop", CARD.tls_ca, 3, 11)
 
 
