@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import Any
 
 from tests.reference import setting
 from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
 from tests.reference.participant import Participant
+from tests.reference.primitive_vectors import Case
 from tests.reference.round_vectors import Played, base_round
 from tests.reference.rounds import hear, identity_seeds, stream_of
-from tests.reference.setting import PHASES, Refused
+from tests.reference.setting import PHASES, Message, Refused
 from tests.reference.sharing import Stream
 
-Case = dict[str, Any]
-Message = dict[str, Any]
 ROUND = "five"
 VICTIM = 1  # the participant that is lied to; its third neighbour, 3, sends no input
 LIAR = 2
@@ -38,6 +38,14 @@ def signed_advertisement(who: int, mask_key: bytes, channel_key: bytes, round_co
     statement = setting.advertisement_statement(context, base.agreed.identity(who), mask_key, channel_key)
     signature = ed25519_sign(identity_seeds(5)[who], statement)
     return {"mask_key": mask_key, "channel_key": channel_key, "signature": signature}
+
+
+def signed_upload(base: Played, who: int, data: bytes, u2: Iterable[int], context: bytes | None = None) -> Message:
+    """A vector of somebody's choice, signed by it as masked in this u2."""
+    digest, everyone = sha256(data).digest(), [base.agreed.identity(one) for one in u2]
+    identity, seed = base.agreed.identity(who), base.participants[who].identity_seed
+    statement = setting.upload_statement(context or base.coordinator.context, identity, digest, everyone)
+    return {"packed": data, "sha256": digest, "signature": ed25519_sign(seed, statement)}
 
 
 def other_cohort() -> tuple[bytes, Participant]:
