@@ -49,21 +49,6 @@ class Slow(Attempt):
 
 
 @CONFIGS
-def test_late_signers_are_asked_and_count(config: RoundConfig) -> None:
-    attempt = Slow(config)
-    early = attempt.unmasking.u3 - set(LATE)
-    assert attempt.unmasking.u4 == set(attempt.requests) == early
-    for who in sorted(early):
-        attempt.reveal(who)
-    for who in LATE:
-        attempt.admit(who)
-        attempt.reveal(who)
-    completed = attempt.unmasking.close()
-    assert completed.u4 == completed.u5 == completed.u3 == attempt.unmasking.u3
-    np.testing.assert_array_equal(completed.total, sum_of(completed.u3, config.parameters))
-
-
-@CONFIGS
 def test_a_sum_that_needs_their_shares_waits_for_them(config: RoundConfig) -> None:
     attempt = Slow(config)
     threshold, others = attempt.unmasking.needed, sorted(attempt.unmasking.u3 - set(LATE))

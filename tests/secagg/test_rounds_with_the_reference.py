@@ -159,13 +159,3 @@ def test_a_ring_by_the_rule(adversary: str, sharing: tuple[int, int]) -> None:
     survivors = [who for who in range(70) if who not in (3, 9, 69)]
     assert record.total == add_vectors([input_of(agreed, who) for who in survivors], 3, 16)
     assert agreed.numbers.sharing(69) == sharing
-
-
-@pytest.mark.parametrize("by_reference", [True, False], ids=["reference coordinator", "core coordinator"])
-def test_mixed_rounds_open_the_right_sum(by_reference: bool) -> None:
-    """Nine participants on one side, the coordinator on the other, one leaves in each of three phases."""
-    agreed = setting_of(9, bits=20, dim=33)
-    silent = {"AdvertiseKeys": {0}, "ShareKeys": {6}, "MaskedInputCollection": {2}}
-    attempt = (agreed, silent, "mixed", [])
-    record, _ = played(attempt, [not by_reference] * 9 + [by_reference])
-    assert record.total == add_vectors([input_of(agreed, who) for who in (1, 3, 4, 5, 7, 8)], 33, 20)
