@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -41,7 +41,6 @@ from secagg.messages import (
     SELF_MASK_SEED,
     Advertisement,
     CohortKeys,
-    ConsistencySignature,
     DealtShare,
     MaskedInput,
     MaskKeyShare,
@@ -391,7 +390,7 @@ def start_cohort(
 
 # ---------------------------------------------------------------- an honest coordinator on a bad network
 
-DELIVER, LOSE, TWICE, LATE, GARBLE, LEAVE = "deliver", "lose", "twice", "late", "garble", "leave"
+DELIVER, LOSE, LATE, LEAVE = "deliver", "lose", "late", "leave"
 ADVERTISE, SHARE, MASK, _, UNMASK = PHASES
 Tamper = Mapping[tuple[str, int], Callable[[Any], Any]]  # (phase, participant) -> what becomes of the message
 
@@ -455,9 +454,8 @@ class Attempt(InMemoryAttempt):
 
     def told(self, who: int) -> Any:
         """Return a participant's answer to the coordinator; None if it isn't reached, or refuses."""
-        name, message, before = self.coordinator.name, self.messages[who], self.phases[who]
-        fate = self.script.down.get((name, who), DELIVER)
-        if fate == LOSE:
+        name, message = self.coordinator.name, self.messages[who]
+        if self.script.down.get((name, who)) == LOSE:
             del self.phases[who]
             return None
         if (name, who) in self.tamper_down:
@@ -474,8 +472,6 @@ class Attempt(InMemoryAttempt):
             self.mask_keys[who], self.mask_key_symbols[who] = keys.mask_key, keys.mask_key_symbols
         elif name == UNMASK:
             self.cohort.note_reply(who, self.coordinator.u2, answered)
-        if fate == TWICE:
-            refuses(lambda: before.receive(message), CoordinatorMisbehaved)
         return answered
 
     def mask(self, who: int, masking: Any) -> tuple[Any, MaskedInput]:
@@ -501,8 +497,6 @@ class Attempt(InMemoryAttempt):
         self._arrived += 1
         if fate == LOSE:
             return False
-        if fate == GARBLE:
-            message = garble(message)
         before = freeze(phase)
         try:
             phase.receive(who, message)
@@ -510,11 +504,6 @@ class Attempt(InMemoryAttempt):
             assert freeze(phase) == before, f"{name} changed by a refused message"
             self.refused.append(error)
             return False
-        assert fate != GARBLE, f"{name} took a garbled message"
-        if fate == TWICE:
-            before = freeze(phase)
-            refuses(lambda: phase.receive(who, message), UnexpectedMessage)
-            assert freeze(phase) == before
         if fate == LEAVE and hasattr(phase, "drop"):
             phase.drop(who)
             return False
@@ -557,21 +546,3 @@ def flipped(data: bytes, bit: int = 0) -> bytes:
     """Return the bytes with one bit changed: any number chooses it."""
     at = bit % (8 * len(data))
     return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
-
-
-def garble(message: Any) -> Any:
-    """Return the message with one bit changed, in a place that no honest sender could have changed."""
-    match message:
-        case Advertisement():
-            return replace(message, mask_key=flipped(message.mask_key))
-        case SealedShares():
-            return replace(message, leaves=(flipped(message.leaves[0]), *message.leaves[1:]))
-        case MaskedInput():
-            return replace(message, packed=flipped(message.packed))
-        case ConsistencySignature():
-            return replace(message, signature=flipped(message.signature, 320))
-        case UnmaskingReply():
-            at = next(i for i, share in enumerate(message.shares) if share is not None)
-            wrong = replace(message.shares[at], salt=flipped(message.shares[at].salt))
-            return replace(message, shares=(*message.shares[:at], wrong, *message.shares[at + 1 :]))
-    raise AssertionError(type(message))

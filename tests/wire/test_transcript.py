@@ -56,21 +56,20 @@ Change = Callable[[Transcript, Finished], Transcript]
 ROOT = Path(__file__).parents[2]
 
 
+# Seven, of whom one deals nothing and another uploads nothing; u3 has five.
+ROUNDS: dict[str, Callable[[], Finished]] = {
+    "whole": lambda: play(whole(), silent=[1], late=[3]),
+    "six": lambda: play(whole(), late=[3]),  # one more than the plan needs
+    "absent": lambda: play(whole(), absent=[6]),  # six in u1
+    "drawn": lambda: play(drawn(), 2),
+    "ring": lambda: play(ring(), silent=[5], late=[11]),
+    "gaussian": lambda: play(whole(plan=plan(7, "gaussian"))),
+}
+
+
 @cache
 def round_of(kind: str) -> Finished:
-    """Seven, of whom one deals nothing and another uploads nothing; u3 has five."""
-    if kind == "whole":
-        return play(whole(), silent=[1], late=[3])
-    if kind == "six":  # one more than the plan needs
-        return play(whole(), late=[3])
-    if kind == "absent":  # six in u1
-        return play(whole(), absent=[6])
-    if kind == "drawn":
-        return play(drawn(), 2)
-    if kind == "ring":
-        return play(ring(), silent=[5], late=[11])
-    assert kind == "gaussian"
-    return play(whole(plan=plan(7, "gaussian")))
+    return ROUNDS[kind]()
 
 
 @cache
