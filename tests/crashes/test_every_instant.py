@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,7 @@ class Instants:
             return
         copy = self._copies / f"{len(self.found):04d}"
         shutil.copytree(self._folder, copy) if self._folder.exists() else copy.mkdir()
-        promised = Promised(
-            **{name: set(had) if isinstance(had, set) else had for name, had in vars(self.promised).items()}
-        )
-        self.found[state.digest()] = copy, promised
+        self.found[state.digest()] = copy, deepcopy(self.promised)
 
 
 @contextmanager

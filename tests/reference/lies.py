@@ -74,12 +74,9 @@ def listen(base: Played, case: Case) -> tuple[Message, Message]:
 
 def refused(base: Played, case: Case, phase: str) -> Case:
     """The case with what the reference says to it; in that phase."""
-    try:
-        listen(base, case)
-    except Refused as refusal:
-        if refusal.phase == phase:
-            return {**case, "refused": refusal.stated()}
-    raise AssertionError(f"the reference took: {case['name']}")
+    found = _refused(case, lambda: listen(base, case))
+    assert found["refused"]["phase"] == phase, case["name"]
+    return found
 
 
 def at_phase(base: Played, phase: str, before: Iterable[int] = ()) -> Coordinator:

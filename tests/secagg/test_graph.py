@@ -101,11 +101,6 @@ def test_the_ring_that_can_be_cut_is_safe_for_one_drop() -> None:
     assert degree - 1 - len(CUT_COLLUDERS) == 1
 
 
-def test_another_context_is_another_ring() -> None:
-    u1 = tuple(range(40))
-    assert len({ring_of(u1, 4, number).ring for number in range(200)}) == 200
-
-
 SIZE, DRAWS = 12, 4000
 
 

@@ -209,32 +209,32 @@ def test_a_key_whose_coefficients_are_too_large_is_none() -> None:
     assert not is_kem_key((3329).to_bytes(2, "little") + key[34:])
 
 
+COUNT = "there must be 3 seeds of 1120 bytes"
+
+
 @pytest.mark.parametrize(
-    "wrapped", [lambda real: real[:-1], lambda real: (*real, real[0]), lambda real: (real[0][:-1], *real[1:])]
+    ("wrapped", "told"),
+    [
+        (lambda real: real[:-1], COUNT),
+        (lambda real: (*real, real[0]), COUNT),
+        (lambda real: (real[0][:-1], *real[1:]), COUNT),
+        (lambda real: real[::-1], "not signed"),
+    ],
 )
-def test_seeds_that_the_coordinator_refuses(wrapped: Callable[[Any], Any]) -> None:
-    told = refused_by_the_coordinator(SHARE, lambda real: replace(real, wrapped=wrapped(real.wrapped)))
-    assert "there must be 3 seeds of 1120 bytes" in told
-
-
-def test_seeds_that_their_dealer_has_not_signed() -> None:
-    told = refused_by_the_coordinator(SHARE, lambda real: replace(real, wrapped=real.wrapped[::-1]))
-    assert "not signed" in told
+def test_seeds_that_the_coordinator_refuses(wrapped: Callable[[Any], Any], told: str) -> None:
+    assert told in refused_by_the_coordinator(SHARE, lambda real: replace(real, wrapped=wrapped(real.wrapped)))
 
 
 def resigned(attempt: Attempt, dealer: int, message: SealedShares) -> SealedShares:
     """The dealer's own signature over other seeds than it uses."""
-    cohort = attempt.coordinator.cohort
-    identity, wrapped = identities(7)[dealer], dict(zip(receivers_of(dealer), message.wrapped, strict=True))
+    cohort, identity = attempt.coordinator.cohort, identities(7)[dealer]
+    receivers = [who for who in range(7) if who != dealer and sends_seed(dealer, who)]
+    wrapped = dict(zip(receivers, message.wrapped, strict=True))
     leaves = b"".join(message.leaves)
     nodes = client_phases.pair_nodes(leaves)
     tree = MerkleTree([wrapped_node(node, wrapped.get(who, b"")) for who, node in enumerate(nodes)])
     statement = dealing_statement(cohort.context, identity.public, tree.root, message.seed_commitment)
     return replace(message, signature=identity.sign(statement))
-
-
-def receivers_of(dealer: int) -> list[int]:
-    return [who for who in range(7) if who != dealer and sends_seed(dealer, who)]
 
 
 @pytest.mark.parametrize("stays", [True, False])

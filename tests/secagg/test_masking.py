@@ -67,14 +67,6 @@ def test_published_vector(variant: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("dim", [0, 1, 3, 4, 5, 1001])
-@pytest.mark.parametrize("bits", [1, 7, 8, 9, 16, 20, 32, 33, 62])
-def test_masks_are_aes_of_counter_blocks(variant: str, bits: int, dim: int) -> None:
-    mask = mask_words(KEY, dim, bits)
-    assert mask.dtype == word_dtype(bits)
-    assert mask.tolist() == mask_of(KEY, dim, bits)
-
-
 @pytest.mark.parametrize("bits", [8, 16, 20, 62])
 def test_a_stream_runs_on_across_chunks(variant: str, bits: int) -> None:
     words_a_chunk = CHUNK_BYTES // word_dtype(bits).itemsize
