@@ -15,8 +15,8 @@ from tests.reference.lies import (
     LIAR,
     ROUND,
     VICTIM,
+    each_refused,
     other_cohort,
-    refused_by_coordinator,
     replaced,
     signed_advertisement,
     signed_upload,
@@ -40,12 +40,7 @@ def coordinator_refusals() -> Case:
     )
     base = base_round()
     for phase, messages in zip(PHASES, lies, strict=True):
-        for name, sender, message in messages():
-            # All before the sender in the roster have spoken in this phase; a sender that repeats, too.
-            spoken = base.record.to_coordinator[phase]
-            before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
-            case: Case = {"name": name, "phase": phase, "before": before, "sender": sender, "message": message}
-            cases.append(refused_by_coordinator(base, case))
+        cases += each_refused(base, phase, messages())
     closings = [
         too_few(base, {"phase": phase, "received": [*base.record.to_coordinator[phase]][:3]}) for phase in PHASES
     ]

@@ -97,6 +97,19 @@ def refused_by_coordinator(base: Played, case: Case) -> Case:
     return _refused(case, lambda: coordinator.receive(case["sender"], case["message"]))
 
 
+def each_refused(base: Played, phase: str, lies: Iterable[tuple[str, int, Message]], **stated: Any) -> list[Case]:
+    """These lies (name, sender, message), after all before the sender in the roster have spoken in the phase.
+
+    A sender that repeats, which the name says, has spoken too.
+    """
+    cases, spoken = [], base.record.to_coordinator[phase]
+    for name, sender, message in lies:
+        before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
+        case = {**stated, "name": name, "phase": phase, "before": before, "sender": sender, "message": message}
+        cases.append(refused_by_coordinator(base, case))
+    return cases
+
+
 def too_few(base: Played, case: Case) -> Case:
     """The case, ``received`` in a phase that is then closed, with what the reference's coordinator says to it."""
     return _refused(case, at_phase(base, case["phase"], case["received"]).close)

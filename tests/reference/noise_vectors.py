@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, partial
 
-from tests.reference.lies import LIAR, refused_by_coordinator, signed_upload
+from tests.reference.lies import LIAR, each_refused, signed_upload
 from tests.reference.primitive_vectors import Case, flip
 from tests.reference.round_vectors import Played
 from tests.reference.rounds import setting_of
@@ -38,10 +38,8 @@ def noise_rounds() -> Case:
     ]
     cases: list[Case] = []
     for phase, lies in (("MaskedInputCollection", false_uploads()), ("Unmasking", false_replies())):
-        for name, message in lies:
-            before = [who for who in noise_round().record.to_coordinator[phase] if who < LIAR]
-            case = {"round": NOISE, "name": name, "phase": phase, "before": before, "sender": LIAR, "message": message}
-            cases.append(refused_by_coordinator(noise_round(), case))
+        messages = [(name, LIAR, message) for name, message in lies]
+        cases += each_refused(noise_round(), phase, messages, round=NOISE)
     return {"rounds": rounds, "refused": cases}
 
 

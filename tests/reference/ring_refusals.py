@@ -10,7 +10,7 @@ from copy import deepcopy
 
 from tests.reference import setting
 from tests.reference.graph import Graph
-from tests.reference.lies import listen, refused, refused_by_coordinator, replaced, signed_upload, too_few
+from tests.reference.lies import each_refused, listen, refused, replaced, signed_upload, too_few
 from tests.reference.participant import bitmap
 from tests.reference.primitive_vectors import Case, flip
 from tests.reference.ring_vectors import RING, UNSIGNED, ring_round, unsigned_round
@@ -63,11 +63,7 @@ def ring_refusals() -> Case:
         ("MaskedInputCollection", false_uploads()),
         ("Unmasking", false_replies()),
     ):
-        for name, sender, message in sender_messages:
-            spoken = ring_round().record.to_coordinator[phase]
-            before = [who for who in spoken if who < sender]
-            case = {"round": RING, "name": name, "phase": phase, "before": before, "sender": sender, "message": message}
-            coordinator.append(refused_by_coordinator(ring_round(), case))
+        coordinator += each_refused(ring_round(), phase, sender_messages, round=RING)
     closings = [
         too_few(ring_round(), {"round": RING, "phase": phase, "received": received})
         for phase, received in (
