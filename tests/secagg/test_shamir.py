@@ -209,26 +209,6 @@ def test_the_same_check_catches_a_remainder_instead_of_a_rejection() -> None:
     assert (counts[15:] == 1).all()
 
 
-def test_words_from_the_prime_up_are_drawn_again() -> None:
-    asked = []
-
-    def source(count: int) -> bytes:
-        asked.append(count)
-        words = {1: [65521, 7, 65535, 65520], 2: [65530, 8], 3: [9]}[len(asked)]
-        return np.array(words, dtype="<u2").tobytes()
-
-    assert random_symbols(4, source).tolist() == [7, 65520, 8, 9]
-    assert asked == [8, 4, 2]  # exactly what is missing, so a source's position says how much was used
-
-
-@given(count=st.integers(0, 300), seed=st.text(max_size=3))
-@settings(steady, max_examples=30)
-def test_symbols_agree_with_integers(count: int, seed: str) -> None:
-    drawn = random_symbols(count, keyed_source(seed))
-    assert drawn.dtype == np.uint16
-    assert drawn.tolist() == reference.random_symbols(count, SimpleNamespace(take=keyed_source(seed)))
-
-
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
