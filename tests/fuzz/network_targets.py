@@ -16,8 +16,9 @@ from server.open_calls import Caller, CallRefused
 from server.peer_certificate import CertificateHolders, check_certificate
 from server.sessions import SessionRefused, Sessions
 from tests.fuzz.mutations import message_mutation
-from tests.fuzz.played import plain, reference_round
+from tests.fuzz.played import reference_round
 from tests.fuzz.target import Target, must
+from tests.support.comparable import freeze
 from tests.support.message_codecs import CODECS, Codec
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -63,7 +64,7 @@ def _there_and_back(travels: Codec, message: Any) -> Any:
         found = travels.read(message)
     except codec.MalformedMessage:
         return None
-    must(plain(travels.passed(found)) == plain(found), "what was read is written otherwise")
+    must(freeze(travels.passed(found)) == freeze(found), "what was read is written otherwise")
     if isinstance(found, UnmaskingReply):
         lengths = {(len(one.share), len(one.salt)) for one in found.shares if one is not None}
         must(lengths <= {(SHARE_BYTES, SALT_BYTES)}, "a share of another length was read")

@@ -26,8 +26,6 @@ from tests.support.recorded_attempts import Recorded
 from tests.support.small_rings import safe_rings
 
 GRAPHS: Final = ("complete", "ring", "unsigned", "hybrid")
-plain = freeze
-"""A comparable copy of anything."""
 
 
 # ---------------------------------------------------------------- attempts

@@ -128,7 +128,7 @@ def test_a_revealed_root_opens_the_seeds_of_its_owner_alone() -> None:
     """Participant 3 leaves, and its root is rebuilt: no channel opens with it, and no seed of two others."""
     attempt = Attempt(COMPLETE, Script(up={(MASK, 3): LOSE}))
     attempt.run()
-    cohort, config = attempt.coordinator.cohort, attempt.config
+    cohort = attempt.coordinator.cohort
     symbols = attempt.mask_key_symbols[3]
     root = mask_key_of(symbols, cohort.round_context, cohort.identity(3), hybrid=True)
     assert root.public == cohort.advertisements[3].mask_key
@@ -145,7 +145,6 @@ def test_a_revealed_root_opens_the_seeds_of_its_owner_alone() -> None:
             right = unwrap_seed(one.wrapped, shared, attempt.mask_keys[0], *ends, cohort.context)
             assert unwrap_seed(one.wrapped, shared, root, *ends, cohort.context) != right
             assert right == pair_seed(attempt.mask_key_symbols[one.dealer], cohort.context, *ends)
-    assert config.parameters.hybrid
 
 
 # ---------------------------------------------------------------- a share that doesn't open, with its seed

@@ -39,27 +39,23 @@ def _read_offer(message: pb.MaskedInputOffer) -> messages.MaskedInput:
     return messages.MaskedInput(b"", message.sha256, message.signature)  # the vector comes by itself
 
 
-def _by_coordinator(field: str, kind: type) -> Codec:
-    write = partial(getattr(codec, f"write_{field}"), ROUND, ATTEMPT)
-    return Codec(field, kind, write, getattr(codec, f"read_{field}"))
+def _codec(field: str, kind: type, name: str = "") -> Codec:
+    """By the codec's functions of this name, by default that of the field."""
+    write, read = (getattr(codec, f"{way}_{name or field}") for way in ("write", "read"))
+    found = Codec(field, kind, write, read)
+    return found._replace(write=partial(write, ROUND, ATTEMPT)) if found.to_participant else found
 
 
 CODECS: Final[dict[type, Codec]] = {
-    messages.Advertisement: Codec(
-        "advertise_keys", pb.Advertisement, codec.write_advertisement, codec.read_advertisement
-    ),
-    messages.SealedShares: Codec("share_keys", pb.SealedShares, codec.write_sealed_shares, codec.read_sealed_shares),
+    messages.Advertisement: _codec("advertise_keys", pb.Advertisement, "advertisement"),
+    messages.SealedShares: _codec("share_keys", pb.SealedShares, "sealed_shares"),
     messages.MaskedInput: Codec("masked_input", pb.MaskedInputOffer, _write_offer, _read_offer),
-    messages.ConsistencySignature: Codec(
-        "consistency", pb.ConsistencySignature, codec.write_consistency, codec.read_consistency
-    ),
-    messages.UnmaskingReply: Codec(
-        "unmasking", pb.UnmaskingReply, codec.write_unmasking_reply, codec.read_unmasking_reply
-    ),
-    messages.CohortKeys: _by_coordinator("cohort_keys", pb.CohortKeys),
-    messages.NeighbourShares: _by_coordinator("neighbour_shares", pb.NeighbourShares),
-    messages.SurvivorSets: _by_coordinator("survivor_sets", pb.SurvivorSets),
-    messages.UnmaskingRequest: _by_coordinator("unmasking_request", pb.UnmaskingRequest),
+    messages.ConsistencySignature: _codec("consistency", pb.ConsistencySignature),
+    messages.UnmaskingReply: _codec("unmasking", pb.UnmaskingReply, "unmasking_reply"),
+    messages.CohortKeys: _codec("cohort_keys", pb.CohortKeys),
+    messages.NeighbourShares: _codec("neighbour_shares", pb.NeighbourShares),
+    messages.SurvivorSets: _codec("survivor_sets", pb.SurvivorSets),
+    messages.UnmaskingRequest: _codec("unmasking_request", pb.UnmaskingRequest),
     tuple: Codec(
         "survivor_proof",
         pb.SurvivorProof,

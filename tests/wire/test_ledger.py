@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,12 +136,17 @@ def tamper(path: Path, *statements: tuple[str, tuple[Any, ...]] | str) -> None:
     connection.close()
 
 
+def query(path: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
 def stored(path: Path) -> list[tuple[int, bytes, bytes, bytes]]:
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute("SELECT number, previous, hash, body FROM rows ORDER BY number").fetchall()
-    finally:
-        connection.close()
+    return query(path, "SELECT number, previous, hash, body FROM rows ORDER BY number")
+
+
+def read_beginning(path: Path) -> Head:
+    return About.from_bytes(query(path, "SELECT body FROM about")[0][0]).beginning()
 
 
 def write_anew(path: Path, bodies: list[bytes]) -> Head:
@@ -153,14 +159,6 @@ def write_anew(path: Path, bodies: list[bytes]) -> Head:
         head = Head(number, hash_)
     tamper(path, *statements, ("UPDATE head SET rows = ?, hash = ?", (head.rows, head.hash)))
     return head
-
-
-def read_beginning(path: Path) -> Head:
-    connection = sqlite3.connect(path)
-    try:
-        return About.from_bytes(connection.execute("SELECT body FROM about").fetchone()[0]).beginning()
-    finally:
-        connection.close()
 
 
 def cheaper(path: Path) -> bytes:
