@@ -104,6 +104,13 @@ class Attempt:
         statement = advertisement_statement(self.config.round_context(), identity.public, mask_key, channel_key)
         return Advertisement(mask_key, channel_key, identity.sign(statement))
 
+    async def send(self, kind: str, messages: Mapping[int, Any]) -> None:
+        """Send messages of the core, by receiver; ``kind`` is their field of `CoordinatorMessage`."""
+        write = getattr(codec, f"write_{kind}")
+        await self.coordinator.tell(
+            {who: pb.CoordinatorMessage(**{kind: write(*self.number, one)}) for who, one in messages.items()}
+        )
+
     # ------------------------------------------------------------ ShareKeys
 
     def cohort(
@@ -142,8 +149,7 @@ class Attempt:
         """Send CohortKeys; receivers that accept it deal, and so do its colluders, as the protocol says."""
         cohort = cohort or self.cohort()
         audience = [who for who in self.alive(to) if to is not None or who in cohort.u1]
-        message = codec.write_cohort_keys(*self.number, cohort.keys())
-        await self.coordinator.tell({who: pb.CoordinatorMessage(cohort_keys=message) for who in audience})
+        await self.send("cohort_keys", dict.fromkeys(audience, cohort.keys()))
         for who in audience:
             self.shown[who] = cohort
             dealt = self.heard(who, "share_keys")
@@ -164,14 +170,7 @@ class Attempt:
         """Send NeighbourShares with this u2, by default all that dealt; then a credit for each offer."""
         members = frozenset(cohort.sealed if u2 is None else u2)
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort and who in cohort.sealed]
-        await self.coordinator.tell(
-            {
-                who: pb.CoordinatorMessage(
-                    neighbour_shares=codec.write_neighbour_shares(*self.number, cohort.neighbour_shares(who, members))
-                )
-                for who in audience
-            }
-        )
+        await self.send("neighbour_shares", {who: cohort.neighbour_shares(who, members) for who in audience})
         if credit:
             await self.take_uploads(cohort, members, audience)
         for who in sorted(cohort.colluders & members):
@@ -206,11 +205,8 @@ class Attempt:
     ) -> dict[int, bytes]:
         """Send SurvivorSets, the same to all or by receiver; return the honest signatures by signer."""
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
-        messages = {}
-        for who in audience:
-            told = cohort.survivor_sets(sets[who] if isinstance(sets, Mapping) else sets)
-            messages[who] = pb.CoordinatorMessage(survivor_sets=codec.write_survivor_sets(*self.number, told))
-        await self.coordinator.tell(messages)
+        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in audience}
+        await self.send("survivor_sets", {who: cohort.survivor_sets(one) for who, one in told.items()})
         return {who: message.signature for who in audience if (message := self.heard(who, "consistency")) is not None}
 
     async def ask_to_unmask(
@@ -229,16 +225,13 @@ class Attempt:
         """
         audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
         told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in audience}
-        requests: dict[int, pb.CoordinatorMessage] = {}
+        requests: dict[int, UnmaskingRequest] = {}
         for who in audience:
             shown = signatures.get(who, signatures)
             pairs = tuple(sorted((shown if isinstance(shown, Mapping) else signatures).items()))
             uploads = cohort.evidence(who, told[who], {signer for signer, _ in pairs}) if evidence else ()
-            request = UnmaskingRequest(pairs, uploads)  # type: ignore[arg-type]
-            requests[who] = pb.CoordinatorMessage(
-                unmasking_request=codec.write_unmasking_request(*self.number, request)
-            )
-        await self.coordinator.tell(requests)
+            requests[who] = UnmaskingRequest(pairs, uploads)  # type: ignore[arg-type]
+        await self.send("unmasking_request", requests)
         for who in audience:
             reply = self.heard(who, "unmasking")
             if reply is not None:

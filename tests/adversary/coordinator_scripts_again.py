@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from unittest import mock
 
@@ -353,14 +354,19 @@ charge_taken_back(
 
 # ---------------------------------------------------------------- plans for a curious coordinator
 
-# Survivors are not signed there, and nothing is promised if the coordinator lies about them; but charges stay.
-UNSIGNED = mock.patch.object(RoundParameters, "signed", property(lambda _: False))
+
+@contextlib.asynccontextmanager
+async def unsigned(places: Places) -> AsyncIterator[tuple[Attempt, Notes]]:
+    """Survivors are not signed there, and nothing is promised if the coordinator lies about them; but charges stay."""
+    with mock.patch.object(RoundParameters, "signed", property(lambda _: False)):
+        async with cheating(places) as coordinator:
+            attempt = await coordinator.begin()
+            yield attempt, await attempt.masked()
 
 
 async def survivors(attempt: Attempt, cohort: Notes, sets: Sets, to: frozenset[int]) -> None:
     """Send the survivor sets, which ask for shares where survivors are not signed."""
-    message = codec.write_survivor_sets(*attempt.number, cohort.survivor_sets(sets))
-    await attempt.coordinator.tell(dict.fromkeys(sorted(to), pb.CoordinatorMessage(survivor_sets=message)))
+    await attempt.send("survivor_sets", dict.fromkeys(sorted(to), cohort.survivor_sets(sets)))
     for who in sorted(to):
         reply = attempt.heard(who, "unmasking")
         if reply is not None:
@@ -373,12 +379,9 @@ async def survivors(attempt: Attempt, cohort: Notes, sets: Sets, to: frozenset[i
     naive("unsigned survivor sets prove nothing", shows=TAKEN_BACK),
 )
 async def a_charge_taken_back_without_signatures(places: Places) -> Seen:
-    with UNSIGNED:
-        async with cheating(places) as coordinator:
-            attempt = await coordinator.begin()
-            cohort = await attempt.masked()
-            await survivors(attempt, cohort, BOTH, HONEST - {VICTIM})
-            return await tell_left_out(attempt, cohort, (ALL, ALL - {VICTIM}), [])
+    async with unsigned(places) as (attempt, cohort):
+        await survivors(attempt, cohort, BOTH, HONEST - {VICTIM})
+        return await tell_left_out(attempt, cohort, (ALL, ALL - {VICTIM}), [])
 
 
 @coordinator_script(
@@ -387,10 +390,7 @@ async def a_charge_taken_back_without_signatures(places: Places) -> Seen:
     naive(SECOND_REQUEST, shows="goes on"),
 )
 async def other_survivors_without_signatures(places: Places) -> Seen:
-    with UNSIGNED:
-        async with cheating(places) as coordinator:
-            attempt = await coordinator.begin()
-            cohort = await attempt.masked()
-            await survivors(attempt, cohort, BOTH, HONEST)
-            await survivors(attempt, cohort, (ALL, ALL - {3}), HONEST - {3})
-            return attempt.verdict(HONEST - {3})
+    async with unsigned(places) as (attempt, cohort):
+        await survivors(attempt, cohort, BOTH, HONEST)
+        await survivors(attempt, cohort, (ALL, ALL - {3}), HONEST - {3})
+        return attempt.verdict(HONEST - {3})

@@ -10,7 +10,7 @@ from secagg.keys import KEY_BYTES, wrap_seed
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import in_attempt
 from tests.adversary.coordinator_scripts import naive
-from tests.adversary.coordinator_scripts_keys import shown
+from tests.adversary.coordinator_scripts_keys import by_colluder, cohort_shown
 from tests.adversary.coordinator_scripts_messages import Damage, cut, damaged, longer
 from tests.adversary.script import Seen
 from tests.support.coordinator_notes import Notes
@@ -98,17 +98,17 @@ damaged(
 )
 
 
-@in_attempt("Lets a colluder advertise a mask key that is no ML-KEM key.", KEYS_DIFFER, study="hybrid")
-async def mask_key_that_is_no_ml_kem_key(attempt: Attempt) -> Seen:
-    real = attempt.advertisements[8]
-    return await shown(
-        attempt, changed={8: attempt.signed_by(8, real.mask_key[:KEY_BYTES] + NOT_KEM, real.channel_key)}
-    )
-
-
-@in_attempt("Lets a colluder advertise a channel key that is no ML-KEM key.", KEYS_DIFFER, study="hybrid")
-async def channel_key_that_is_no_ml_kem_key(attempt: Attempt) -> Seen:
-    real = attempt.advertisements[8]
-    return await shown(
-        attempt, changed={8: attempt.signed_by(8, real.mask_key, real.channel_key[:KEY_BYTES] + NOT_KEM)}
-    )
+cohort_shown(
+    "mask-key-that-is-no-ml-kem-key",
+    "Lets a colluder advertise a mask key that is no ML-KEM key.",
+    KEYS_DIFFER,
+    by_colluder(lambda real: (real[8].mask_key[:KEY_BYTES] + NOT_KEM, real[8].channel_key), 8),
+    study="hybrid",
+)
+cohort_shown(
+    "channel-key-that-is-no-ml-kem-key",
+    "Lets a colluder advertise a channel key that is no ML-KEM key.",
+    KEYS_DIFFER,
+    by_colluder(lambda real: (real[8].mask_key, real[8].channel_key[:KEY_BYTES] + NOT_KEM), 8),
+    study="hybrid",
+)

@@ -13,7 +13,7 @@ from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import CheatingCoordinator, in_attempt, one_message_changed, with_coordinator
 from tests.adversary.coordinator_scripts import ALL, ANY_PRICE, COLLUDERS, HONEST, SMALL_U2, VICTIM, naive
 from tests.adversary.script import Naive, Seen
-from tests.support.attempts_in_memory import LOW_ORDER
+from tests.reference.primitive_vectors import LOW_ORDER
 from wire import coordinator_pb2 as pb
 
 UNSIGNED = "are not signed by it"
@@ -34,10 +34,12 @@ async def shown(attempt: Attempt, **cohort: Any) -> Seen:
     return attempt.verdict([VICTIM], "share_keys")
 
 
-def cohort_shown(name: str, does: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive) -> None:
+def cohort_shown(
+    name: str, does: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive, study: str = "nine"
+) -> None:
     """Register a script that shows the victim a cohort made with these arguments of `Attempt.cohort`."""
 
-    @in_attempt(does, must, *check, name=name)
+    @in_attempt(does, must, *check, name=name, study=study)
     async def show(attempt: Attempt) -> Seen:
         return await shown(attempt, **cohort(attempt))
 
@@ -47,9 +49,9 @@ def changed(change: Callable[[dict[int, Advertisement]], dict[int, Advertisement
     return lambda attempt: {"changed": change(attempt.advertisements)}
 
 
-def by_colluder(keys: Callable[[dict[int, Advertisement]], tuple[bytes, bytes]]) -> Any:
-    """Make the argument of `cohort_shown` for a cohort in which colluder 7 signs these mask and channel keys."""
-    return lambda attempt: {"changed": {7: attempt.signed_by(7, *keys(attempt.advertisements))}}
+def by_colluder(keys: Callable[[dict[int, Advertisement]], tuple[bytes, bytes]], who: int = 7) -> Any:
+    """Make the argument of `cohort_shown` for a cohort in which a colluder signs these mask and channel keys."""
+    return lambda attempt: {"changed": {who: attempt.signed_by(who, *keys(attempt.advertisements))}}
 
 
 cohort_shown(
@@ -147,38 +149,40 @@ AGREES_ON_ZERO = Naive(
 )
 
 
-@with_coordinator(
+def of_low_order(name: str, does: str, must: str, role: str, never: str) -> None:
+    """Register a script of colluder 7 with each key of low order in a role, one a round."""
+
+    @with_coordinator(does, must, AGREES_ON_ZERO, name=name)
+    async def run(coordinator: CheatingCoordinator) -> Seen:
+        for round_, point in enumerate(LOW_ORDER, 1):
+            attempt = await coordinator.begin(round_)
+            own = attempt.advertisements[7]
+            keys = {"mask_key": own.mask_key, "channel_key": own.channel_key, role: point}
+            advertised = attempt.signed_by(7, **keys)
+            attempt.phases[7]._advertisement = advertised  # the colluder deals as if it were its own
+            cohort = attempt.cohort(changed={7: advertised})
+            await attempt.show(cohort)
+            await attempt.tell_u2(cohort, ALL, [VICTIM])
+            seen = attempt.verdict([VICTIM], never)
+            if seen.outcome != "refused":
+                return seen
+        return seen
+
+
+of_low_order(
+    "low-order-channel-key",
     "Lets a colluder advertise a channel key of low order: everyone could read what is sealed with it.",
     "All refuse before they deal.",
-    AGREES_ON_ZERO,
+    "channel_key",
+    "share_keys",
 )
-async def low_order_channel_key(coordinator: CheatingCoordinator) -> Seen:
-    for round_, point in enumerate(LOW_ORDER, 1):
-        attempt = await coordinator.begin(round_)
-        advertised = attempt.signed_by(7, attempt.advertisements[7].mask_key, point)
-        seen = await shown(attempt, changed={7: advertised})
-        if seen.outcome != "refused":
-            return seen
-    return seen
-
-
-@with_coordinator(
+of_low_order(
+    "low-order-mask-key",
     "Lets a colluder advertise a mask key of low order, so that everyone knows the masks with it.",
     "All refuse before they mask.",
-    AGREES_ON_ZERO,
+    "mask_key",
+    "masked_input",
 )
-async def low_order_mask_key(coordinator: CheatingCoordinator) -> Seen:
-    for round_, point in enumerate(LOW_ORDER, 1):
-        attempt = await coordinator.begin(round_)
-        advertised = attempt.signed_by(7, point, attempt.advertisements[7].channel_key)
-        attempt.phases[7]._advertisement = advertised  # the colluder deals as if it were its own
-        cohort = attempt.cohort(changed={7: advertised})
-        await attempt.show(cohort)
-        await attempt.tell_u2(cohort, ALL, [VICTIM])
-        seen = attempt.verdict([VICTIM], "masked_input")
-        if seen.outcome != "refused":
-            return seen
-    return seen
 
 
 # ---------------------------------------------------------------- who is in the cohort

@@ -13,16 +13,14 @@ from tests.adversary.cheating_coordinator import ANSWERS, CheatingCoordinator, i
 from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, VICTIM, naive
 from tests.adversary.coordinator_scripts_keys import OTHER_DOCUMENT, UNSIGNED, completes
 from tests.adversary.script import Naive, Seen
+from tests.support.attempts_in_memory import flipped
 from tests.support.coordinator_notes import Notes
 from wire import coordinator_pb2 as pb
 
 DEALING = "the dealing of {dealt.dealer} is not signed by it"
 
 
-def flip(data: bytes, bit: int = 77) -> bytes:
-    """Return the bytes with one bit changed."""
-    at = bit // 8 % len(data)
-    return data[:at] + bytes([data[at] ^ (1 << bit % 8)]) + data[at + 1 :]
+flip = partial(flipped, bit=77)
 
 
 # ---------------------------------------------------------------- one bit, one byte
@@ -215,7 +213,7 @@ def spoilt(source: random.Random, kind: str, who: int, message: Any) -> list[byt
         case 3:
             return [swollen(kind, message).SerializeToString()]
         case _:
-            return [flip(whole, source.randrange(16, 8 * len(whole)))]
+            return [flipped(whole, source.randrange(16, 8 * len(whole)))]
 
 
 def swollen(kind: str, message: Any) -> pb.CoordinatorMessage:

@@ -16,7 +16,8 @@ from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS,
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.script import Naive
 from tests.adversary.study_with_cheats import Off
-from tests.support.attempts_in_memory import LOW_ORDER
+from tests.reference.primitive_vectors import LOW_ORDER
+from tests.support.attempts_in_memory import flipped
 from wire import codec
 from wire import coordinator_pb2 as pb
 
@@ -54,11 +55,6 @@ def sends(kind: str, change: Change) -> dict[str, Twist]:
         return content if content is None or isinstance(content, list) else [cheater.wrap(**{kind: content})]
 
     return {kind: twist}
-
-
-def flipped(data: bytes, bit: int = 0) -> bytes:
-    """Return the bytes with one bit changed."""
-    return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
 
 
 def one_cheat(

@@ -13,10 +13,11 @@ import grpc
 from client.connection import open_session
 from server.sessions import MOST_STRAYS
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
-from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, Change, altered, flipped, revealed, sends
+from tests.adversary.participant_scripts_messages import LEFT_OUT, NAMED, Change, altered, revealed, sends
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.script import Naive
 from tests.adversary.study_with_cheats import Off, Stage
+from tests.support.attempts_in_memory import flipped
 from tests.support.study_in_process import identities
 from wire import coordinator_pb2 as pb
 

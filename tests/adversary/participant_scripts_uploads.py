@@ -13,10 +13,11 @@ import numpy as np
 from secagg.masking import word_dtype
 from secagg.packing import pack, packed_size, unpack
 from tests.adversary.cheating_participant import INPUT, Cheat, Cheater
-from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, flipped, offer, sends
+from tests.adversary.participant_scripts_messages import CORE, LEFT_OUT, NAMED, offer, sends
 from tests.adversary.participant_verdict import SHIFTED, SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.script import Naive
 from tests.adversary.study_with_cheats import Off, Stage
+from tests.support.attempts_in_memory import flipped
 from wire.transport import CHUNK_BYTES, LARGEST_FRAME, frame, frames
 
 UPLOADS = "server.attempt.uploads"

@@ -68,64 +68,38 @@ def study_script(
         options: further arguments of `play`.
     """
 
+    blamed = tuple(blames)
+    # Attempts may end without a sum; they are charged, and the study ends when its budget is used up.
+    may_lose = outcome in (ABORT_THEN_SUM, BUDGET_REACHED)
+
     @scripted(PARTICIPANT, name, does, must, outcome, *check, possible=possible)
     async def run(places: Places) -> Seen:
         stage = await play(places, cheats, participants=participants, rounds=rounds, **options)
-        return _judge(
-            stage,
-            tuple(blames),
-            rounds,
-            shift or {},
-            most_read,
-            set_aside,
-            broken(stage),
-            may_lose=outcome in (ABORT_THEN_SUM, BUDGET_REACHED),
-        )
-
-
-def _judge(
-    stage: Stage,
-    blames: tuple[Blame, ...],
-    rounds: int,
-    shift: Mapping[int, Vector],
-    most_read: int,
-    set_aside: frozenset[int],
-    also: str,
-    *,
-    may_lose: bool,
-) -> Seen:
-    """Return the outcome and every promise that did not hold; arguments as of `study_script`.
-
-    Args:
-        also: a promise that the script itself found broken, or "".
-        may_lose: attempts may end without a sum; they are charged, and the study ends when its budget is used up.
-    """
-    broken: list[str] = []
-    completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
-    wrong, moved = _sums(stage, shift)
-    broken += wrong
-    if shift and moved != sorted(shift):
-        broken.append("the sum is not shifted by what was added")
-    broken += _blamed_wrongly(stage, blames)
-    if may_lose and stage.ended == BUDGET_REACHED and not completed:
-        broken.append("every attempt fails until the budget is used up")
-    broken += _set_aside_wrongly(stage, set_aside)
-    if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
-        broken.append(f"the study ends with: {stage.ended}")
-    if stage.ended == "rounds done" and len(completed) != rounds:
-        broken.append(f"{len(completed)} sums, not {rounds}")
-    broken += _queues(stage, most_read)
-    broken += [f"error in the log: {fault}" for fault in dict.fromkeys(stage.faults)]
-    broken += [f"an honest client ended: {why}" for why in stage.hosts_ended]
-    broken += [also] if also else []
-    broken += _not_blamed(stage, blames, completed)
-    aborts = stage.of("attempt_aborted")
-    left_out = any(blame.who not in completed.get(blame.round, Opened(frozenset(), np.zeros(0))).u3 for blame in blames)
-    outcome = stage.ended
-    if completed and (stage.ended == "rounds done" or may_lose):
-        outcome = ABORT_THEN_SUM if aborts else SHIFTED if moved else SUM_OF_OTHERS if left_out else SUM_OF_ALL
-    reasons = [f"{event['phase']}: {event['reason']}" for event in (*aborts, *stage.of("participant_dropped"))]
-    return Seen(outcome, "; ".join(dict.fromkeys(reasons))[:300], tuple(dict.fromkeys(broken)))
+        completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
+        found, moved = _sums(stage, shift or {})
+        if shift and moved != sorted(shift):
+            found.append("the sum is not shifted by what was added")
+        found += _blamed_wrongly(stage, blamed)
+        if may_lose and stage.ended == BUDGET_REACHED and not completed:
+            found.append("every attempt fails until the budget is used up")
+        found += _set_aside_wrongly(stage, set_aside)
+        if stage.ended not in (("rounds done", BUDGET_REACHED) if may_lose else ("rounds done",)):
+            found.append(f"the study ends with: {stage.ended}")
+        if stage.ended == "rounds done" and len(completed) != rounds:
+            found.append(f"{len(completed)} sums, not {rounds}")
+        found += _queues(stage, most_read)
+        found += [f"error in the log: {fault}" for fault in dict.fromkeys(stage.faults)]
+        found += [f"an honest client ended: {why}" for why in stage.hosts_ended]
+        found += [also] if (also := broken(stage)) else []
+        found += _not_blamed(stage, blamed, completed)
+        aborts = stage.of("attempt_aborted")
+        nobody = Opened(frozenset(), np.zeros(0))
+        left_out = any(blame.who not in completed.get(blame.round, nobody).u3 for blame in blamed)
+        ended = stage.ended
+        if completed and (stage.ended == "rounds done" or may_lose):
+            ended = ABORT_THEN_SUM if aborts else SHIFTED if moved else SUM_OF_OTHERS if left_out else SUM_OF_ALL
+        reasons = [f"{event['phase']}: {event['reason']}" for event in (*aborts, *stage.of("participant_dropped"))]
+        return Seen(ended, "; ".join(dict.fromkeys(reasons))[:300], tuple(dict.fromkeys(found)))
 
 
 def _sums(stage: Stage, shift: Mapping[int, Vector]) -> tuple[list[str], list[int]]:

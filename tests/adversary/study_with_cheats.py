@@ -203,9 +203,10 @@ async def play(
             stage.where = await stack.enter_async_context(coordinator(folder, work / "state.sqlite", **tables))
             await stack.enter_async_context(_listening(stage))
             keys = identities(folder)
+            homes = {load_identity(one.key).public: home for home in _homes(folder) for one in _load(home).participants}
             stage.honest = [who for who in range(participants) if who not in cheats]
             for who, cheat in cheats.items():
-                home = _home(folder, keys[who].public)
+                home = homes[keys[who].public]
                 stage.cheaters[who] = Cheater(stage.where, keys[who], stage=stage, cheat=cheat, me=who, home=home)
             honest = {keys[who].public for who in stage.honest}
             settings = [_settings(home, work, stage.where.address, honest) for home in _homes(folder)]
@@ -223,15 +224,6 @@ async def play(
 
 def _homes(folder: Path) -> list[Path]:
     return sorted((folder / "hosts").iterdir())
-
-
-def _home(folder: Path, identity: bytes) -> Path:
-    """Return the home of the host that has a participant."""
-    return next(
-        home
-        for home in _homes(folder)
-        if any(load_identity(one.key).public == identity for one in _load(home).participants)
-    )
 
 
 async def _until_over(stage: Stage) -> None:

@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,7 @@ class Instants:
             return
         copy = self._copies / f"{len(self.found):04d}"
         shutil.copytree(self._folder, copy) if self._folder.exists() else copy.mkdir()
-        promised = Promised(
-            **{name: set(had) if isinstance(had, set) else had for name, had in vars(self.promised).items()}
-        )
-        self.found[state.digest()] = copy, promised
+        self.found[state.digest()] = copy, deepcopy(self.promised)
 
 
 @contextmanager
@@ -247,31 +245,30 @@ def test_from_every_instant_a_client_continues(tmp_path: Path, plan: Plan) -> No
     assert refusals(instants, plan) == []
 
 
-def test_a_head_written_only_after_its_row(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The naive order: the row, then the file beside it. A kill between them looks like an added row."""
-    honest = wire.records.ledger._write_head_file
-
-    def late(path: Path, about: Any, head: Any, coming: Any = None) -> None:
-        if coming is None:
-            honest(path, about, head)
-
-    monkeypatch.setattr(wire.records.ledger, "_write_head_file", late)
-    instants = record(tmp_path / "host", tmp_path / "copies", plan)
-    monkeypatch.undo()
-    reasons = refusals(instants, plan)
-    assert any("was added" in reason for reason in reasons), reasons
+HONEST = wire.records.ledger._write_head_file
 
 
-def test_a_head_written_in_place(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def late(path: Path, about: Any, head: Any, coming: Any = None) -> None:
+    """The row, then the file beside it. A kill between them looks like an added row."""
+    if coming is None:
+        HONEST(path, about, head)
+
+
+def in_place(path: Path, data: bytes, *, at_once: bool = True) -> None:
     """The naive way to replace a small file: a kill can leave it empty, and the ledger unreadable."""
+    with path.open("wb") as file:
+        os.fsync(file.fileno())
+        file.write(data)
 
-    def in_place(path: Path, data: bytes, *, at_once: bool = True) -> None:
-        with path.open("wb") as file:
-            os.fsync(file.fileno())
-            file.write(data)
 
-    monkeypatch.setattr(wire.records.ledger, "replace_durably", in_place)
+@pytest.mark.parametrize(
+    ("name", "naive", "told"), [("_write_head_file", late, "was added"), ("replace_durably", in_place, "restore it")]
+)
+def test_a_head_in_a_naive_order_or_place(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, name: str, naive: Callable[..., None], told: str
+) -> None:
+    monkeypatch.setattr(wire.records.ledger, name, naive)
     instants = record(tmp_path / "host", tmp_path / "copies", plan)
     monkeypatch.undo()
     reasons = refusals(instants, plan)
-    assert any("restore it" in reason for reason in reasons), reasons
+    assert any(told in reason for reason in reasons), reasons

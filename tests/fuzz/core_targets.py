@@ -17,7 +17,8 @@ from secagg.messages import Subset, to_bitmap
 from secagg.packing import add_packed, pack, packed_size, unpack
 from secagg.signatures import verify_signature
 from tests.fuzz.target import Steering, Target, must
-from tests.support.attempts_in_memory import LOW_ORDER, identities, keyed_source
+from tests.reference.primitive_vectors import LOW_ORDER
+from tests.support.attempts_in_memory import identities, keyed_source
 
 _MOST_VALUES: Final = 70
 

@@ -5,9 +5,7 @@ Signed documents are read twice, as they are and with every signature accepted: 
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +31,7 @@ from secagg.roster import InvalidRoster, sign_roster, verify_roster
 from tests.fuzz.mutations import canonical, change_bytes, change_encoded, compact, indented, json_mutation
 from tests.fuzz.target import Target, must, trusting
 from tests.support.attempts_in_memory import authority, keyed_source, roster_of
+from tests.support.issued_certificates import NO_REQUEST_VERSION, NO_VERSION, self_signed, with_inner
 from tests.support.rounds_on_record import drawn, play, whole
 from tests.support.rounds_on_record import plan as plan_of
 from wire.authority_statements import (
@@ -60,7 +59,6 @@ from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, read_draws
 
 AUTHORITY: Final = authority().public_key().public_bytes_raw()
 _NOW: Final = 1_790_000_000
-NO_VERSION: Final = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"  # of X.509
 
 
 _drawn: Final = partial(drawn, 7, 9, epsilon=50.0)  # a setting with a lottery
@@ -162,7 +160,7 @@ def read_card(data: bytes) -> None:
 def card_seeds() -> Iterator[bytes]:
     yield _card("clinics")
     fields = json.loads(_card("clinics"))
-    yield indented({**fields, "tls_ca": with_inner(client_certificate(), *NO_VERSION)})
+    yield indented({**fields, "tls_ca": with_inner(client_certificate(), *NO_VERSION).decode()})
 
 
 @cache
@@ -190,15 +188,7 @@ def request_seeds() -> Iterator[bytes]:
     renewal = make_request(EnrolmentRequest("renew", "clinics", identity.public, "pc", csr, 0.5), identity, None)
     yield renewal
     fields = json.loads(renewal)
-    yield compact({**fields, "csr": with_inner(csr, b"\x02\x01\x00\x30\x00\x30\x59", b"\x02\x01\x07\x30\x00\x30\x59")})
-
-
-def with_inner(pem: bytes, old: bytes, new: bytes) -> str:
-    """PEM text whose bytes hold something else in one place, such as a version that doesn't exist."""
-    first, *inner, last = pem.splitlines()
-    der = base64.b64decode(b"".join(inner))
-    must(old in der, "the place isn't there")
-    return b"\n".join([first, base64.b64encode(der.replace(old, new, 1)), last, b""]).decode()
+    yield compact({**fields, "csr": with_inner(csr, *NO_REQUEST_VERSION).decode()})
 
 
 def read_answer(data: bytes) -> None:
@@ -214,16 +204,9 @@ def read_answer(data: bytes) -> None:
 
 @cache
 def client_certificate() -> bytes:
-    """A certificate in PEM that signs itself."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fuzz")])
-    begins = datetime.datetime.fromtimestamp(_NOW, datetime.UTC)
-    builder = x509.CertificateBuilder(
-        name, name, tls_key().public_key(), 7, begins, begins + datetime.timedelta(days=9)
-    )
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier("urn:sordino:host:laptop")])
     usage = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH])
-    signed = builder.add_extension(names, False).add_extension(usage, False)
-    return signed.sign(tls_key(), hashes.SHA256(), ecdsa_deterministic=True).public_bytes(serialization.Encoding.PEM)
+    return self_signed(tls_key(), (names, False), (usage, False))
 
 
 def read_a_package(data: bytes) -> None:

@@ -29,10 +29,11 @@ from runtime.durable import StorageError
 from runtime.settings_file import ConfigurationError
 from secagg.roster import InvalidRoster
 from server.roster_file import UNDER_WAY, RosterFile
-from tests.fuzz.document_targets import AUTHORITY, ENTRY, NO_VERSION, client_certificate, tls_key, with_inner
+from tests.fuzz.document_targets import AUTHORITY, ENTRY, client_certificate, tls_key
 from tests.fuzz.mutations import change_bytes, change_encoded, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
 from tests.support.attempts_in_memory import authority, roster_of
+from tests.support.issued_certificates import NO_VERSION, with_inner
 from tests.support.rounds_on_record import whole
 from tests.support.signed_rosters import published, put
 from wire.authority_statements import write_package
@@ -190,7 +191,7 @@ def _private() -> bytes:
 
 def pair_seeds() -> Iterator[bytes]:
     yield _private() + client_certificate()
-    yield _private() + with_inner(client_certificate(), *NO_VERSION).encode()
+    yield _private() + with_inner(client_certificate(), *NO_VERSION)
     form = Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
     yield ec.derive_private_key(5, ec.SECP384R1()).private_bytes(*form) + client_certificate()
 

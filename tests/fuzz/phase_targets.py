@@ -21,9 +21,10 @@ from secagg import client_unmasking
 from secagg.errors import CoordinatorMisbehaved
 from secagg.messages import UNMASKING, MaskedInput
 from tests.fuzz.mutations import change_bytes, change_message
-from tests.fuzz.played import GRAPHS, answer, codecs, finish, reference_round, take
+from tests.fuzz.played import GRAPHS, answer, finish, reference_round, take
 from tests.fuzz.target import Choices, Steering, Target, must
-from tests.support.attempts_in_memory import freeze, held, twin
+from tests.support.comparable import freeze, held, twin
+from tests.support.message_codecs import CODECS
 from tests.support.recorded_attempts import Recorded, Step
 from wire.codec import MalformedMessage, read_survivor_proof
 
@@ -32,7 +33,7 @@ _MOST_MESSAGES: Final = 8
 
 def travelled(message: Any, choose: Choices, changes: int) -> Any | None:
     """A message after this number of changes and the codec; None if the codec refuses it."""
-    codec = codecs()[type(message)]
+    codec = CODECS[type(message)]
     packed = message.packed if isinstance(message, MaskedInput) else b""
     written = codec.write(message)
     for _ in range(changes):
@@ -151,7 +152,7 @@ def excluded_target(data: bytes) -> None:
     cohort = _excluded_cohort(graph)
     source = reference_round(graph, 1, name) if choose.below(4) else reference_round(graph)
     sets, request = (next(iter(one.down.values())) for one in list(source.steps.values())[-2:])
-    written = codecs()[tuple].write((sets, request))
+    written = CODECS[tuple].write((sets, request))
     for _ in range(choose.below(4)):
         change_message(written, choose)
     try:

@@ -1,4 +1,4 @@
-"""Attempts of honest sides, kept phase by phase, and their messages in the bytes that travel.
+"""Attempts of honest sides, kept phase by phase.
 
 Everything is found by the type of a message and by what a phase returns; nothing here counts phases or names them.
 """
@@ -6,13 +6,12 @@ Everything is found by the type of a message and by what a phase returns; nothin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from functools import cache, partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 
-from secagg import messages
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.in_memory import InMemoryAttempt
@@ -21,66 +20,12 @@ from secagg.parameters import HYBRID
 from secagg.server_unmasking import Completed
 from secagg.sharing import SEMI_MALICIOUS
 from tests.fuzz.target import must
-from tests.support.attempts_in_memory import (
-    LOSE,
-    Script,
-    freeze,
-    make_config,
-    source_of,
-    sum_of,
-    surplus_parts,
-    vector_of,
-)
+from tests.support.attempts_in_memory import LOSE, Script, make_config, source_of, sum_of, surplus_parts, vector_of
+from tests.support.comparable import freeze
 from tests.support.recorded_attempts import Recorded
 from tests.support.small_rings import safe_rings
-from wire import codec
-from wire import coordinator_pb2 as pb
 
 GRAPHS: Final = ("complete", "ring", "unsigned", "hybrid")
-plain = freeze
-"""A comparable copy of anything."""
-
-
-# ---------------------------------------------------------------- messages in bytes
-
-
-class Codec(NamedTuple):
-    """How one kind of message travels: the field of its envelope, and both ways."""
-
-    field: str
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
-
-
-@cache
-def codecs() -> Mapping[type, Codec]:
-    """By the core's type; a tuple proves survivor sets. What the coordinator sends also names round and attempt."""
-    write_keys, write_shares = partial(codec.write_cohort_keys, 1, 1), partial(codec.write_neighbour_shares, 1, 1)
-    write_sets, write_request = partial(codec.write_survivor_sets, 1, 1), partial(codec.write_unmasking_request, 1, 1)
-
-    def write_proof(proof: tuple[messages.SurvivorSets, messages.UnmaskingRequest]) -> pb.SurvivorProof:
-        return codec.write_survivor_proof(1, 1, *proof)
-
-    return {
-        messages.Advertisement: Codec("advertise_keys", codec.write_advertisement, codec.read_advertisement),
-        messages.SealedShares: Codec("share_keys", codec.write_sealed_shares, codec.read_sealed_shares),
-        messages.MaskedInput: Codec("masked_input", _write_offer, _read_offer),
-        messages.ConsistencySignature: Codec("consistency", codec.write_consistency, codec.read_consistency),
-        messages.UnmaskingReply: Codec("unmasking", codec.write_unmasking_reply, codec.read_unmasking_reply),
-        messages.CohortKeys: Codec("cohort_keys", write_keys, codec.read_cohort_keys),
-        messages.NeighbourShares: Codec("neighbour_shares", write_shares, codec.read_neighbour_shares),
-        messages.SurvivorSets: Codec("survivor_sets", write_sets, codec.read_survivor_sets),
-        messages.UnmaskingRequest: Codec("unmasking_request", write_request, codec.read_unmasking_request),
-        tuple: Codec("survivor_proof", write_proof, codec.read_survivor_proof),
-    }
-
-
-def _write_offer(message: messages.MaskedInput) -> pb.MaskedInputOffer:
-    return pb.MaskedInputOffer(sha256=message.sha256, signature=message.signature)
-
-
-def _read_offer(message: pb.MaskedInputOffer) -> messages.MaskedInput:
-    return messages.MaskedInput(b"", message.sha256, message.signature)  # the vector comes by itself
 
 
 # ---------------------------------------------------------------- attempts

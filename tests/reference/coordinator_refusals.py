@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from hashlib import sha256
 
 from tests.reference import setting
 from tests.reference.curves import ed25519_sign
@@ -16,18 +15,17 @@ from tests.reference.lies import (
     LIAR,
     ROUND,
     VICTIM,
-    Case,
-    Message,
+    each_refused,
     other_cohort,
-    refused_by_coordinator,
     replaced,
     signed_advertisement,
+    signed_upload,
     too_few,
 )
-from tests.reference.primitive_vectors import LOW_ORDER, flip
+from tests.reference.primitive_vectors import LOW_ORDER, Case, flip
 from tests.reference.round_vectors import base_round, deal_again
 from tests.reference.rounds import identity_seeds
-from tests.reference.setting import PHASES
+from tests.reference.setting import PHASES, Message
 from tests.reference.sharing import listed_bytes
 
 
@@ -42,12 +40,7 @@ def coordinator_refusals() -> Case:
     )
     base = base_round()
     for phase, messages in zip(PHASES, lies, strict=True):
-        for name, sender, message in messages():
-            # All before the sender in the roster have spoken in this phase; a sender that repeats, too.
-            spoken = base.record.to_coordinator[phase]
-            before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
-            case: Case = {"name": name, "phase": phase, "before": before, "sender": sender, "message": message}
-            cases.append(refused_by_coordinator(base, case))
+        cases += each_refused(base, phase, messages())
     closings = [
         too_few(base, {"phase": phase, "received": [*base.record.to_coordinator[phase]][:3]}) for phase in PHASES
     ]
@@ -108,11 +101,8 @@ def false_uploads() -> Iterator[tuple[str, int, Message]]:
     good = uploads[LIAR]
     packed = good["packed"]
 
-    def signed(data: bytes, context: bytes = base.coordinator.context, members: Sequence[int] = range(5)) -> Message:
-        digest = sha256(data).digest()
-        everyone = [base.agreed.identity(who) for who in members]
-        statement = setting.upload_statement(context, base.agreed.identity(LIAR), digest, everyone)
-        return {"packed": data, "sha256": digest, "signature": ed25519_sign(identity_seeds(5)[LIAR], statement)}
+    def signed(data: bytes, context: bytes | None = None, members: Sequence[int] = range(5)) -> Message:
+        return signed_upload(base, LIAR, data, members, context)
 
     assert signed(packed) == good
     assert len(packed) == 14

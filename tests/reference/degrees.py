@@ -45,28 +45,30 @@ def exceeded_rarely(n: int, marked: int, drawn: int, bits: int) -> int:
     return t
 
 
-def connected(n: int, colluders: int, drops: int, adversary: str, degree: int) -> bool:
-    """The first condition."""
+def connected(n: int, colluders: int, drops: int, adversary: str, degree: int, bits: int) -> bool:
+    """The first condition, except with a probability of 2^-bits."""
     ways = Fraction(n * (n - degree - 1), 2)
     if adversary == "malicious":
         # The honest members among the k are made to leave: at most `drops`.
-        return ways * at_least(n, colluders, degree, degree - drops) <= Fraction(1, 2 ** (SIGMA + 1 + GRINDING))
+        return ways * at_least(n, colluders, degree, degree - drops) <= Fraction(1, 2**bits)
     either = colluders + drops
     emptied = Fraction(comb(either, degree), comb(n, degree)) if either <= n else Fraction(1)
-    return ways * emptied < Fraction(1, 2 ** (SIGMA + 1)) or degree > either
+    return ways * emptied < Fraction(1, 2**bits) or degree > either
 
 
-def k_regular(n: int, colluders: int, drops: int, adversary: str) -> tuple[int, int] | None:
+def k_regular(
+    n: int, colluders: int, drops: int, adversary: str, sigma: int = SIGMA, eta: int = ETA, grinding: int = GRINDING
+) -> tuple[int, int] | None:
     """The smallest even degree that will do, and its threshold; None for the complete graph."""
     assert adversary in ("curious", "semi-malicious", "malicious")
     if n > 10**6 or colluders + drops * (1 if adversary == "curious" else 2) > Fraction(9, 10) * n:
         return None
-    bits = SIGMA + 1 + (GRINDING if adversary == "malicious" else 0)
+    bits = sigma + 1 + (grinding if adversary == "malicious" else 0)
     for degree in range(2, n - 1, 2):
-        if not connected(n, colluders, drops, adversary, degree):
+        if not connected(n, colluders, drops, adversary, degree, bits):
             continue
         corrupt = exceeded_rarely(n, colluders, degree, bits)
-        staying = degree - exceeded_rarely(n, drops, degree, ETA)
+        staying = degree - exceeded_rarely(n, drops, degree, eta)
         threshold = corrupt + 1 if adversary == "curious" else (degree + corrupt) // 2 + 1
         if threshold <= staying:
             return degree, max(threshold, 2)  # shares at threshold 1 would be the secret

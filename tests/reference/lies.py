@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import Any
 
 from tests.reference import setting
 from tests.reference.coordinator import Coordinator
 from tests.reference.curves import ed25519_sign
 from tests.reference.participant import Participant
+from tests.reference.primitive_vectors import Case
 from tests.reference.round_vectors import Played, base_round
 from tests.reference.rounds import hear, identity_seeds, stream_of
-from tests.reference.setting import PHASES, Refused
+from tests.reference.setting import PHASES, Message, Refused
 from tests.reference.sharing import Stream
 
-Case = dict[str, Any]
-Message = dict[str, Any]
 ROUND = "five"
 VICTIM = 1  # the participant that is lied to; its third neighbour, 3, sends no input
 LIAR = 2
@@ -38,6 +38,14 @@ def signed_advertisement(who: int, mask_key: bytes, channel_key: bytes, round_co
     statement = setting.advertisement_statement(context, base.agreed.identity(who), mask_key, channel_key)
     signature = ed25519_sign(identity_seeds(5)[who], statement)
     return {"mask_key": mask_key, "channel_key": channel_key, "signature": signature}
+
+
+def signed_upload(base: Played, who: int, data: bytes, u2: Iterable[int], context: bytes | None = None) -> Message:
+    """A vector of somebody's choice, signed by it as masked in this u2."""
+    digest, everyone = sha256(data).digest(), [base.agreed.identity(one) for one in u2]
+    identity, seed = base.agreed.identity(who), base.participants[who].identity_seed
+    statement = setting.upload_statement(context or base.coordinator.context, identity, digest, everyone)
+    return {"packed": data, "sha256": digest, "signature": ed25519_sign(seed, statement)}
 
 
 def other_cohort() -> tuple[bytes, Participant]:
@@ -66,12 +74,9 @@ def listen(base: Played, case: Case) -> tuple[Message, Message]:
 
 def refused(base: Played, case: Case, phase: str) -> Case:
     """The case with what the reference says to it; in that phase."""
-    try:
-        listen(base, case)
-    except Refused as refusal:
-        if refusal.phase == phase:
-            return {**case, "refused": refusal.stated()}
-    raise AssertionError(f"the reference took: {case['name']}")
+    found = _refused(case, lambda: listen(base, case))
+    assert found["refused"]["phase"] == phase, case["name"]
+    return found
 
 
 def at_phase(base: Played, phase: str, before: Iterable[int] = ()) -> Coordinator:
@@ -90,6 +95,19 @@ def refused_by_coordinator(base: Played, case: Case) -> Case:
     """The case, a message of ``sender`` after those ``before`` it, with what the reference's coordinator says to it."""
     coordinator = at_phase(base, case["phase"], case["before"])
     return _refused(case, lambda: coordinator.receive(case["sender"], case["message"]))
+
+
+def each_refused(base: Played, phase: str, lies: Iterable[tuple[str, int, Message]], **stated: Any) -> list[Case]:
+    """These lies (name, sender, message), after all before the sender in the roster have spoken in the phase.
+
+    A sender that repeats, which the name says, has spoken too.
+    """
+    cases, spoken = [], base.record.to_coordinator[phase]
+    for name, sender, message in lies:
+        before = [who for who in spoken if who < sender or (who == sender and "second" in name)]
+        case = {**stated, "name": name, "phase": phase, "before": before, "sender": sender, "message": message}
+        cases.append(refused_by_coordinator(base, case))
+    return cases
 
 
 def too_few(base: Played, case: Case) -> Case:

@@ -7,10 +7,9 @@ from typing import Any
 
 from tests.reference import aes, commitments, setting, sharing
 from tests.reference import vectors_mod_2b as vectors
-from tests.reference.primitive_vectors import flip
+from tests.reference.primitive_vectors import Case, flip
 from tests.reference.sharing import listed_bytes
 
-Case = dict[str, Any]
 WIDTHS = (1, 8, 12, 16, 20, 31, 32, 33, 62)
 INVALID = {"error": "InvalidArgument"}
 

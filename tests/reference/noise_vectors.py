@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from hashlib import sha256
-from typing import Any
+from functools import cache, partial
 
-from tests.reference import setting
-from tests.reference.curves import ed25519_sign
-from tests.reference.lies import LIAR, refused_by_coordinator
-from tests.reference.primitive_vectors import flip
+from tests.reference.lies import LIAR, each_refused, signed_upload
+from tests.reference.primitive_vectors import Case, flip
 from tests.reference.round_vectors import Played
-from tests.reference.rounds import identity_seeds, setting_of
-
-Case = dict[str, Any]
-Message = dict[str, Any]
+from tests.reference.rounds import setting_of
+from tests.reference.setting import Message
 
 NOISE = "seven with noise to take back"
 
@@ -44,10 +38,8 @@ def noise_rounds() -> Case:
     ]
     cases: list[Case] = []
     for phase, lies in (("MaskedInputCollection", false_uploads()), ("Unmasking", false_replies())):
-        for name, message in lies:
-            before = [who for who in noise_round().record.to_coordinator[phase] if who < LIAR]
-            case = {"round": NOISE, "name": name, "phase": phase, "before": before, "sender": LIAR, "message": message}
-            cases.append(refused_by_coordinator(noise_round(), case))
+        messages = [(name, LIAR, message) for name, message in lies]
+        cases += each_refused(noise_round(), phase, messages, round=NOISE)
     return {"rounds": rounds, "refused": cases}
 
 
@@ -55,14 +47,7 @@ def false_uploads() -> Iterator[tuple[str, Message]]:
     """All signed by their sender."""
     base = noise_round()
     good = base.record.to_coordinator["MaskedInputCollection"][LIAR]
-    identity, seeds = base.agreed.identity(LIAR), identity_seeds(7)
-    u2 = [one for one, _ in base.agreed.roster]
-
-    def signed(data: bytes) -> Message:
-        digest = sha256(data).digest()
-        statement = setting.upload_statement(base.coordinator.context, identity, digest, u2)
-        return {"packed": data, "sha256": digest, "signature": ed25519_sign(seeds[LIAR], statement)}
-
+    signed = partial(signed_upload, base, LIAR, u2=base.everybody)
     assert signed(good["packed"]) == good
     packed, commitments = good["packed"][:5], good["packed"][5:]
     yield "no commitments to noise seeds", signed(packed)

@@ -14,11 +14,10 @@ from tests.reference import commitments, hybrid, setting
 from tests.reference.aes import gcm_open, gcm_seal
 from tests.reference.curves import agreement, ed25519_public, ed25519_sign, ed25519_valid, x25519_public
 from tests.reference.graph import Graph
-from tests.reference.setting import Refused, Setting
+from tests.reference.setting import Message, Refused, Setting
 from tests.reference.sharing import SYMBOLS, P, Stream, bytes_symbols, random_symbols, share, symbol_bytes
 from tests.reference.vectors_mod_2b import add_masks, pack
 
-Message = dict[str, Any]
 CIPHERTEXT_BYTES = 112  # (salt 16, share 32) for either kind, and the tag
 
 

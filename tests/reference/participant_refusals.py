@@ -16,8 +16,6 @@ from tests.reference.lies import (
     LIAR,
     ROUND,
     VICTIM,
-    Case,
-    Message,
     fresh_stream,
     listen,
     other_cohort,
@@ -26,10 +24,10 @@ from tests.reference.lies import (
     signed_advertisement,
 )
 from tests.reference.participant import Participant, bitmap
-from tests.reference.primitive_vectors import LOW_ORDER, flip, setting_json
+from tests.reference.primitive_vectors import LOW_ORDER, Case, flip, setting_json
 from tests.reference.round_vectors import base_round, deal_again
 from tests.reference.rounds import identity_seeds, setting_of
-from tests.reference.setting import Refused
+from tests.reference.setting import Message, Refused
 from tests.reference.sharing import Stream, listed_bytes, symbol_bytes
 
 

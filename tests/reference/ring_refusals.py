@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from hashlib import sha256
-from typing import Any
 
 from tests.reference import setting
 from tests.reference.graph import Graph
-from tests.reference.lies import listen, refused, refused_by_coordinator, replaced, too_few
+from tests.reference.lies import each_refused, listen, refused, replaced, signed_upload, too_few
 from tests.reference.participant import bitmap
-from tests.reference.primitive_vectors import flip
+from tests.reference.primitive_vectors import Case, flip
 from tests.reference.ring_vectors import RING, UNSIGNED, ring_round, unsigned_round
 from tests.reference.round_vectors import Played, deal_again
+from tests.reference.setting import Message
 
-Case = dict[str, Any]
-Message = dict[str, Any]
 # Of the neighbours of 9 (1, 2, 3, 4, 5, 11) 3 sends no input, 2 doesn't sign, and 11 is a signer that isn't shown.
 VICTIM = 9
 LIAR = 1
@@ -66,11 +63,7 @@ def ring_refusals() -> Case:
         ("MaskedInputCollection", false_uploads()),
         ("Unmasking", false_replies()),
     ):
-        for name, sender, message in sender_messages:
-            spoken = ring_round().record.to_coordinator[phase]
-            before = [who for who in spoken if who < sender]
-            case = {"round": RING, "name": name, "phase": phase, "before": before, "sender": sender, "message": message}
-            coordinator.append(refused_by_coordinator(ring_round(), case))
+        coordinator += each_refused(ring_round(), phase, sender_messages, round=RING)
     closings = [
         too_few(ring_round(), {"round": RING, "phase": phase, "received": received})
         for phase, received in (
@@ -102,13 +95,11 @@ def bits(members: Iterable[int]) -> bytes:
     return bitmap(set(members), ring_round().coordinator.u1)
 
 
-def signed_upload(who: int, u2: Iterable[int], context: bytes | None = None, packed: bytes | None = None) -> Message:
+def signed_as_in(who: int, u2: Iterable[int], context: bytes | None = None) -> Message:
     """What a participant would have signed with its upload, had it been shown this u2."""
-    base = ring_round()
-    data = base.record.to_coordinator["MaskedInputCollection"][who]["packed"] if packed is None else packed
-    digest, named = sha256(data).digest(), [base.agreed.identity(one) for one in u2]
-    statement = setting.upload_statement(context or base.coordinator.context, base.agreed.identity(who), digest, named)
-    return {"sha256": digest, "signature": base.participants[who].sign(statement)}
+    packed = ring_round().record.to_coordinator["MaskedInputCollection"][who]["packed"]
+    upload = signed_upload(ring_round(), who, packed, u2, context)
+    return {name: upload[name] for name in ("sha256", "signature")}
 
 
 # ---------------------------------------------------------------- to a participant
@@ -169,7 +160,7 @@ def others_shown() -> Message:
     """The lowest seven signatures, without that of 11, whose upload is shown instead: another request that would do."""
     said = ring_round().record.to_coordinator["ConsistencyCheck"]
     signatures = [{"participant": who, **one} for who, one in said.items() if who != 11]
-    return {"signatures": signatures, "uploads": [signed_upload(who, without(8)) for who in (2, 11)]}
+    return {"signatures": signatures, "uploads": [signed_as_in(who, without(8)) for who in (2, 11)]}
 
 
 def false_requests() -> Iterator[tuple[str, Message]]:
@@ -180,7 +171,7 @@ def false_requests() -> Iterator[tuple[str, Message]]:
     assert [entry["participant"] for entry in asked["signatures"]][-1] == 11
     assert [entry["participant"] for entry in signatures] == [1, 4, 5, 6, 7, 9, 10]
     other_context = flip(base.coordinator.context)
-    of_shown = signed_upload(LIAR, u2)
+    of_shown = signed_as_in(LIAR, u2)
     by_3 = {"participant": 3, "signature": base.participants[3].sign(base.coordinator.statement)}
     for name, uploads in (
         ("no uploads", []),
@@ -191,10 +182,10 @@ def false_requests() -> Iterator[tuple[str, Message]]:
         ("an upload too many", [of_2, of_11, of_11]),
         ("the upload of a signer as well", [of_shown, of_2, of_11]),
         ("the upload of a signer instead", [of_shown, of_11]),
-        ("an upload of one that is no neighbour", [of_2, signed_upload(10, u2)]),
-        ("an upload masked in a u2 with one more", [signed_upload(2, without()), of_11]),
-        ("an upload masked in a u2 with one less", [of_2, signed_upload(11, without(6, 8))]),
-        ("an upload of another cohort", [of_2, signed_upload(11, u2, other_context)]),
+        ("an upload of one that is no neighbour", [of_2, signed_as_in(10, u2)]),
+        ("an upload masked in a u2 with one more", [signed_as_in(2, without()), of_11]),
+        ("an upload masked in a u2 with one less", [of_2, signed_as_in(11, without(6, 8))]),
+        ("an upload of another cohort", [of_2, signed_as_in(11, u2, other_context)]),
         ("the digest of an upload is altered", [{**of_2, "sha256": flip(of_2["sha256"])}, of_11]),
         ("the signature of an upload is altered", [of_2, {**of_11, "signature": flip(of_11["signature"], 40)}]),
     ):
@@ -277,13 +268,13 @@ def false_dealings_to_all() -> Iterator[tuple[str, int, Message]]:
 def false_uploads() -> Iterator[tuple[str, int, Message]]:
     uploads = ring_round().record.to_coordinator["MaskedInputCollection"]
     packed = uploads[LIAR]["packed"]
-    assert {"packed": packed, **signed_upload(LIAR, without(8))} == uploads[LIAR]
+    assert {"packed": packed, **signed_as_in(LIAR, without(8))} == uploads[LIAR]
     for name, u2 in (
         ("masked in a u2 with one more", without()),
         ("masked in a u2 with one less that is a neighbour", without(3, 8)),
         ("masked in a u2 with one less that is no neighbour", without(4, 8)),
     ):
-        yield name, LIAR, {"packed": packed, **signed_upload(LIAR, u2)}
+        yield name, LIAR, {"packed": packed, **signed_as_in(LIAR, u2)}
 
 
 def false_replies() -> Iterator[tuple[str, int, Message]]:

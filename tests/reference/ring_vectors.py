@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from tests.reference.graph import Graph
-from tests.reference.primitive_vectors import numbers_json
+from tests.reference.primitive_vectors import Case, numbers_json
 from tests.reference.round_vectors import CommitsToAnotherSeed, Crook, Played, SharesAnotherMaskKey, spoil_ciphertext
 from tests.reference.rounds import setting_of
 from tests.reference.setting import Numbers
 from tests.reference.sharing import P, listed_bytes
-
-Case = dict[str, Any]
-Message = dict[str, Any]
 
 # ---------------------------------------------------------------- graph.json
 

@@ -10,14 +10,11 @@ from typing import Any
 from tests.reference.coordinator import Coordinator
 from tests.reference.mask_and_share_vectors import WIDTHS, decimal
 from tests.reference.participant import Participant
-from tests.reference.primitive_vectors import flip, setting_json
+from tests.reference.primitive_vectors import Case, flip, setting_json
 from tests.reference.rounds import Change, Record, identity_seeds, input_of, run_round, setting_of, stream_of
-from tests.reference.setting import Setting, seed_commitment
+from tests.reference.setting import Message, Setting, seed_commitment
 from tests.reference.sharing import P, random_symbols, share
 from tests.reference.vectors_mod_2b import add_vectors
-
-Case = dict[str, Any]
-Message = dict[str, Any]
 
 
 class Played:

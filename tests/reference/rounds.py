@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.reference.curves import ed25519_public
-from tests.reference.setting import PHASES, Numbers, Refused, Setting
+from tests.reference.setting import PHASES, Message, Numbers, Refused, Setting
 from tests.reference.sharing import Stream, listed_bytes
-
-Message = dict[str, Any]
 
 
 class ParticipantSide(Protocol):

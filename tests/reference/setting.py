@@ -12,6 +12,7 @@ from tests.reference.hashing import hkdf_sha256, labelled, labelled_hash, u64
 from tests.reference.sharing import P
 from tests.reference.vectors_mod_2b import LARGEST_BITS, word_bytes
 
+Message = dict[str, Any]
 PHASES = ("AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking")
 VERSION = 1
 GRAPHS = ("complete", "harary")

@@ -26,14 +26,9 @@ from secagg.messages import (
 )
 from secagg.packing import pack, packed_size, unpack
 from secagg.shamir import PRIME
-from tests.support.attempts_in_memory import LOW_ORDER, Vector, identities
+from tests.reference.primitive_vectors import LOW_ORDER
+from tests.support.attempts_in_memory import Vector, flipped, identities
 from tests.support.crooked_dealings import crooked_shares
-
-
-def flipped(data: bytes, bit: int) -> bytes:
-    """One bit changed."""
-    at = bit % (8 * len(data))
-    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
 
 def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
@@ -140,6 +135,13 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
     return replace(honest, ciphertexts=_with(honest.ciphertexts, at, ciphertext))
 
 
+def signed_keys(config: RoundConfig, who: int, mask_key: bytes, channel_key: bytes) -> Advertisement:
+    """Any keys, advertised by a participant under its own name."""
+    identity = identities(len(config.roster))[who]
+    statement = advertisement_statement(config.round_context(), identity.public, mask_key, channel_key)
+    return Advertisement(mask_key, channel_key, identity.sign(statement))
+
+
 def inconsistent_keys(
     config: RoundConfig, me: int, honest: Advertisement, how: int, theirs: Advertisement | None
 ) -> Advertisement:
@@ -150,10 +152,7 @@ def inconsistent_keys(
         same_point = theirs.mask_key[:31] + bytes([theirs.mask_key[31] ^ 0x80])
         keys += [(theirs.mask_key, honest.channel_key), (honest.mask_key, theirs.channel_key)]
         keys += [(same_point, honest.channel_key)]
-    chosen = keys[how % len(keys)]
-    identity = identities(len(config.roster))[me]
-    statement = advertisement_statement(config.round_context(), identity.public, *chosen)
-    return Advertisement(*chosen, identity.sign(statement))
+    return signed_keys(config, me, *keys[how % len(keys)])
 
 
 def shifted(

@@ -157,9 +157,16 @@ def read_reply(message: Message) -> UnmaskingReply:
     return UnmaskingReply(tuple(read(entry) for entry in message["shares"]), tuple(message.get("noise_seeds", ())))
 
 
+OPTIONAL = ("wrapped", "pair", "noise_seeds")  # left out where they are empty
+
+
 def written(message: Any) -> Message:
-    """A message of the core as a dictionary."""
+    """A message of the core, or a part of one, as a dictionary."""
     match message:
+        case None:
+            return {"none": {}}
+        case SelfMaskSeedShare() | MaskKeyShare():
+            return {name: dict(vars(message)) for name, kind in KINDS.items() if isinstance(message, kind)}
         case CohortKeys():
             members = []
             for who, entry in message.members:
@@ -167,32 +174,19 @@ def written(message: Any) -> Message:
                 shown = {"advertisement": written(entry)} if full else {"advertisement_sha256": entry}
                 members.append({"participant": who, **shown})
             return {"members": members}
-        case SealedShares():
-            lists = {"ciphertexts": list(message.ciphertexts), "leaves": list(message.leaves)}
-            lists |= {"wrapped": list(message.wrapped)}
-            return {name: one for name, one in (vars(message) | lists).items() if name != "wrapped" or one}
-        case NeighbourShares():
-            fields = [{**entry._asdict(), "path": siblings(entry.path)} for entry in message.shares]
-            shares = [
-                {name: one for name, one in entry.items() if name not in ("wrapped", "pair") or one} for entry in fields
-            ]
-            return {"shares": shares, "u2": message.u2}
         case UnmaskingRequest():
             return {
                 "signatures": [{"participant": who, "signature": one} for who, one in message.signatures],
                 "uploads": [{"sha256": sha256, "signature": one} for sha256, one in message.uploads],
             }
-        case UnmaskingReply():
-            seeds = {"noise_seeds": list(message.noise_seeds)} if message.noise_seeds else {}
-            return {"shares": [_written_share(entry) for entry in message.shares], **seeds}
-        case Advertisement() | MaskedInput() | SurvivorSets() | ConsistencySignature():
-            return dict(vars(message))
-    raise AssertionError(type(message))
-
-
-def _written_share(share: SelfMaskSeedShare | MaskKeyShare | None) -> Message:
-    names = {kind: name for name, kind in KINDS.items()}
-    return {"none": {}} if share is None else {names[type(share)]: dict(vars(share))}
+        case DealtShare():
+            fields = {**message._asdict(), "path": siblings(message.path)}
+        case NeighbourShares() | UnmaskingReply():
+            fields = {**vars(message), "shares": [written(one) for one in message.shares]}
+        case _:
+            fields = vars(message)
+    there = {name: one for name, one in fields.items() if one or name not in OPTIONAL}
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in there.items()}
 
 
 # ---------------------------------------------------------------- the two sides

@@ -41,15 +41,16 @@ from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED, MaskKeyShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
 from tests.secagg.cheating_participants import crooked_deal, forge, inconsistent_keys, shifted, silent_on
 from tests.secagg.claims import ClaimingMachine
-from tests.support.attempts_in_memory import Vector, advertise, freeze, make_config, sum_of, surplus_parts, vector_of
+from tests.support.attempts_in_memory import Vector, advertise, make_config, sum_of, surplus_parts, vector_of
+from tests.support.comparable import freeze
 from tests.support.naive_variants import SERVER, Side
 from tests.support.small_rings import safe_rings
 
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+SETS = {ADVERTISE: "u1", SHARE: "u2", MASK: "u3", SIGN: "u4"}  # fixed at the end of each phase
 NUMBERS = st.integers(0, 2**16)
 PLANS = [(kind, phase) for kind in ("forge", "lie", "twice", "late", "never") for phase in PHASES]
 PLANS += [("lie", SHARE)] * 8 + [("forge", MASK), ("forge", UNMASK)] * 2 + [("late", SIGN)] * 4
-WATCHED = frozenset({"crash", "unchanged", "forged", "blame", "sets", "reason", "sum", "one kind", "noise"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,6 @@ class HonestCoordinator(ClaimingMachine):
     """The attempts of one round, one after another."""
 
     server: ClassVar[Side] = SERVER
-    watch: ClassVar[frozenset[str]] = WATCHED
     # Replace what is drawn: plans with the messages they are for, how a cheater carries them out, the graph.
     focus: ClassVar[tuple[tuple[str, str], ...]] = ()
     trick: ClassVar[int | None] = None
@@ -272,13 +272,10 @@ class HonestCoordinator(ClaimingMachine):
             self.coordinator.drop(who)
             self.taken[self.coordinator.name].discard(who)
 
-    def pending(self, at: int, cheating: bool = False, phase: str = "") -> Letter | None:
-        fitting = [
-            one
-            for one in self.up
-            if (not cheating or one.sender in self.cheaters) and phase in ("", one.phase) and not one.forged
-        ]
-        return fitting[at % len(fitting)] if fitting else None
+    def of_a_cheater(self, at: int) -> Letter:
+        """One of their messages on the way: where `cheating`, there is one."""
+        fitting = [one for one in self.up if one.sender in self.cheaters]
+        return fitting[at % len(fitting)]
 
     going_on = precondition(lambda self: self.ended is None)
     post = precondition(lambda self: self.ended is None and self.up)
@@ -428,18 +425,17 @@ class HonestCoordinator(ClaimingMachine):
     @cheating
     @rule(at=NUMBERS, where=NUMBERS, bit=NUMBERS)
     def a_forged_message_arrives(self, at: int, where: int, bit: int) -> None:
-        letter = self.pending(at, cheating=True)
-        if letter is not None:
-            self.arrives(replace(letter, message=forge(letter.message, where, bit), forged=True))
+        letter = self.of_a_cheater(at)
+        self.arrives(replace(letter, message=forge(letter.message, where, bit), forged=True))
 
     @cheating
     @rule(at=NUMBERS, of=NUMBERS)
     def the_message_of_another_arrives(self, at: int, of: int) -> None:
         """Of another participant in the same phase, of any phase, or of an attempt that is over."""
-        letter = self.pending(at, cheating=True)
-        others = [one for one in self.sent + self.earlier if one.message is not getattr(letter, "message", None)]
-        same = [one for one in others if letter is not None and one.phase == letter.phase]
-        if letter is not None and others:
+        letter = self.of_a_cheater(at)
+        others = [one for one in self.sent + self.earlier if one.message is not letter.message]
+        same = [one for one in others if one.phase == letter.phase]
+        if others:
             chosen = (same or others)[of % len(same or others)] if of % 4 else others[of % len(others)]
             if chosen.sender != letter.sender or chosen.attempt != self.attempt:
                 self.arrives(replace(letter, phase=chosen.phase, message=chosen.message, forged=True))
@@ -447,9 +443,7 @@ class HonestCoordinator(ClaimingMachine):
     @cheating
     @rule(at=NUMBERS)
     def a_cheater_keeps_silent(self, at: int) -> None:
-        letter = self.pending(at, cheating=True)
-        if letter is not None:
-            self.up.remove(letter)
+        self.up.remove(self.of_a_cheater(at))
 
     def exchange(self, letter: Letter, message: Any, shift: Vector | None = None) -> None:
         """The lie takes the place of what it was made from: a dealing and an upload must belong together."""
@@ -461,9 +455,7 @@ class HonestCoordinator(ClaimingMachine):
     @rule(at=NUMBERS, how=NUMBERS, of=NUMBERS)
     def a_cheater_lies(self, at: int, how: int, of: int) -> None:
         """It signs something wrong. The coordinator may take it, and the others' attempt must still end correctly."""
-        letter = self.pending(at, cheating=True)
-        if letter is not None:
-            self.lies(letter, how, of)
+        self.lies(self.of_a_cheater(at), how, of)
 
     def lies(self, letter: Letter, how: int, of: int) -> None:
         if letter.attempt != self.attempt or letter.shift is not None:
@@ -524,7 +516,8 @@ class HonestCoordinator(ClaimingMachine):
         self.coordinator, messages = result
         if name == ADVERTISE:
             self.graph = self.coordinator.cohort.graph
-        self.sets[name] = self.members(name, self.coordinator)
+        holder = self.coordinator.cohort if name == ADVERTISE else self.coordinator
+        self.sets[name] = frozenset(getattr(holder, SETS[name]))
         self.sets_are_nested_and_large_enough()
         self.claim(set(messages) == self.sets[name], "sets", f"others than those of {name} are told")
         if name != MASK:
@@ -534,16 +527,6 @@ class HonestCoordinator(ClaimingMachine):
             self.coordinator, following = self.core(self.coordinator.without_signatures), UNMASK
             self.sets[SIGN] = self.coordinator.u4
         self.down += [(who, following, message) for who, message in messages.items()]
-
-    def members(self, name: str, following: Any) -> frozenset[int]:
-        match name:
-            case "AdvertiseKeys":
-                return frozenset(following.cohort.u1)
-            case "ShareKeys":
-                return following.u2
-            case "MaskedInputCollection":
-                return following.u3
-        return following.u4
 
     def finished(self, completed: Any) -> None:
         self.sets[UNMASK] = completed.u5
@@ -575,8 +558,6 @@ class HonestCoordinator(ClaimingMachine):
 
     @invariant()
     def sets_are_nested_and_large_enough(self) -> None:
-        if not hasattr(self, "sets"):
-            return
         parameters = self.config.parameters
         chain = [frozenset(range(self.cohort_size))] + [self.sets[name] for name in PHASES if name in self.sets]
         for larger, smaller in pairwise(chain):
@@ -592,8 +573,6 @@ class HonestCoordinator(ClaimingMachine):
 
     @invariant()
     def secrets_stay_apart(self) -> None:
-        if not hasattr(self, "sets"):
-            return
         for (who, dealer), kinds in self.kinds.items():
             self.claim(len(kinds) == 1, "one kind", f"{who} revealed both shares of {dealer}")
         for who, parts in self.noise_parts.items():

@@ -26,7 +26,7 @@ The last two count shares and follow masks; before they fail, the sum or the sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -46,7 +46,6 @@ from secagg.messages import (
     UnmaskingRequest,
     to_bitmap,
 )
-from tests.secagg.cheating_participants import flipped
 from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.lying_coordinator_view import (
     Answer,
@@ -60,9 +59,11 @@ from tests.secagg.lying_coordinator_view import (
     fake_key,
     sides_of,
 )
-from tests.support.attempts_in_memory import Sets, surplus_parts, twin
+from tests.support.attempts_in_memory import Sets, flipped, surplus_parts
+from tests.support.comparable import twin
 from tests.support.naive_variants import CLIENT
 
+Pairs = Sequence[tuple[int, bytes]]  # signers and signatures, ascending
 COMPLETE = (Plan(8, 6, 6), Plan(8, 7, 7), Plan(8, 6, 7), Plan(9, 6, 6), Plan(9, 8, 8))
 RINGS = (Plan(10, 7, 7, graph="ring"), Plan(10, 8, 9, graph="ring"), Plan(9, 7, 7, graph="ring"))
 CUT = Plan(14, 13, 13, 4, "cut")
@@ -72,22 +73,6 @@ EVERYBODY = 7  # three groups as bits
 NUMBERS = st.integers(0, 2**16)
 GROUPS = st.sampled_from([EVERYBODY, EVERYBODY, EVERYBODY, 1, 2, 4])
 SOME = st.integers(0, EVERYBODY)
-WATCHED = frozenset(
-    (
-        "crash",
-        "over",
-        "forged",
-        "nested",
-        "one kind",
-        "one answer",
-        "one sum",
-        "backed",
-        "noise",
-        "left out",
-        "secrets",
-        "few",
-    )
-)
 SCHEMES = ("", "", "", "", "two for u2", "two for u3", "few in u3", "some never deal")
 SCHEMES += ("left out", "left out", "asked twice", "in the middle", "another u1", "odd u2")
 SCHEMES += ("victims", "victims", "windows")
@@ -101,7 +86,6 @@ U2 = ("without itself", "one dealer more", "one dealer less", "no dealers", "one
 class LyingCoordinator(ClaimingMachine):
     """One attempt."""
 
-    watch: ClassVar[frozenset[str]] = WATCHED
     scheme: ClassVar[str] = ""  # one of SCHEMES, instead of a drawn one
     plans: ClassVar[tuple[Plan, ...]] = ()  # instead of PLANS
     joins_again: ClassVar[bool] = False  # a naive participant that forgets in a crash that it had joined
@@ -216,6 +200,17 @@ class LyingCoordinator(ClaimingMachine):
         self.live[who].append((*told, message))
         self.note(who, (*told, message), given)
 
+    def refused(self, call: Callable[..., Any], *arguments: Any) -> Exception | None:
+        """What is raised, which must be a refusal; None if nothing is."""
+        try:
+            call(*arguments)
+        except CoordinatorMisbehaved as error:
+            return error
+        except Exception as error:
+            self.claim(False, "crash", f"{type(error).__name__}: {error}")
+            return error
+        return None
+
     def view(self, told: Told) -> View:
         return self.views[told[0]]
 
@@ -247,26 +242,27 @@ class LyingCoordinator(ClaimingMachine):
                 return view.neighbour_shares(who, view.sealed)
             case 2:
                 u2 = view.told_u2[who]
-                return self.sets(view, (u2, u2 & (view.uploads.keys() | self.colluders)))
+                return view.survivor_sets((u2, u2 & (view.uploads.keys() | self.colluders)))
             case 3:
-                return self.request(view, who, self.told_sets(told))
+                sets = self.told_sets(told)
+                return self.request(view, who, sets, self.signatures(view, sets))
         return told[3]
-
-    def sets(self, view: View, sets: Sets) -> SurvivorSets:
-        return SurvivorSets(to_bitmap(sets[0], view.u1), to_bitmap(sets[1], view.u1))
 
     def told_sets(self, told: Told) -> Sets:
         u1 = self.view(told).u1
         return frozenset(Subset(told[2].u2, u1)), frozenset(Subset(told[2].u3, u1))
 
-    def signatures(self, view: View, sets: Sets) -> dict[int, bytes]:
+    def signatures(self, view: View, sets: Sets) -> Pairs:
         """What there is over these sets; colluders sign anything."""
         found = dict(self.signed.get((view.context, sets), {}))
-        return found | {one: view.forge(one, sets) for one in self.colluders & sets[1]}
+        return sorted((found | {one: view.forge(one, sets) for one in self.colluders & sets[1]}).items())
 
-    def some_signatures(self, view: View, sets: Sets, how: str, at: int, needed: int) -> list[tuple[int, bytes]]:
+    def needed(self, view: View) -> int:
+        return self.config.parameters.signatures_needed(len(view.u1))
+
+    def some_signatures(self, view: View, sets: Sets, how: str, at: int) -> Pairs:
         """Those there are, or what is wrong with them."""
-        good = sorted(self.signatures(view, sets).items())
+        good, needed = self.signatures(view, sets), self.needed(view)
         match how:
             case "few":
                 good = good[: needed - 1]
@@ -276,15 +272,14 @@ class LyingCoordinator(ClaimingMachine):
                 over_others = {who: one for found in self.signed.values() for who, one in found.items()}
                 good = sorted((over_others | dict(good)).items())
             case "outside":
-                forged = {one: view.forge(one, sets) for one in self.colluders}
-                good = sorted((dict(good) | forged).items())
+                good = sorted((dict(good) | {one: view.forge(one, sets) for one in self.colluders}).items())
             case "none":
                 good = []
         return good
 
-    def request(self, view: View, who: int, sets: Sets) -> UnmaskingRequest:
-        signatures = self.signatures(view, sets)
-        return UnmaskingRequest(tuple(sorted(signatures.items())), view.evidence(who, sets, set(signatures)))
+    def request(self, view: View, who: int, sets: Sets, signatures: Pairs) -> UnmaskingRequest:
+        """With these signatures, and the uploads that belong to them."""
+        return UnmaskingRequest(tuple(signatures), view.evidence(who, sets, {one for one, _ in signatures}))
 
     # ------------------------------------------------------------ the truth, and lies about each of the sets
 
@@ -323,17 +318,15 @@ class LyingCoordinator(ClaimingMachine):
         for who, told in self.waiting(audience, 2):
             view = self.view(told)
             known = self.chosen(u2) & set(view.u1) if u2 else view.told_u2[who]
-            self.tell(who, told, self.sets(view, (known, self.chosen(u3, but) & set(view.u1))))
+            self.tell(who, told, view.survivor_sets((known, self.chosen(u3, but) & set(view.u1))))
 
     @precondition(lambda self: self.waiting(EVERYBODY, 3))
     @rule(audience=GROUPS, how=st.sampled_from(SIGNATURES), at=NUMBERS)
     def ask_with_other_signatures(self, audience: int, how: str, at: int) -> None:
         for who, told in self.waiting(audience, 3):
             view, sets = self.view(told), self.told_sets(told)
-            needed = self.config.parameters.signatures_needed(len(view.u1))
-            good = self.some_signatures(view, sets, how, at, needed)
             # It is no forgery where the honest ones happen to be enough.
-            self.tell(who, told, UnmaskingRequest(tuple(good), view.evidence(who, sets, {one for one, _ in good})))
+            self.tell(who, told, self.request(view, who, sets, self.some_signatures(view, sets, how, at)))
 
     @precondition(lambda self: self.waiting(EVERYBODY, 1))
     @rule(audience=GROUPS, hidden=SOME)
@@ -374,10 +367,8 @@ class LyingCoordinator(ClaimingMachine):
         """Uploads of those that have not signed; or of all, if too few have signed."""
         for who, told in self.waiting(audience, 3):
             view, sets = self.view(told), self.told_sets(told)
-            signatures = self.signatures(view, sets)
-            signed = tuple(sorted(signatures.items()))[: self.config.parameters.signatures_needed(len(view.u1))]
-            right = view.evidence(who, sets, {one for one, _ in signed})
-            shown = list(right)
+            right = self.request(view, who, sets, self.signatures(view, sets)[: self.needed(view)])
+            shown = list(right.uploads)
             match how:
                 case "none":
                     shown = []
@@ -391,7 +382,8 @@ class LyingCoordinator(ClaimingMachine):
                 case "changed" if shown:
                     sha256, signature = shown[at % len(shown)]
                     shown[at % len(shown)] = (flipped(sha256, at), signature)
-            self.tell(who, told, UnmaskingRequest(signed, tuple(shown)), forged=tuple(shown) != right)
+            request = replace(right, uploads=tuple(shown))
+            self.tell(who, told, request, forged=request != right)
 
     # ------------------------------------------------------------ other misdeeds
 
@@ -445,16 +437,12 @@ class LyingCoordinator(ClaimingMachine):
                 phase = twin(answer(self.client, self.plan, who, self.life[who], told[: back + 1]).left)
                 ask(phase, told[back], who, self.config)
                 other = self.something_else(told, back, members)
-                try:
-                    ask(phase, other, who, self.config)
-                except CoordinatorMisbehaved as error:
+                error = self.refused(ask, phase, other, who, self.config)
+                if error is None:
+                    self.live[who].append(told[:back])
+                    self.tell(who, told[:back], other)
+                elif isinstance(error, CoordinatorMisbehaved):  # else it had nothing left to answer with
                     self.claim("is over" in str(error), "over", str(error))
-                    continue
-                except Exception as error:  # it has nothing left to answer with
-                    self.claim(False, "crash", f"{type(error).__name__}: {error}")
-                    continue
-                self.live[who].append(told[:back])
-                self.tell(who, told[:back], other)
 
     def something_else(self, told: Told, back: int, members: int) -> Any:
         if back == 0:
@@ -466,10 +454,8 @@ class LyingCoordinator(ClaimingMachine):
                 return view.neighbour_shares(who, view.sealed)
             case 2:
                 u2 = self.told_sets(told)[0]
-                return self.sets(view, (u2, (self.chosen(members) & u2) | {who}))
-        signatures = told[3].signatures[: self.config.parameters.signatures_needed(len(view.u1))]
-        shown = view.evidence(who, self.told_sets(told), {one for one, _ in signatures})
-        return UnmaskingRequest(signatures, shown)
+                return view.survivor_sets((u2, (self.chosen(members) & u2) | {who}))
+        return self.request(view, who, self.told_sets(told), told[3].signatures[: self.needed(view)])
 
     @precondition(lambda self: self.waiting(EVERYBODY, 4))
     @rule(who=NUMBERS, how=st.integers(0, 4))
@@ -482,15 +468,8 @@ class LyingCoordinator(ClaimingMachine):
         others = [signatures[:-1], (*signatures, *signatures[:1]), ((-1, bytes(64)),), ((2**70, bytes(64)),)]
         self.claim(given.phase.receive(told[3]) is given.reply, "one answer", f"{who} changed its reply")
         other = UnmaskingRequest(others[how], uploads) if how < 4 else UnmaskingRequest(signatures, uploads[:-1])
-        if other == told[3]:
-            return
-        try:
-            given.phase.receive(other)
-        except CoordinatorMisbehaved:
-            return
-        except Exception as error:
-            self.claim(False, "crash", f"{type(error).__name__}: {error}")
-        self.claim(False, "one answer", f"{who} answered a second, different request")
+        if other != told[3] and self.refused(given.phase.receive, other) is None:
+            self.claim(False, "one answer", f"{who} answered a second, different request")
 
     @rule(audience=GROUPS, u3=SOME, how=st.sampled_from(["all", *SIGNATURES]), at=NUMBERS)
     def tell_that_they_were_left_out(self, audience: int, u3: int, how: str, at: int) -> None:
@@ -502,18 +481,13 @@ class LyingCoordinator(ClaimingMachine):
                 known = [one for context, one in self.signed if context == view.context]
                 if at % 2 and known:
                     sets = known[at % len(known)]
-                needed = self.config.parameters.signatures_needed(len(view.u1))
-                good = self.some_signatures(view, sets, how, at, needed)
+                request = UnmaskingRequest(tuple(self.some_signatures(view, sets, how, at)))
                 phase = answer(self.client, self.plan, who, self.life[who], told[:2]).phase
-                try:
-                    self.client.excluding_survivors(phase._cohort, self.sets(view, sets), UnmaskingRequest(tuple(good)))
-                except CoordinatorMisbehaved:
+                if self.refused(self.client.excluding_survivors, phase._cohort, view.survivor_sets(sets), request):
                     continue
-                except Exception as error:
-                    self.claim(False, "crash", f"{type(error).__name__}: {error}")
                 self.seen["took its charge back"] += 1
                 honest = len(self.signed.get((view.context, sets), {}))
-                true = who not in sets[1] and honest >= needed - len(self.colluders)
+                true = who not in sets[1] and honest >= self.needed(view) - len(self.colluders)
                 self.claim(true, "left out", f"{who} takes its charge back: {honest} honest ones signed {sets}")
 
     @rule(audience=st.sampled_from([1, 2, 4, EVERYBODY]))
@@ -569,7 +543,7 @@ class LyingCoordinator(ClaimingMachine):
         self.claim(len(answers) == 1, "one answer", f"{who} answered two requests")
         self.claim(len(self.opened_for) == 1, "one sum", f"{who} answered for other sets than somebody else")
         honest = len(self.signed.get((view.context, sets), {}))
-        needed = self.config.parameters.signatures_needed(len(view.u1)) - len(self.colluders)
+        needed = self.needed(view) - len(self.colluders)
         self.claim(honest >= needed, "backed", f"{who} answered, though only {honest} honest ones signed that")
         u2 = view.told_u2[who]  # what it masked in, whatever it was sent later
         before = len(view.noise_parts.get(who, []))
@@ -618,5 +592,4 @@ class LyingCoordinator(ClaimingMachine):
             self.go_on_honestly(EVERYBODY)
         for how in range(5 if self.waiting(EVERYBODY, 4) else 0):
             self.ask_a_second_time(0, how)
-        end = "a sum was opened" if self.opened_for else "nobody answered"
-        self.seen[end] += 1
+        self.seen["a sum was opened" if self.opened_for else "nobody answered"] += 1

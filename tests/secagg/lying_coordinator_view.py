@@ -15,7 +15,8 @@ from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey, upload_statement
 from secagg.messages import Advertisement, CohortKeys, NeighbourShares
 from tests.secagg.claims import Broken
-from tests.support.attempts_in_memory import Cohort, Sets, advertise, held, identities, make_config, twin, vector_of
+from tests.support.attempts_in_memory import Cohort, Sets, advertise, identities, make_config, vector_of
+from tests.support.comparable import held, twin
 from tests.support.coordinator_notes import Notes
 from tests.support.naive_variants import CLIENT, Side
 from tests.support.small_rings import CUT, CUT_COLLUDERS, CUT_DROPS, CUT_NEAR, CUT_VICTIM, safe_rings

@@ -32,14 +32,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import get_state_machine_test
 
 from tests.adversary.script import COORDINATOR, PARTICIPANT, checks_of
-from tests.secagg import (
-    attacks_at_the_end,  # noqa: F401
-    attacks_on_a_ring,  # noqa: F401
-    honest_coordinator_machine,
-    lying_coordinator_machine,
-    lying_coordinator_view,
-)
-from tests.secagg.attacks_on_participants import ATTACKS
+from tests.secagg import honest_coordinator_machine, lying_coordinator_machine, lying_coordinator_view
 from tests.secagg.claims import Broken, ClaimingMachine
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import LyingCoordinator
@@ -52,8 +45,6 @@ BY_A_TEST = {
     "reveal nothing without signatures": "test_signatures_are_not_left_out_where_the_plan_asks_for_them",
     "this phase was closed before": "test_without_its_check_a_phase_is_closed_twice",
     "fewest < graph.threshold": "test_on_a_ring_no_member_is_left_with_too_few_neighbours_in_u2",
-    "its shares rebuild another": "test_the_dealer_of_a_wrong_secret_is_named",
-    "a noise seed doesn't match": "test_without_its_check_another_noise_seed_is_taken",
     "if named:": "test_a_dealer_is_named_when_more_holders_lack_shares_than_can_lie",
 }
 KINDS: dict[str, tuple[type[ClaimingMachine], dict[str, Any]]] = {  # the machine, and what it doesn't draw
@@ -197,12 +188,10 @@ def play_without(task: tuple[str, str, int, int]) -> Found:
 def attacks_on(side: str, check: str) -> list[str]:
     """Those that a test runs with and without this check."""
     text = check.replace("\\", "")
-    named = {} if side == "coordinator" else {one: found.check for one, found in ATTACKS.items()}
     scripted = checks_of(PARTICIPANT if side == "coordinator" else COORDINATOR)
     by_test = BY_A_TEST if side == "coordinator" else {part: f"WRONG_SHARES[{part!r}]" for part in WRONG_SHARES}
     return [
         *(name for part, name in by_test.items() if part in check),
-        *(name for name, part in named.items() if part in text),
         *(name for name, parts in scripted.items() if any(part in text for part in parts)),
     ]
 

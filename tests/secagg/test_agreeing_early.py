@@ -9,7 +9,8 @@ import pytest
 
 from secagg.errors import CoordinatorMisbehaved, InvalidKey
 from secagg.keys import AgreementKey
-from tests.support.attempts_in_memory import Attempt, Script, make_config, sum_of, twin
+from tests.support.attempts_in_memory import Attempt, Script, make_config, sum_of
+from tests.support.comparable import twin
 from tests.support.naive_variants import CLIENT
 
 Act = Callable[[int, Any, Any], None]

@@ -24,17 +24,8 @@ from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved, InvalidMessage, ProtocolError, UnexpectedMessage
 from secagg.messages import PHASES, ConsistencySignature, MaskedInput, RevealedShare, SelfMaskSeedShare
 from secagg.sharing import MALICIOUS, SEMI_MALICIOUS
-from tests.support.attempts_in_memory import (
-    Cohort,
-    Script,
-    freeze,
-    held,
-    identities,
-    keyed_source,
-    make_config,
-    twin,
-    vector_of,
-)
+from tests.support.attempts_in_memory import Cohort, Script, identities, keyed_source, make_config, vector_of
+from tests.support.comparable import freeze, held, twin
 from tests.support.naive_variants import CLIENT, SERVER
 from tests.support.recorded_attempts import Recorded
 

@@ -141,12 +141,6 @@ def test_different_symbols_may_be_wrong_at_different_holders() -> None:
     assert inconsistent_points(xs, spoilt[:, 2:], 5) == {xs[4], xs[0]}
 
 
-@pytest.mark.parametrize(("holders", "threshold"), [(5, 5), (6, 5), (3, 2), (2, 2)])
-def test_without_two_shares_to_spare_nothing_is_said(holders: int, threshold: int) -> None:
-    _, xs, shares = dealt(holders, threshold)
-    assert inconsistent_points(xs, shares, threshold) is None
-
-
 def test_the_ends_of_the_field() -> None:
     """The largest symbols and points: products stay within 64 bits."""
     xs = [*range(PRIME - 8, PRIME - 4), *range(PRIME - 4, PRIME)]

@@ -11,13 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.client_phases import AdvertiseKeys
 from secagg.context import winners
-from secagg.errors import CoordinatorMisbehaved
 from secagg.lottery import MAX_DRAWS, Draws, InvalidTicket, Lottery, Ticket
 from secagg.parameters import LOTTERY_FAILURE, assumed_colluders, colluders_in_cohort
 from secagg.roster import Roster, RosterEntry
-from tests.support.attempts_in_memory import identities, make_config, roster_of
+from tests.support.attempts_in_memory import make_config, roster_of
 
 ROSTER = roster_of(20)
 DRAWS = Draws.draw("test", 1, 7, np.random.default_rng(1).bytes)
@@ -121,15 +119,6 @@ def test_rounds_without_a_draw(round_: int) -> None:
 def test_a_roster_without_a_lottery() -> None:
     with pytest.raises(InvalidTicket, match="without a lottery"):
         winners(ROSTER, 3, TICKET, 8)
-
-
-def test_a_participant_checks_the_ticket_before_it_makes_a_key() -> None:
-    config = replace(make_config(12, roster=20), roster=DRAWN, round=3, ticket=TICKET)
-    who = min(config.invited)
-    AdvertiseKeys(config, identities(20)[who], bytes)
-    for false in FALSE_TICKETS.values():
-        with pytest.raises(CoordinatorMisbehaved, match="not the one that the authority drew"):
-            AdvertiseKeys(replace(config, ticket=false), identities(20)[who], bytes)
 
 
 def test_every_attempt_of_a_round_has_the_same_cohort() -> None:

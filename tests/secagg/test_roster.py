@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.roster import InvalidRoster, Roster, RosterEntry, sign_roster, verify_roster
+from secagg.roster import InvalidRoster, sign_roster, verify_roster
 from secagg.signatures import verify_signature
 from tests.support.attempts_in_memory import authority, identities, keyed_source, roster_of
 
@@ -116,22 +116,6 @@ def test_another_authority() -> None:
         verify_roster(sign_roster(ROSTER, other), PUBLIC)
     with pytest.raises(InvalidRoster):
         verify_roster(DATA, b"short")
-
-
-def test_two_rosters_never_have_the_same_digest() -> None:
-    """Names that run into each other, fields that move."""
-    a, b = identities(2)[0].public, identities(2)[1].public
-    rosters = [
-        Roster("ab", 1, (RosterEntry(a, "c"),)),
-        Roster("a", 1, (RosterEntry(a, "bc"),)),
-        Roster("ab", 1, (RosterEntry(a, ""),)),
-        Roster("ab", 1, (RosterEntry(a, "c"), RosterEntry(b, ""))),
-        Roster("ab", 1, (RosterEntry(a, ""), RosterEntry(b, "c"))),
-        Roster("ab", 256, (RosterEntry(a, "c"),)),
-        Roster("ab", 1, (RosterEntry(a, "c"),), terms=a),
-        Roster("ab", 1, (RosterEntry(a, "c"),), previous=a),
-    ]
-    assert len({roster.digest() for roster in rosters}) == len(rosters)
 
 
 def test_a_key_for_which_one_signature_covers_every_message_is_refused() -> None:

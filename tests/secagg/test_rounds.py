@@ -13,7 +13,8 @@ import pytest
 from secagg.errors import TooFewClients
 from secagg.messages import MASK_KEY, PHASES, SELF_MASK_SEED
 from secagg.server_unmasking import Completed
-from tests.support.attempts_in_memory import GARBLE, LATE, LOSE, Attempt, Script, make_config, sum_of, surplus_parts
+from tests.secagg.cheating_participants import forge
+from tests.support.attempts_in_memory import LATE, LOSE, Attempt, Script, make_config, sum_of, surplus_parts
 
 
 def check(attempt: Attempt, completed: Completed | None, colluders: frozenset[int]) -> None:
@@ -64,13 +65,17 @@ def test_every_width_with_a_dropout_in_every_phase(bits: int) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("fate", [LOSE, LATE, GARBLE])
+@pytest.mark.parametrize("fate", [LOSE, LATE, "forged"])
 def test_one_too_many_missing_is_a_clean_abort_in_every_phase(phase: str, fate: str) -> None:
     config = make_config(7, min_survivors=6, quorum=6, released=(1, 6))
     missing = {"ConsistencyCheck": 3, "Unmasking": 3}.get(phase, 2)
-    attempt = Attempt(config, Script(up={(phase, who): fate for who in range(missing)}))
+    those = [(phase, who) for who in range(missing)]
+    attempt = Attempt(config, Script(up=dict.fromkeys(those, fate)))
+    if fate == "forged":
+        attempt = Attempt(config, tamper=dict.fromkeys(those, lambda honest: forge(honest, 0, 0)))
     with pytest.raises(TooFewClients) as caught:
         attempt.run()
+    assert len(attempt.refused) == (missing if fate == "forged" else 0)
     assert caught.value.phase == phase
     assert caught.value.received == caught.value.needed - 1
     # Nothing is revealed before enough have signed.

@@ -1,4 +1,4 @@
-"""Degree and threshold: the published values, an independent slow rule, and what the malicious rule promises."""
+"""Degree and threshold: the published values, the reference's slow rule, and what the malicious rule promises."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from secagg.sharing import (
     k_regular,
     published,
 )
+from tests.reference import degrees as reference
 
 # n, adversarial, dropout, (k, t) for curious, for semi-malicious; of a public test suite, or of its rule written anew
 # by somebody else. "-": not stated; None: infeasible.
@@ -95,38 +96,12 @@ def test_malicious_values(n: int, colluders: int, drops: int, degree: int, thres
     assert k_regular(n, colluders, drops, MALICIOUS) == Sharing(degree, threshold)
 
 
-# The rules once more, straight from docs/graph.md: no bisection, no jumps, no recurrence, no rounding.
+BITS = (reference.SIGMA, reference.ETA, reference.GRINDING)
 
 
-def hypergeometric(n: int, marked: int, drawn: int, value: int) -> Fraction:
-    ways = math.comb(marked, value) * math.comb(n - marked, drawn - value) if value <= drawn else 0
-    return Fraction(ways, math.comb(n, drawn))
-
-
-def above(n: int, marked: int, drawn: int, value: int) -> Fraction:
-    return sum((hypergeometric(n, marked, drawn, j) for j in range(max(value + 1, 0), drawn + 1)), Fraction(0))
-
-
-def slow(n: int, colluders: int, drops: int, adversary: str, sigma: int, eta: int, grinding: int) -> Sharing | None:
-    if 10 * (colluders + drops * (1 if adversary == CURIOUS else 2)) > 9 * n:
-        return None
-    security = Fraction(1, 2 ** (sigma + 1 + (grinding if adversary == MALICIOUS else 0)))
-    for k in range(2, n - 1, 2):
-        pairs = Fraction(n * (n - k - 1), 2)
-        if k <= colluders + drops:
-            if adversary == MALICIOUS:
-                if pairs * above(n, colluders, k, k - drops - 1) > security:
-                    continue
-            elif pairs * Fraction(math.comb(colluders + drops, k), math.comb(n, k)) >= security:
-                continue
-        t1 = next(t for t in range(k + 1) if n * above(n, colluders, k, t) <= security)
-        lost = [1 - above(n, n - drops, k, t - 1) for t in range(k + 1)]  # fewer than t survive
-        t2 = max(t for t in range(k + 1) if n * lost[t] <= Fraction(1, 2**eta))
-        if adversary != CURIOUS:
-            t1 = math.ceil(Fraction(t1 + k) / 2 - Fraction(5, 8))
-        if t2 > t1:
-            return Sharing(k, max(t1 + 1, 2))
-    return None
+def by_reference(n: int, colluders: int, drops: int, adversary: str, *bits: int) -> Sharing | None:
+    found = reference.k_regular(n, colluders, drops, adversary, *bits)
+    return found and Sharing(*found)
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES)
@@ -134,10 +109,10 @@ def test_the_slow_rule_gives_the_same(adversary: str) -> None:
     found = 0
     for n, shares in itertools.product((5, 16, 47, 64, 90), itertools.product((0, 0.02, 0.1, 0.3), (0, 0.1, 0.3))):
         colluders, drops = (math.floor(n * share) for share in shares)
-        for bits in ((40, 20, 80), (3, 2, 1)):
-            names = dict(zip(("sigma", "eta", "grinding"), bits, strict=True))
-            expected = slow(n, colluders, drops, adversary, *bits)
-            assert k_regular(n, colluders, drops, adversary, **names) == expected
+        for bits in (BITS, (3, 2, 1)):
+            expected = by_reference(n, colluders, drops, adversary, *bits)
+            sigma, eta, grinding = bits
+            assert k_regular(n, colluders, drops, adversary, sigma=sigma, eta=eta, grinding=grinding) == expected
             found += expected is not None
     assert found > 40
 
@@ -145,7 +120,7 @@ def test_the_slow_rule_gives_the_same(adversary: str) -> None:
 def test_the_slow_rule_gives_the_same_where_little_is_missing_again_and_again() -> None:
     """Many degrees fail by a few answers, in steps of one and two."""
     for adversary, drops in itertools.product(ADVERSARIES, (40, 44, 48)):
-        assert k_regular(130, 14, drops, adversary) == slow(130, 14, drops, adversary, 40, 20, 80)
+        assert k_regular(130, 14, drops, adversary) == by_reference(130, 14, drops, adversary, *BITS)
 
 
 @settings(max_examples=200, deadline=None)
@@ -154,8 +129,7 @@ def test_quantiles_are_exact(data: st.DataObject) -> None:
     """Also at ties, where neither rounding decides."""
     n = data.draw(st.integers(2, 60))
     marked, drawn, bits = data.draw(st.integers(0, n)), data.draw(st.integers(1, n)), data.draw(st.integers(0, 12))
-    expected = next(t for t in range(drawn + 1) if n * above(n, marked, drawn, t) <= Fraction(1, 2**bits))
-    assert exceeded_rarely(n, marked, drawn, bits) == expected
+    assert exceeded_rarely(n, marked, drawn, bits) == reference.exceeded_rarely(n, marked, drawn, bits)
 
 
 def test_a_tie_counts_as_rare() -> None:
@@ -183,7 +157,7 @@ def test_two_disjoint_sets_of_holders_cant_open_both_secrets(adversary: str) -> 
         security = 41 + (80 if adversary == MALICIOUS else 0)
         corrupt = exceeded_rarely(n, colluders, sharing.degree, security)
         assert 2 * sharing.threshold > sharing.degree + corrupt
-        assert n * above(n, colluders, sharing.degree, corrupt) <= Fraction(1, 2**security)
+        assert n * reference.at_least(n, colluders, sharing.degree, corrupt + 1) <= Fraction(1, 2**security)
     curious = k_regular(1_000, 50, 100, CURIOUS)
     assert curious is not None
     assert 2 * curious.threshold <= curious.degree + exceeded_rarely(1_000, 50, curious.degree, 41)

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from secagg.messages import PHASES
-from tests.secagg import honest_coordinator_machine, lying_coordinator_machine
 from tests.secagg.claims import Broken
 from tests.secagg.honest_coordinator_machine import HonestCoordinator
 from tests.secagg.lying_coordinator_machine import CUT_WITH_TOO_MANY_DROPS, LyingCoordinator
@@ -152,7 +151,6 @@ def test_the_machine_finds_what_a_naive_variant_breaks(name: str) -> None:
         (client, server), watch, focus, seen = sides, frozenset({claim}), tuple(plans), Counter()
         trick = TRICKS.get(name)
 
-    assert claim in honest_coordinator_machine.WATCHED
     assert found(Machine).claim == claim
 
 
@@ -234,7 +232,6 @@ def test_the_machine_finds_what_naive_participants_fall_for(name: str) -> None:
     class Machine(LyingCoordinator):
         client, watch, scheme, seen = naive(CLIENT, *pieces), frozenset({claim}), begins, Counter()
 
-    assert claim in lying_coordinator_machine.WATCHED
     assert found(Machine).claim == claim
 
 

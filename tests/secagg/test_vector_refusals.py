@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from secagg.messages import Advertisement, SealedShares, UnmaskingReply
 from tests.reference.participant import Participant
 from tests.reference.rounds import hear
 from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant
 from tests.secagg.vectors_read import ERRORS, ROUNDS, Case, setting_from, source, vectors
-from wire import codec
-from wire import coordinator_pb2 as pb
+from tests.support.message_codecs import CODECS
 
 
 def cases_of(file: str, name: str) -> list[Any]:
@@ -145,18 +145,16 @@ def test_too_few(case: Case) -> None:
     assert caught.value.stated() == case["refused"]
 
 
-READERS = {  # field names of the vectors are those of proto/coordinator.proto
-    "advertisement": (pb.Advertisement, codec.read_advertisement),
-    "cohort_keys": (pb.CohortKeys, codec.read_cohort_keys),
-    "sealed_shares": (pb.SealedShares, codec.read_sealed_shares),
-    "consistency": (pb.ConsistencySignature, codec.read_consistency),
-    "unmasking_request": (pb.UnmaskingRequest, codec.read_unmasking_request),
-    "unmasking_reply": (pb.UnmaskingReply, codec.read_unmasking_reply),
+# Names in the vectors are those of proto/coordinator.proto.
+KINDS = {one.field: one for one in CODECS.values()} | {
+    "advertisement": CODECS[Advertisement],
+    "sealed_shares": CODECS[SealedShares],
+    "unmasking_reply": CODECS[UnmaskingReply],
 }
 
 
 @pytest.mark.parametrize("case", cases_of("malformed.json", "cases"))
 def test_malformed_messages(case: Case) -> None:
-    kind, read = READERS[case["kind"]]
+    kind = KINDS[case["kind"]]
     with pytest.raises(ERRORS[case["refused"]["error"]]):
-        read(kind(**case["message"]))
+        kind.read(kind.type(**case["message"]))

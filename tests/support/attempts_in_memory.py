@@ -7,11 +7,9 @@ second, slow implementation of the unmasking. All randomness is keyed: every run
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -21,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from secagg import shamir
-from secagg.commitments import MerkleForest, MerkleTree, pair_node, wrapped_node
+from secagg.commitments import MerkleTree, pair_node, wrapped_node
 from secagg.context import RoundConfig, cohort_context, survivor_statement
 from secagg.errors import CoordinatorMisbehaved, ProtocolError, UnexpectedMessage
 from secagg.graph import graph_of
@@ -43,7 +41,6 @@ from secagg.messages import (
     SELF_MASK_SEED,
     Advertisement,
     CohortKeys,
-    ConsistencySignature,
     DealtShare,
     MaskedInput,
     MaskKeyShare,
@@ -66,14 +63,6 @@ from tests.support.small_rings import Rings, SmallRings
 RandomBytes = Callable[[int], bytes]
 Vector = NDArray[Any]
 Sets = tuple[frozenset[int], frozenset[int]]  # u2, u3
-
-# The u coordinates of Curve25519's points of order 1, 2, 4 and 8, and encodings of them above the prime.
-P = 2**255 - 19
-ORDER_8 = (
-    325606250916557431795983626356110631294008115727848805560023387167927233504,
-    39382357235489614581723060781553021112529911719440698176882885853963445705823,
-)
-LOW_ORDER = [u.to_bytes(32, "little") for u in (0, 1, P - 1, P, P + 1, *ORDER_8)]
 
 
 def keyed_source(name: str) -> RandomBytes:
@@ -113,8 +102,6 @@ def make_config(
     dim: int = 4,
     round_: int = 1,
     attempt: int = 1,
-    study_digest: bytes = b"s" * 32,
-    model_digest: bytes = b"m" * 32,
     adversary: str = MALICIOUS,
     key_agreement: str = X25519,
     rings: Rings = (),
@@ -126,8 +113,8 @@ def make_config(
         roster=roster_of(roster or cohort),
         round=round_,
         attempt=attempt,
-        study_digest=study_digest,
-        model_digest=model_digest,
+        study_digest=b"s" * 32,
+        model_digest=b"m" * 32,
         parameters=(partial(SmallRings, rings=rings) if rings else RoundParameters)(
             cohort=cohort,
             colluders=colluders,
@@ -171,30 +158,6 @@ def surplus_parts(parameters: RoundParameters, survivors: int) -> list[int]:
     """Return the numbers of the noise seeds that so many survivors reveal."""
     bits = parameters.released[survivors - parameters.min_survivors] if parameters.released else 0
     return [number for number, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]
-
-
-PHASE_MODULES = frozenset(module.__name__ for module in (*CLIENT.modules, *SERVER.modules))
-
-
-def twin(value: Any) -> Any:
-    """Copy a phase so that the copy can be used up: mutable containers are copied, immutable values are not."""
-    if isinstance(value, set | Counter | np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: twin(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [twin(one) for one in value]
-    if type(value) is MerkleForest or type(value).__module__ in PHASE_MODULES:
-        again = copy.copy(value)
-        if not hasattr(value, "__dataclass_fields__"):
-            vars(again).update({name: twin(one) for name, one in vars(value).items()})
-        return again
-    return value
-
-
-def held(phase: Any) -> Any:
-    """All that a participant's phase holds, except the mark that it is over."""
-    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})
 
 
 @dataclass
@@ -427,7 +390,7 @@ def start_cohort(
 
 # ---------------------------------------------------------------- an honest coordinator on a bad network
 
-DELIVER, LOSE, TWICE, LATE, GARBLE, LEAVE = "deliver", "lose", "twice", "late", "garble", "leave"
+DELIVER, LOSE, LATE, LEAVE = "deliver", "lose", "late", "leave"
 ADVERTISE, SHARE, MASK, _, UNMASK = PHASES
 Tamper = Mapping[tuple[str, int], Callable[[Any], Any]]  # (phase, participant) -> what becomes of the message
 
@@ -491,9 +454,8 @@ class Attempt(InMemoryAttempt):
 
     def told(self, who: int) -> Any:
         """Return a participant's answer to the coordinator; None if it isn't reached, or refuses."""
-        name, message, before = self.coordinator.name, self.messages[who], self.phases[who]
-        fate = self.script.down.get((name, who), DELIVER)
-        if fate == LOSE:
+        name, message = self.coordinator.name, self.messages[who]
+        if self.script.down.get((name, who)) == LOSE:
             del self.phases[who]
             return None
         if (name, who) in self.tamper_down:
@@ -510,8 +472,6 @@ class Attempt(InMemoryAttempt):
             self.mask_keys[who], self.mask_key_symbols[who] = keys.mask_key, keys.mask_key_symbols
         elif name == UNMASK:
             self.cohort.note_reply(who, self.coordinator.u2, answered)
-        if fate == TWICE:
-            refuses(lambda: before.receive(message), CoordinatorMisbehaved)
         return answered
 
     def mask(self, who: int, masking: Any) -> tuple[Any, MaskedInput]:
@@ -537,8 +497,6 @@ class Attempt(InMemoryAttempt):
         self._arrived += 1
         if fate == LOSE:
             return False
-        if fate == GARBLE:
-            message = garble(message)
         before = freeze(phase)
         try:
             phase.receive(who, message)
@@ -546,11 +504,6 @@ class Attempt(InMemoryAttempt):
             assert freeze(phase) == before, f"{name} changed by a refused message"
             self.refused.append(error)
             return False
-        assert fate != GARBLE, f"{name} took a garbled message"
-        if fate == TWICE:
-            before = freeze(phase)
-            refuses(lambda: phase.receive(who, message), UnexpectedMessage)
-            assert freeze(phase) == before
         if fate == LEAVE and hasattr(phase, "drop"):
             phase.drop(who)
             return False
@@ -589,24 +542,7 @@ def symbols_of(share: RevealedShare) -> NDArray[np.uint16]:
     return np.frombuffer(share.share, dtype="<u2").astype(np.uint16)
 
 
-def flip(data: bytes, at: int = 0) -> bytes:
-    """Return the bytes with one bit changed."""
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-def garble(message: Any) -> Any:
-    """Return the message with one bit changed, in a place that no honest sender could have changed."""
-    match message:
-        case Advertisement():
-            return replace(message, mask_key=flip(message.mask_key))
-        case SealedShares():
-            return replace(message, leaves=(flip(message.leaves[0]), *message.leaves[1:]))
-        case MaskedInput():
-            return replace(message, packed=flip(message.packed))
-        case ConsistencySignature():
-            return replace(message, signature=flip(message.signature, 40))
-        case UnmaskingReply():
-            at = next(i for i, share in enumerate(message.shares) if share is not None)
-            wrong = replace(message.shares[at], salt=flip(message.shares[at].salt))
-            return replace(message, shares=(*message.shares[:at], wrong, *message.shares[at + 1 :]))
-    raise AssertionError(type(message))
+def flipped(data: bytes, bit: int = 0) -> bytes:
+    """Return the bytes with one bit changed: any number chooses it."""
+    at = bit % (8 * len(data))
+    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]

@@ -1,7 +1,9 @@
-"""Comparable copies of phases, to tell whether a refused message changed anything."""
+"""Copies of phases: comparable ones, to tell whether a refused message changed anything, and twins to be used up."""
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -10,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from secagg.commitments import MerkleForest
 from secagg.context import RoundConfig
+from tests.support.naive_variants import CLIENT, SERVER
 
 _FIXED = frozenset({bytes, int, str, bool, type(None), RoundConfig})  # nothing in them can change
 _SEQUENCES = frozenset({list, tuple})
@@ -41,3 +45,27 @@ def freeze(value: Any) -> Any:
     if hasattr(value, "__dict__"):
         return (type(value).__name__, freeze(vars(value)))
     return value
+
+
+PHASE_MODULES = frozenset(module.__name__ for module in (*CLIENT.modules, *SERVER.modules))
+
+
+def twin(value: Any) -> Any:
+    """Copy a phase so that the copy can be used up: mutable containers are copied, immutable values are not."""
+    if isinstance(value, set | Counter | np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: twin(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [twin(one) for one in value]
+    if type(value) is MerkleForest or type(value).__module__ in PHASE_MODULES:
+        again = copy.copy(value)
+        if not hasattr(value, "__dataclass_fields__"):
+            vars(again).update({name: twin(one) for name, one in vars(value).items()})
+        return again
+    return value
+
+
+def held(phase: Any) -> Any:
+    """All that a participant's phase holds, except the mark that it is over."""
+    return freeze({name: value for name, value in vars(phase).items() if name != "_left"})

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from secagg.context import RoundConfig
-from tests.support.attempts_in_memory import ADVERTISE, Attempt, Script, Tamper, twin
+from tests.support.attempts_in_memory import ADVERTISE, Attempt, Script, Tamper
+from tests.support.comparable import twin
 
 
 @dataclass

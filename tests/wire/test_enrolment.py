@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import random
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.keys import IdentityKey
+from tests.support.issued_certificates import self_signed
 from wire.authority_statements import (
     Answer,
     Card,
@@ -50,33 +50,11 @@ ALICE = IdentityKey.generate(random.Random(2).randbytes)
 MALLORY = IdentityKey.generate(random.Random(3).randbytes)
 TLS_KEY = ec.derive_private_key(4, ec.SECP256R1())
 CSR = make_csr(TLS_KEY)
+REQUEST = EnrolmentRequest("join", "clinics", ALICE.public, "laptop", CSR, float(NOW), CODE.code_id)
 
 
-def request(**changes: object) -> EnrolmentRequest:
-    fields = {
-        "kind": "join",
-        "study": "clinics",
-        "identity": ALICE.public,
-        "host": "laptop",
-        "csr": CSR,
-        "at": float(NOW),
-        "code_id": CODE.code_id,
-    }
-    return EnrolmentRequest(**fields | changes)  # type: ignore[arg-type]
-
-
-def ca_certificate() -> bytes:
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "clinics TLS")])
-    begins = datetime.datetime.fromtimestamp(NOW, datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, TLS_KEY.public_key(), 7, begins, begins + datetime.timedelta(days=9))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(TLS_KEY, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-CARD = Card("clinics", PUBLIC, ca_certificate(), MALLORY.public, "coordinator.example:8443")
+CA = self_signed(TLS_KEY, (x509.BasicConstraints(ca=True, path_length=0), True))
+CARD = Card("clinics", PUBLIC, CA, MALLORY.public, "coordinator.example:8443")
 ANSWER = Answer(bytes(32), True, "", "laptop", CARD.tls_ca, 3, 11)
 
 
@@ -169,13 +147,13 @@ def test_fingerprints() -> None:
 
 
 def test_a_request_is_read_back() -> None:
-    data = make_request(request(), ALICE, CODE)
+    data = make_request(REQUEST, ALICE, CODE)
     signed = read_request(data)
-    assert signed.request == request()
+    assert signed.request == REQUEST
     assert signed.mac_is(CODE.secret)
     assert not signed.mac_is(bytes(16))
     assert len(data) <= LARGEST_REQUEST
-    renewal = read_request(make_request(request(kind="renew", code_id=b""), ALICE, None))
+    renewal = read_request(make_request(dataclasses.replace(REQUEST, kind="renew", code_id=b""), ALICE, None))
     assert renewal.request.kind == "renew"
     assert renewal.mac == b""
     assert not renewal.mac_is(CODE.secret)
@@ -202,10 +180,10 @@ def test_a_mac_is_good_for_one_request(changes: dict[str, object]) -> None:
     """A MAC over the code's id alone, or over the identity alone, would let the coordinator put itself in a request
     that it carries: with its own identity, or with its own TLS key.
     """
-    honest = read_request(make_request(request(), ALICE, CODE))
+    honest = read_request(make_request(REQUEST, ALICE, CODE))
     signer = MALLORY if "identity" in changes else ALICE
     other_code = JoinCode.new(PUBLIC, bytes(32), NOW, random.Random(9).randbytes)
-    forged = request(**changes | ({"code_id": other_code.code_id} if "code_id" in changes else {}))
+    forged = dataclasses.replace(REQUEST, **changes | ({"code_id": other_code.code_id} if "code_id" in changes else {}))
     data = json.loads(make_request(forged, signer, other_code if "code_id" in changes else CODE))
     data["mac"] = honest.mac.hex()
     assert not read_request(compact(data)).mac_is(CODE.secret)
@@ -217,7 +195,7 @@ def test_a_mac_is_good_for_one_request(changes: dict[str, object]) -> None:
 
 def test_a_request_has_one_encoding() -> None:
     """With blanks or capitals one request would have many ids, and the authority would judge it many times."""
-    data = make_request(request(), ALICE, CODE)
+    data = make_request(REQUEST, ALICE, CODE)
     fields = json.loads(data)
     variants = [
         json.dumps(fields).encode(),
@@ -259,7 +237,7 @@ def test_a_request_has_one_encoding() -> None:
 )
 def test_what_is_no_request(change: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        read_request(compact(json.loads(make_request(request(), ALICE, CODE)) | change))
+        read_request(compact(json.loads(make_request(REQUEST, ALICE, CODE)) | change))
 
 
 def test_only_keys_of_p256_are_certified() -> None:
@@ -267,20 +245,20 @@ def test_only_keys_of_p256_are_certified() -> None:
     for key in (ec.derive_private_key(7, ec.SECP384R1()), rsa.generate_private_key(65537, 1024)):
         csr = blank.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         with pytest.raises(InvalidRequest, match="P-256"):
-            request(csr=csr)
+            dataclasses.replace(REQUEST, csr=csr)
     with pytest.raises(InvalidRequest, match="P-256"):
-        request(csr=b"a word before\n" + CSR)
+        dataclasses.replace(REQUEST, csr=b"a word before\n" + CSR)
     der = bytearray(x509.load_pem_x509_csr(CSR).public_bytes(serialization.Encoding.DER))
     der[-1] ^= 1  # of its signature
     with pytest.raises(InvalidRequest):
-        request(csr=x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM))
+        dataclasses.replace(REQUEST, csr=x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM))
 
 
 def test_a_request_is_made_with_what_it_names() -> None:
     with pytest.raises(ValueError, match="identity and the code"):
-        make_request(request(), MALLORY, CODE)
+        make_request(REQUEST, MALLORY, CODE)
     with pytest.raises(ValueError, match="identity and the code"):
-        make_request(request(), ALICE, None)
+        make_request(REQUEST, ALICE, None)
 
 
 # ---------------------------------------------------------------- cards, answers, packages
@@ -373,7 +351,7 @@ def test_packages() -> None:
 def test_labels_keep_statements_apart() -> None:
     """The same fields under another label are another statement: a signature for one purpose serves no other."""
     nonce = bytes(32)
-    statements = {request().statement(), pending_statement("clinics", nonce)}
+    statements = {REQUEST.statement(), pending_statement("clinics", nonce)}
     assert len(statements) == 2
     assert pending_statement("ab", nonce) != pending_statement("a", b"b" + nonce)
     signature = AUTHORITY.sign(pending_statement("clinics", nonce))

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,12 +136,17 @@ def tamper(path: Path, *statements: tuple[str, tuple[Any, ...]] | str) -> None:
     connection.close()
 
 
+def query(path: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
 def stored(path: Path) -> list[tuple[int, bytes, bytes, bytes]]:
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute("SELECT number, previous, hash, body FROM rows ORDER BY number").fetchall()
-    finally:
-        connection.close()
+    return query(path, "SELECT number, previous, hash, body FROM rows ORDER BY number")
+
+
+def read_beginning(path: Path) -> Head:
+    return About.from_bytes(query(path, "SELECT body FROM about")[0][0]).beginning()
 
 
 def write_anew(path: Path, bodies: list[bytes]) -> Head:
@@ -155,71 +161,18 @@ def write_anew(path: Path, bodies: list[bytes]) -> Head:
     return head
 
 
-def read_beginning(path: Path) -> Head:
-    connection = sqlite3.connect(path)
-    try:
-        return About.from_bytes(connection.execute("SELECT body FROM about").fetchone()[0]).beginning()
-    finally:
-        connection.close()
-
-
-def cheaper(body: bytes) -> bytes:
-    one = LedgerEntry.from_bytes(body)
+def cheaper(path: Path) -> bytes:
+    """The third row, with half of its cost."""
+    one = LedgerEntry.from_bytes(bodies(path)[2])
     return replace(one, cost=one.cost / 2).to_bytes()
-
-
-def changed_cost(path: Path) -> None:
-    tamper(path, ("UPDATE rows SET body = ? WHERE number = 3", (cheaper(stored(path)[2][3]),)))
-
-
-def changed_cost_and_its_hash(path: Path) -> None:
-    _, previous, _, body = stored(path)[2]
-    body = cheaper(body)
-    tamper(path, ("UPDATE rows SET body = ?, hash = ? WHERE number = 3", (body, row_hash(previous, 3, body))))
 
 
 def bodies(path: Path) -> list[bytes]:
     return [row[3] for row in stored(path)]
 
 
-def all_hashes_anew(path: Path) -> None:
-    found = bodies(path)
-    write_anew(path, [*found[:2], cheaper(found[2]), *found[3:]])
-
-
-def cut_short(path: Path) -> None:
-    write_anew(path, bodies(path)[:3])
-
-
-def emptied(path: Path) -> None:
-    write_anew(path, [])
-
-
-def removed_last(path: Path) -> None:
-    tamper(path, "DELETE FROM rows WHERE number = 5")
-
-
-def bodies_swapped(path: Path) -> None:
-    update, found = "UPDATE rows SET body = ? WHERE number = ?", bodies(path)
-    tamper(path, (update, (found[2], 2)), (update, (found[1], 3)))
-
-
 def renumbered(*pairs: tuple[int, int]) -> list[str]:
     return [f"UPDATE rows SET number = {new} WHERE number = {old}" for old, new in pairs]
-
-
-def rows_swapped(path: Path) -> None:
-    tamper(path, *renumbered((2, 99), (3, 2), (99, 3)))
-
-
-def inserted(path: Path) -> None:
-    copied = "INSERT INTO rows SELECT 3, previous, hash, body FROM rows WHERE number = 2"
-    tamper(path, *renumbered((5, 6), (4, 5), (3, 4)), copied)
-
-
-def appended(path: Path) -> None:
-    """As the writer itself would, except for the file beside it."""
-    write_anew(path, [*bodies(path), entry(6).to_bytes()])
 
 
 def older_copy(path: Path) -> None:
@@ -235,11 +188,19 @@ def head_file_with(**values: Any) -> Callable[[Path], object]:
     return lambda path: head_file(path).write_text(json.dumps(json.loads(head_file(path).read_text()) | values))
 
 
+BODY, HASHED = "UPDATE rows SET body = ? WHERE number = ?", "UPDATE rows SET body = ?, hash = ? WHERE number = 3"
+INSERT = "INSERT INTO rows SELECT {}, previous, hash, body FROM rows WHERE number = {}"
 # Change, the row that is named, and the sentence.
 TAMPERINGS: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
-    "cost": (changed_cost, 3, "row 3 was changed"),
-    "cost and its hash": (changed_cost_and_its_hash, 4, "row 4 doesn't follow row 3"),
-    "cost and all hashes": (all_hashes_anew, None, "ends with another row 5 than ledger.sqlite.head says"),
+    "cost": (lambda path: tamper(path, (BODY, (cheaper(path), 3))), 3, "row 3 was changed"),
+    "cost and its hash": (
+        lambda path: tamper(path, (HASHED, (cheaper(path), row_hash(stored(path)[2][1], 3, cheaper(path))))),
+        *(4, "row 4 doesn't follow row 3"),
+    ),
+    "cost and all hashes": (
+        lambda path: write_anew(path, [*bodies(path)[:2], cheaper(path), *bodies(path)[3:]]),
+        *(None, "ends with another row 5 than ledger.sqlite.head says"),
+    ),
     "removed": (
         lambda path: tamper(path, "DELETE FROM rows WHERE number = 3"),
         *(3, "row 3 is missing: the next one has number 4"),
@@ -253,17 +214,32 @@ TAMPERINGS: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
         *(5, "row 5 is missing: ledger.sqlite.head says that there were 5"),
     ),
     "first removed": (lambda path: tamper(path, "DELETE FROM rows WHERE number = 1"), 1, "row 1 is missing"),
-    "last removed": (removed_last, 5, "row 5 is missing: its table head says that there were 5"),
-    "cut short": (cut_short, 4, "row 4 is missing and those behind it: ledger.sqlite.head says that there were 5"),
-    "emptied": (emptied, 1, "row 1 is missing and those behind it"),
-    "bodies swapped": (bodies_swapped, 2, "row 2 was changed"),
-    "rows swapped": (rows_swapped, 2, "row 2 was changed"),
-    "inserted": (inserted, 3, "row 3 was changed"),
+    "last removed": (
+        lambda path: tamper(path, "DELETE FROM rows WHERE number = 5"),
+        *(5, "row 5 is missing: its table head says that there were 5"),
+    ),
+    "cut short": (
+        lambda path: write_anew(path, bodies(path)[:3]),
+        *(4, "row 4 is missing and those behind it: ledger.sqlite.head says that there were 5"),
+    ),
+    "emptied": (lambda path: write_anew(path, []), 1, "row 1 is missing and those behind it"),
+    "bodies swapped": (
+        lambda path: tamper(path, (BODY, (bodies(path)[2], 2)), (BODY, (bodies(path)[1], 3))),
+        *(2, "row 2 was changed"),
+    ),
+    "rows swapped": (lambda path: tamper(path, *renumbered((2, 99), (3, 2), (99, 3))), 2, "row 2 was changed"),
+    "inserted": (
+        lambda path: tamper(path, *renumbered((5, 6), (4, 5), (3, 4)), INSERT.format(3, 2)),
+        *(3, "row 3 was changed"),
+    ),
     "inserted in front": (
-        lambda path: tamper(path, "INSERT INTO rows SELECT 0, previous, hash, body FROM rows WHERE number = 1"),
+        lambda path: tamper(path, INSERT.format(0, 1)),
         *(1, "row 1 is missing: the next one has number 0"),
     ),
-    "appended": (appended, 6, "row 6 was added: ledger.sqlite.head ends with row 5"),
+    "appended": (  # as the writer itself would, except for the file beside it
+        lambda path: write_anew(path, [*bodies(path), entry(6).to_bytes()]),
+        *(6, "row 6 was added: ledger.sqlite.head ends with row 5"),
+    ),
     "older copy": (older_copy, 6, "row 6 is missing: ledger.sqlite.head says that there were 6"),
     "head table": (
         lambda path: tamper(path, "UPDATE head SET rows = 4"),
@@ -318,20 +294,18 @@ def naive(path: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("change", [cut_short, emptied, older_copy, removed_last, all_hashes_anew, appended])
-def test_a_chain_without_its_head_would_miss_it(path: Path, change: Callable[[Path], None]) -> None:
-    """The naive verifier, which checks the chain and keeps no head elsewhere, passes every one of these."""
-    change(path)
+@pytest.mark.parametrize(
+    ("name", "missed"),
+    [
+        *[(one, True) for one in ("cut short", "emptied", "older copy", "last removed", "cost and all hashes")],
+        *[("appended", True), ("cost", False), ("rows swapped", False)],
+    ],
+)
+def test_a_chain_without_its_head_finds_only_changes_in_the_middle(path: Path, name: str, missed: bool) -> None:
+    """The naive verifier, which checks the chain and keeps no head elsewhere."""
     assert naive(path)
-    with pytest.raises(ChangedLedger):
-        read_ledger(path)
-
-
-def test_the_chain_without_the_rest_finds_changes_in_the_middle(path: Path) -> None:
-    assert naive(path)
-    for change in (changed_cost, rows_swapped):
-        change(path)
-        assert not naive(path)
+    TAMPERINGS[name][0](path)
+    assert naive(path) == missed
 
 
 def test_an_older_copy_with_the_file_beside_it_shows_nothing(path: Path) -> None:

@@ -7,28 +7,22 @@ import pytest
 from secagg.messages import PHASES
 from secagg.packing import packed_size
 from tests.support.attempts_in_memory import Attempt, make_config
-from wire import codec
+from tests.support.message_codecs import CODECS
 from wire import coordinator_pb2 as pb
 from wire.study import upload_bytes
 
-ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
+_, _, MASK, SIGN, _ = PHASES
 KEY, SHARE_BYTES, SIGNATURE, HASH, SALT, TAG = 32, 32, 64, 32, 16, 16
 
 
 def sent_bytes(attempt: Attempt, who: int) -> int:
     """All control messages of one participant as protobuf, and the vector; no signature where none is required."""
-    upload = attempt.sent[MASK, who]
-    messages = (
-        {"advertise_keys": codec.write_advertisement(attempt.sent[ADVERTISE, who])},
-        {"share_keys": codec.write_sealed_shares(attempt.sent[SHARE, who])},
-        {"masked_input": pb.MaskedInputOffer(sha256=upload.sha256, signature=upload.signature)},
-        *([{"consistency": codec.write_consistency(attempt.sent[SIGN, who])}] if (SIGN, who) in attempt.sent else []),
-        {"unmasking": codec.write_unmasking_reply(attempt.sent[UNMASK, who])},
-    )
-    control = sum(
-        pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **message)).ByteSize() for message in messages
-    )
-    return control + len(upload.packed)
+    size = len(attempt.sent[MASK, who].packed)
+    for one in (attempt.sent[phase, who] for phase in PHASES if (phase, who) in attempt.sent):
+        kind = CODECS[type(one)]
+        phase = pb.PhaseMessage(round=1, attempt=1, **{kind.field: kind.write(one)})
+        size += pb.ParticipantMessage(phase=phase).ByteSize()
+    return size
 
 
 def control_of_the_formula(n: int) -> int:
