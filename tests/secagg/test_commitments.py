@@ -194,3 +194,21 @@ def test_bad_trees_are_refused() -> None:
     for index in (-1, 3):
         with pytest.raises(IndexError):
             tree.path(index)
+
+
+def test_an_inner_node_is_no_leaf() -> None:
+    # Second preimage: two leaves' parent shown as one leaf of a smaller tree, and as a leaf one level up.
+    leaves = some_leaves(4)
+    tree = MerkleTree(leaves)
+    left, right = tree.path(2)[1], tree.path(0)[1]  # the two nodes below the top
+    assert MerkleTree([left, right]).root != tree.root
+    assert not verify_path(tree.root, left, 0, 2, (right,))
+    assert not verify_path(tree.root, left, 0, 4, (right,))
+
+
+def test_a_repeated_last_leaf_changes_the_root() -> None:
+    # Where odd nodes are paired with themselves these lists have one root (CVE-2012-2459).
+    for count in (1, 3, 5, 6, 7, 9, 11):
+        leaves = some_leaves(count)
+        for repeated in range(1, count + 1):
+            assert MerkleTree(leaves + leaves[-repeated:]).root != MerkleTree(leaves).root

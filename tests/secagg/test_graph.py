@@ -241,3 +241,8 @@ def test_a_large_ring_is_the_slow_one_at_any_place() -> None:
         assert list(graph.neighbours(member)) == around
         for holder in around[::25]:
             assert graph.neighbours(member)[graph.places(holder)[member]] == holder
+
+
+def test_another_context_is_another_ring() -> None:
+    u1 = tuple(range(40))
+    assert len({ring_of(u1, 4, number).ring for number in range(200)}) == 200

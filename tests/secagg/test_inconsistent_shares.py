@@ -149,3 +149,9 @@ def test_the_ends_of_the_field() -> None:
     spoilt = spoil(shares, [0, 7], random.Random(1))
     spoilt[7] = PRIME - 1 - spoilt[7]
     assert inconsistent_points(xs, spoilt, 4) == {xs[0], xs[7]}
+
+
+@pytest.mark.parametrize(("holders", "threshold"), [(5, 5), (6, 5), (3, 2), (2, 2)])
+def test_without_two_shares_to_spare_nothing_is_said(holders: int, threshold: int) -> None:
+    _, xs, shares = dealt(holders, threshold)
+    assert inconsistent_points(xs, shares, threshold) is None

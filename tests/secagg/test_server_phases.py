@@ -72,3 +72,11 @@ def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
     before = freeze(following)
     phase.drop(6)
     assert freeze(following) == before
+
+
+def test_a_participant_that_left_may_advertise_the_same_keys_again() -> None:
+    phase, messages = reach(ADVERTISE)
+    phase.receive(0, messages[0])
+    phase.drop(0)
+    phase.receive(0, messages[0])
+    assert phase.received == {0}
