@@ -60,22 +60,6 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-def stream() -> Callable[..., list[Event]]:
-    """The maker of ``events``, for streams that end earlier."""
-    from tests.support.event_stream import make_events
-
-    return make_events
-
-
-@pytest.fixture
-def without_noise() -> list[float]:
-    """Accuracies of the training without noise beside ``events``."""
-    from tests.support.event_stream import WITHOUT_NOISE
-
-    return list(WITHOUT_NOISE)
-
-
-@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run the command in this process: (exit code, standard output, standard error)."""
     from sordino.cli import main
