@@ -32,7 +32,7 @@ from sordino.lab.experiments.setting import published
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings
-from tests.support.commands import Run, one_clear_error, refusal
+from tests.support.commands import Run, one_clear_error, refusal, says
 
 TINY = {"data": "fashion-mnist-subset", "participants": 30, "rounds": 2}
 
@@ -101,8 +101,7 @@ def test_rows_of_another_version_are_not_used(changed: str, monkeypatch: pytest.
 def test_another_process_knows_a_run_by_the_same_name() -> None:
     """The next process looks for kept rows: the name may contain no address of an object."""
     code = "from sordino.lab.experiments.runs import made_by; import json; print(json.dumps(made_by()))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(found.stdout) == experiment_runs.made_by()
+    assert json.loads(subprocess.check_output([sys.executable, "-c", code])) == experiment_runs.made_by()
 
 
 # ---------------------------------------------------------------- the pool
@@ -127,8 +126,7 @@ def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch
     assert played == [1, 2, 3, 3]
     assert [row["labels"]["seed"] for row in rows] == [1, 2, 3]
     assert (told[0].done, told[0].of, told[0].kept) == (2, 3, 2)
-    assert told[-1].done == 3
-    assert told[-1].seconds_left == 0
+    assert (told[-1].done, told[-1].seconds_left) == (3, 0)
     before = (tmp_path / FILE).read_bytes()
     assert RunPool(tmp_path).run("once more", runs) == rows
     assert (tmp_path / FILE).read_bytes() == before
@@ -150,7 +148,7 @@ def test_a_run_without_an_installed_package_is_repeated(tmp_path: Path, monkeypa
     gone = {"kind": "run", "id": run.identity, "labels": {}, "seed": 1, "outcome": "unavailable", "reason": "no torch"}
     with monkeypatch.context() as patched:
         patched.setattr(experiment_runs, "play", lambda run: gone)
-        assert RunPool(tmp_path).run("first", [run])[0]["outcome"] == "unavailable"
+        assert RunPool(tmp_path).run("first", [run]) == [gone]
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text(json.dumps(gone) + "\n")
     assert RunPool(tmp_path).run("again", [run])[0]["outcome"] == "rounds done"
@@ -195,10 +193,11 @@ def test_a_table_in_three_forms() -> None:
     table = Table("name", "Title", ("method", "accuracy", "x"), rows, "Note.")
     assert table.text().splitlines()[-2:] == ["a       74.32 ± 0.51  1.5", "bb        infeasible"]
     assert "| a | 74.32 ± 0.51 | 1.5 |" in table.markdown()
-    read = list(csv.reader(io.StringIO(table.csv())))
-    assert read[0] == ["method", "accuracy", "accuracy: standard error", "accuracy: seeds", "x"]
-    assert read[1] == ["a", "0.74321", "0.00512", "3", "1.5"]
-    assert read[2] == ["bb", "infeasible", "", "", ""]
+    assert list(csv.reader(io.StringIO(table.csv()))) == [
+        ["method", "accuracy", "accuracy: standard error", "accuracy: seeds", "x"],
+        ["a", "0.74321", "0.00512", "3", "1.5"],
+        ["bb", "infeasible", "", "", ""],
+    ]
 
 
 def test_a_wide_table_is_broken_into_several_on_a_terminal() -> None:
@@ -208,9 +207,8 @@ def test_a_wide_table_is_broken_into_several_on_a_terminal() -> None:
     assert max(map(len, table.text().splitlines())) > 100
     lines = table.text(80).splitlines()
     assert max(map(len, lines)) <= 80
-    heads = [line.split()[0] for line in lines if "planned for" in line]
-    assert heads == ["leave"] * 2
-    assert all(f"planned for {share} %" in table.text(80) for share in range(0, 60, 10))
+    assert [line.split()[0] for line in lines if "planned for" in line] == ["leave"] * 2
+    says(table.text(80), *columns[1:])
     assert table.text(1000).count("leave") == 1
 
 
@@ -253,10 +251,7 @@ def test_the_pooled_perceptron_learns_from_averaged_pixels() -> None:
     assert task.contribution_shapes["hidden_weights"] == (49, 8)
     images = np.full((2, 28, 28), 255, np.uint8)
     images[1] = 0
-    inputs = task.inputs(images)  # type: ignore[attr-defined]
-    assert inputs.shape == (2, 49)
-    assert inputs[0] == pytest.approx(np.ones(49))
-    assert inputs[1] == pytest.approx(-np.ones(49))
+    assert task.inputs(images) == pytest.approx(np.repeat([[1.0], [-1.0]], 49, axis=1))  # type: ignore[attr-defined]
     images = np.random.default_rng(0).integers(0, 256, (7, 28, 28)).astype(np.uint8)
     data, start = Dataset(images, np.arange(7)), task.initial_parameters()
     rngs = [np.random.default_rng(1), np.random.default_rng(2)]
@@ -464,9 +459,7 @@ def test_a_plan_for_no_dropout_aborts_and_the_other_goes_on(run: Run, tmp_path: 
 def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
     """Data of that size can't be had everywhere."""
     for name in ("clipping", "blur-lus", "compression", "bits"):
-        code, out, err = run("experiment", name, "--scale", "paper", "--output", tmp_path)
-        assert (code, out) == (2, "")
-        assert "--data femnist:PATH" in err
+        one_clear_error(run, "--data femnist:PATH", "experiment", name, "--scale", "paper", "--output", tmp_path)
     sizes = clipping.SIZES[PAPER]
     assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
 
@@ -508,16 +501,9 @@ def test_plans_of_the_papers_sizes_hold() -> None:
         (colour, 1_405_258, {}),
         (bits.SIZES[PAPER, "text"], 4_050_748, {"bits": 16}),
     ):
-        plan = tiny(
-            task=sizes.task,
-            options=getattr(sizes, "options", {}),
-            participants=sizes.participants,
-            cohort=sizes.cohort,
-            rounds=sizes.rounds,
-            clip=sizes.clips[0],
-            epsilon=8.0,
-            **more,
-        ).plan()
+        same = {name: getattr(sizes, name) for name in ("task", "participants", "cohort", "rounds")}
+        options = getattr(sizes, "options", {})
+        plan = tiny(**same, options=options, clip=sizes.clips[0], epsilon=8.0, **more).plan()
         assert plan is not None
         assert plan.dim == dim
         assert plan.sampling_rate == pytest.approx(sizes.cohort / sizes.participants)
