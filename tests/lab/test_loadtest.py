@@ -260,7 +260,7 @@ def outcomes_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> Ou
     return feed(Outcomes(options, all_right), all_connected(), *streams)
 
 
-def result_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> dict[str, Any]:
+def result_of(*streams: Sequence[Event]) -> dict[str, Any]:
     """As `LoadTest` would write it."""
     result = outcomes_of(*streams).figures() | {
         "server_cpu_s": 3.21,
@@ -276,10 +276,10 @@ def result_of(*streams: Sequence[Event], options: LoadOptions = OPTIONS) -> dict
         "ledger_rows": 3,
         "ledger_error": "",
         "incomplete": None,
-        "options": options.to_json(),
+        "options": OPTIONS.to_json(),
         "plan": PLAN,
     }
-    broken = broken_bounds(result, options)
+    broken = broken_bounds(result, OPTIONS)
     return result | {"broken": broken, "exit_code": int(bool(broken))}
 
 
