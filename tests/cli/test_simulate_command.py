@@ -86,12 +86,6 @@ def test_without_noise_it_says_that_nothing_is_private(run: Run) -> None:
     assert body["summary"]["epsilon_coordinator"] is None
 
 
-def test_real_secure_aggregation_is_reported(run: Run) -> None:
-    body = body_of(run, *SMALL, "--participants", "30", "--secagg", "real")
-    assert body["configuration"]["secure_aggregation"].startswith("real: every key")
-    assert [row["survivors"] for row in body["rows"]] == [30, 30]
-
-
 def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run.jsonl"
     shown = SimulationProgress.row

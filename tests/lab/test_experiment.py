@@ -79,7 +79,9 @@ def test_at_10_bits_exact_deviations_beat_whole_ones() -> None:
         assert row["mse_closed_form"] < 0.95 * row["mse_integer_stddev"]
 
 
-def test_the_central_gaussian_is_the_exact_one() -> None:
+def test_closed_forms_agree_where_the_grid_is_fine_and_the_central_gaussian_is_the_exact_one() -> None:
+    forms = dme.closed_forms(dme.plan_of(SETTING))
+    assert forms["expected"] == pytest.approx(forms["closed_form"], rel=1e-12)
     (row,) = dme.run([SETTING], trials=0)
     assert row["mse_central"] == pytest.approx((exact_gaussian_multiplier(4.0, 1e-5) * 10 / 10) ** 2)
 
@@ -116,11 +118,6 @@ def test_an_infeasible_setting_is_a_row() -> None:
     assert [row["feasible"] for row in rows] == [False, True]
     assert rows[0]["suggestion"].endswith("bits work")
     assert rows[1]["mse_standard_error"] is None
-
-
-def test_closed_forms_agree_where_the_grid_is_fine() -> None:
-    forms = dme.closed_forms(dme.plan_of(SETTING))
-    assert forms["expected"] == pytest.approx(forms["closed_form"], rel=1e-12)
 
 
 @pytest.mark.slow

@@ -151,24 +151,12 @@ def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, de
     assert choose_graph(clients, plan.colluders, least, plan.adversary) == "complete"
 
 
-def test_too_many_dropouts_are_a_plan_all_the_same() -> None:
-    plan = load_study(OPTIONS.changed(drop=0.7), 8443).study.plan()
-    assert plan.min_survivors > 6  # rounds will abort, and say so
-
-
 @pytest.mark.parametrize(("changes", "suggestion"), [({"bits": 1}, "--bits 4 "), ({"bits": 62}, "--bits 3")])
 def test_an_infeasible_plan_is_refused_with_the_nearest_one(changes: dict[str, Any], suggestion: str) -> None:
     with pytest.raises(Failure, match="no plan holds this: ") as failure:
         load_study(OPTIONS.changed(**changes), 8443)
     assert failure.value.code is ExitCode.INFEASIBLE
     assert str(failure.value.suggestion).startswith(suggestion)
-
-
-def test_client_processes_get_the_behaviour_they_need() -> None:
-    options = OPTIONS.changed(seed=77, drop_style="silent")
-    there = LoadOptions.model_validate_json(options.model_dump_json())
-    assert there.drops(3, 2) == options.drops(3, 2)
-    assert (there.seed, there.drop_style) == (77, "silent")
 
 
 @pytest.mark.parametrize(("limits", "then"), [((64, 4096), (306, 4096)), ((1024, 4096), None), ((64, -1), (306, -1))])
@@ -299,12 +287,6 @@ def test_figures_of_completed_and_aborted_rounds() -> None:
     assert figures["drop_reasons"] == {"ShareKeys: connection closed": 12}
     assert figures["rounds"][1]["seconds"] == 1.25
     assert (figures["upload_bytes"], figures["download_bytes"], figures["vector_bytes"]) == (1000, 3000, 320)
-
-
-def test_a_tampered_sum_is_found() -> None:
-    result = result_of(attempt_events(1), attempt_events(2, tamper=True))
-    assert (result["sums_ok"], result["sums_wrong"]) == (1, [2])
-    assert result["broken"] == ["1 of 2 sums is not that of the survivors: round 2"]
 
 
 def test_a_sum_of_others_than_survived_is_wrong() -> None:

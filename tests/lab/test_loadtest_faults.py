@@ -68,8 +68,9 @@ def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None
         phases |= {one.phase for one in delays.values()}
     assert len(set(seen)) == 20
     assert phases == set(PHASES)
-    there = LoadOptions.model_validate_json(options.model_dump_json())
-    assert there.delays(3, 2) == options.delays(3, 2)
+    there = LoadOptions.model_validate_json(options.model_dump_json())  # in the client processes
+    assert there == options
+    assert (there.delays(3, 2), there.drops(3, 2)) == (options.delays(3, 2), options.drops(3, 2))
 
 
 def test_storms_come_in_the_order_in_which_both_sides_count_them() -> None:

@@ -311,7 +311,7 @@ def test_a_simulation_with_real_secure_aggregation(monkeypatch: pytest.MonkeyPat
     settings = changed(NOISY, rounds=2, epsilon=60.0).changed(secagg="real")
     found = simulate_study(settings)
     assert checked == [True, True]
-    assert found.configuration["secure_aggregation"].startswith("real")
+    assert found.configuration["secure_aggregation"].startswith("real: every key")
     ideal = simulate_study(settings.changed(secagg="ideal"))
     assert ideal.configuration["secure_aggregation"] == "replaced by its ideal sum"
     assert [row["survivors"] for row in ideal.rows] == [row["survivors"] for row in found.rows]

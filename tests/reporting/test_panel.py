@@ -12,6 +12,7 @@ from server.events import AttemptStarted, Event, ParticipantConnected, Participa
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel, size_text
+from tests.support.commands import says
 from tests.support.drawn_panel import drawn
 from tests.support.event_stream import WITHOUT_NOISE, make_events
 
@@ -36,7 +37,8 @@ def test_it_fits_at_one_height(events: Events, width: int, height: int, first: i
 def test_what_it_shows() -> None:
     view = StudyView().apply_all(make_events(until=5))
     text = "\n".join(drawn(view, without_noise=WITHOUT_NOISE))
-    for word in (
+    says(
+        text,
         "Round 5 of 15",
         "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left",
         "80 connected   20 lost",
@@ -48,17 +50,14 @@ def test_what_it_shows() -> None:
         "connection closed",
         "31.2 kB",
         "ddgauss, zero-out, if at most 5 of 100 collude · 127.0.0.1:8443",
-    ):
-        assert word in text
+    )
     assert text.count("□") == 20  # the lost ones
     assert "if at most 5 of 100 collude" in "\n".join(drawn(view, 80, 24))
     assert "Waiting for the coordinator to start" in "\n".join(drawn(StudyView()))
 
 
 def test_small_screens(events: Events) -> None:
-    text = "\n".join(drawn(StudyView().apply_all(events), 80, 24))
-    assert "Dropouts" in text
-    assert "round 13  Shares        " in text
+    says("\n".join(drawn(StudyView().apply_all(events), 80, 24)), "Dropouts", "round 13  Shares        ")
     text = "\n".join(drawn(enrolled(), 80, 24))
     assert "round 1  Keys  participant 4  refused by its policy or budget" in text
     assert max(map(len, drawn(StudyView().apply_all(events), 60))) <= 60
@@ -92,9 +91,7 @@ def enrolled(participants: int = 13) -> StudyView:
 
 
 def test_enrolled_hosts_are_distinct_on_80_columns() -> None:
-    text = "\n".join(drawn(enrolled(9), 80, 30))
-    for number in range(8):
-        assert f"{number * 2654435761 % 2**32:08x}  " in text
+    says("\n".join(drawn(enrolled(9), 80, 30)), *(f"{number * 2654435761 % 2**32:08x}  " for number in range(8)))
     long = StudyView().apply_all([ParticipantConnected(participant=1, host="a-hospital-north")])
     assert "…pital-north  ■" in "\n".join(drawn(long, 80, 30))
 

@@ -24,7 +24,7 @@ from server.events import (
 from server.study_view import StudyView
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
-from tests.support.commands import Run, refusal
+from tests.support.commands import Run, refusal, says
 from tests.support.event_stream import make_events
 from wire.study import plan_study
 
@@ -68,9 +68,10 @@ class Page(HTMLParser):
         self.text += data
 
 
-def says(text: str, *parts: str) -> None:
-    for part in parts:
-        assert part in text, part
+def started_as(events: Events, **about: Any) -> StudyView:
+    """The study of these events, which began otherwise."""
+    assert isinstance(events[0], StudyStarted)
+    return StudyView().apply_all([replace(events[0], **about), *events[1:]])
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +88,9 @@ def test_whole_study(events: Events, extras: Extras) -> None:
     source = render(view, extras)
     page = Page(source)
     assert all(address.startswith("#") for address in page.addresses)
-    for forbidden in ("<script", "@import", "<link", "url(http"):
-        assert forbidden not in source
-    text = " ".join(page.text.split())
+    assert [part for part in ("<script", "@import", "<link", "url(http") if part in source] == []
     says(
-        text,
+        " ".join(page.text.split()),
         f"{view.accuracy:.3f}",
         f"{view.epsilon_coordinator:.2f}",
         "at delta 1e-05",
@@ -144,9 +143,7 @@ def test_other_endings() -> None:
 
 
 def test_names_are_escaped(events: Events) -> None:
-    assert isinstance(events[0], StudyStarted)
-    started = replace(events[0], study="<script>x</script>", task="a&b")
-    source = render(StudyView().apply_all([started, *events[1:]]), Extras())
+    source = render(started_as(events, study="<script>x</script>", task="a&b"), Extras())
     assert "<script" not in source
     assert "a&amp;b" in source
 
@@ -161,9 +158,7 @@ def test_many_hosts_and_rounds() -> None:
 
 
 def test_a_plan_of_another_version_is_left_out(events: Events) -> None:
-    assert isinstance(events[0], StudyStarted)
-    started = replace(events[0], plan={"new": 1})
-    text = Page(render(StudyView().apply_all([started, *events[1:]]), Extras())).text
+    text = Page(render(started_as(events, plan={"new": 1}), Extras())).text
     assert "The plan" not in text
     assert "What is promised" in text
 

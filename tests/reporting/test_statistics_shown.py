@@ -23,6 +23,7 @@ from sordino.reporting.closing_lines import closing_lines, finding_lines
 from sordino.reporting.report import Extras, render
 from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
 from sordino.reporting.study_text import PlainLines
+from tests.support.commands import says
 from tests.support.drawn_panel import drawn
 from tests.support.event_stream import make_events
 
@@ -112,10 +113,8 @@ def test_two_digits_of_the_error() -> None:
 
 
 def test_what_the_figures_are_over() -> None:
-    told = " ".join(about(MEAN))
-    for word in ("From 3 rounds together; 80 participants", "About 90 % of the participants had a value, ± 2 %"):
-        assert word in told
-    assert "± is one standard error" in told
+    had = "About 90 % of the participants had a value, ± 2 %"
+    says(" ".join(about(MEAN)), "From 3 rounds together; 80 participants", had, "± is one standard error")
     assert "at 95 %" in " ".join(about(QUANTILES))
     noisy = MEAN | {"values": [{"name": "a", "value": 1.0, "answered": 0.9, "answered_error": 0.06}]}
     assert "had a value" not in " ".join(about(noisy))  # all may have had one
@@ -125,14 +124,9 @@ def test_what_the_figures_are_over() -> None:
 def test_report(events: Events, released: dict[str, Any]) -> None:
     view = with_released(events, released)
     source = render(view, Extras())
-    assert "Accuracy" not in source
-    assert ">Loss<" not in source
-    assert "None" not in source
-    assert "nan" not in source.replace("nanosecond", "")
-    for name, number, _ in table_rows(released):
-        assert name in source
-        assert number in source
-    assert title(released) in source
+    for part in ("Accuracy", ">Loss<", "None", "nan"):
+        assert part not in source.replace("nanosecond", "")
+    says(source, title(released), *(part for row in table_rows(released) for part in row[:2]))
     ids = [part.partition('"')[0] for part in source.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
 
@@ -154,20 +148,15 @@ def lost(stddev: float, share: float) -> dict[str, Any]:
     task: Any = make_task("quantile", {"high": 12, "bins": 16})
     mean = np.zeros(16)
     mean[0] = share
-    return json.loads(
-        json.dumps(  # type: ignore[no-any-return]
-            {"statistic": "quantile", "participants": 5, "rounds": 1, "asked": task.options.asked()}
-            | task.statistic(Estimate(mean, stddev, 5.0))
-        )
-    )
+    about = {"statistic": "quantile", "participants": 5, "rounds": 1, "asked": task.options.asked()}
+    return json.loads(json.dumps(about | task.statistic(Estimate(mean, stddev, 5.0))))  # type: ignore[no-any-return]
 
 
 def test_a_quantile_that_fails_says_why(events: Events) -> None:
     """It said that too few had answered and stated a share of 0 % with an error of 0, beside an empty chart."""
     noisy, few = lost(1.0, 1.0), lost(0.05, 0.05)
     assert (noisy["values"][0]["value"], few["values"][0]["value"]) == (None, None)
-    assert headline(noisy) == "median lost in the noise"
-    assert headline(few) == "median too few answered"
+    assert (headline(noisy), headline(few)) == ("median lost in the noise", "median too few answered")
     assert "participants had a value" not in " ".join(about(noisy)).replace("may have had one", "")
     assert "hides whether any of them answered" in " ".join(about(noisy))
     assert "About 5 % of the participants had a value" not in " ".join(about(noisy))
@@ -183,8 +172,7 @@ def test_a_quantile_that_fails_says_why(events: Events) -> None:
 def test_report_of_votes_keeps_its_accuracy(events: Events) -> None:
     changed = [replace(event, released=VOTES) if isinstance(event, RoundCompleted) else event for event in events]
     source = render(StudyView().apply_all(changed), Extras())
-    assert "Accuracy" in source
-    assert "55 of 60 queries labelled by votes." in source
+    says(source, "Accuracy", "55 of 60 queries labelled by votes.")
 
 
 def test_report_before_the_first_round() -> None:
