@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,8 @@ def test_an_epsilon_has_its_adjacency_and_condition(run: Run, tmp_path: Path, me
     file = tmp_path / "run.jsonl"
     asked = ("--participants", "60", "--rounds", "1", "--bits", "20", "--mechanism", mechanism, "--output", file)
     out = output(run, "simulate", *asked)
-    lines = out.splitlines()
-    assert f"Privacy: {mechanism}, epsilon 8 at delta 1e-05, {holds}." in lines
-    [at] = [at for at, line in enumerate(lines) if line.startswith("epsilon ")]
-    assert lines[at].endswith("at delta 1e-05,")
-    assert lines[at + 1].split() == holds.split()
+    assert f"Privacy: {mechanism}, epsilon 8 at delta 1e-05, {holds}." in out.splitlines()
+    assert re.search(rf"^epsilon .* at delta 1e-05,\n +{holds}$", out, re.M)
     first, *_, last = [json.loads(line) for line in file.read_text().splitlines()]
     assert (first["guarantee"], last["guarantee"]) == (holds, holds)
     assert first["privacy"] == f"epsilon 8 at delta 1e-05, {holds}"
@@ -81,9 +79,6 @@ def test_a_target_is_named_beside_what_holds(run: Run) -> None:
 def test_without_noise_it_says_that_nothing_is_private(run: Run) -> None:
     out = output(run, "simulate", *SMALL, "--mechanism", "none")
     says(out, "NOT PRIVATE: no noise is added, epsilon is infinite.", "epsilon     infinite: NOT PRIVATE")
-    body = body_of(run, *SMALL, "--mechanism", "none")
-    assert body["configuration"]["private"] is False
-    assert body["summary"]["epsilon_coordinator"] is None
 
 
 def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

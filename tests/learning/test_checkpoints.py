@@ -60,8 +60,7 @@ def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest
     fsync, replace = os.fsync, os.replace
 
     def record_fsync(descriptor: int) -> None:
-        is_folder = os.path.isdir(f"/proc/self/fd/{descriptor}")
-        calls.append("fsync folder" if is_folder else "fsync file")
+        calls.append("fsync folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "fsync file")
         fsync(descriptor)
 
     def record_replace(source: str, target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -97,9 +98,7 @@ def test_a_strangers_model_is_not_made_to_be_refused(
     if task == "lstm":
         pytest.importorskip("torch", reason="the task needs it")
 
-    def made(*_: Any) -> Any:
-        raise AssertionError("the model was made")
-
+    made = Mock(side_effect=AssertionError("the model was made"))
     monkeypatch.setattr("learning.tasks.votes.make_task", made)
     monkeypatch.setattr("learning.make_task.make_task", made)
     monkeypatch.setattr("learning.tasks.mlp.Mlp.initial_parameters", made)
@@ -140,26 +139,15 @@ def test_shapes_are_told_without_the_model(name: str, options: dict[str, Any]) -
 )
 def test_one_step_is_tried(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """100,000 steps of a wide perceptron took minutes, before the participant was even asked."""
-    taken = 0
-    slopes = Mlp.slopes
-
-    def counted(*given: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        return slopes(*given)
-
-    monkeypatch.setattr(Mlp, "slopes", counted)
+    slopes = Mock(wraps=Mlp.slopes)
+    monkeypatch.setattr(Mlp, "slopes", lambda *given: slopes(*given))
     check_task_takes("votes" if "of" in options else "mlp", {"hidden": 4} | options, IMAGES, "mine.csv")
-    assert taken == 1
+    assert slopes.call_count == 1
 
 
 def test_a_model_that_does_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")):
-
-        def fail(*_: Any, error: Exception = error) -> Any:
-            raise error
-
-        monkeypatch.setattr(Mlp, "initial_parameters", fail)
+        monkeypatch.setattr(Mlp, "initial_parameters", Mock(side_effect=error))
         with pytest.raises(Failure, match="needs more memory than there is on this machine"):
             check_task_takes("mlp", {"hidden": 4}, IMAGES, "mine.csv")
 

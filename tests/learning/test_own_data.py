@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -274,11 +275,7 @@ def test_an_npz_that_somebody_else_wrote(member: bytes, told: str, tmp_path: Pat
 
 def test_a_file_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousandth of its size on disk, and what is made of it once it is read."""
-
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("learning.own_data._values", fail)
+    monkeypatch.setattr("learning.own_data._values", Mock(side_effect=MemoryError))
     (tmp_path / "mine.csv").write_text("a\n1\n")
     for file in (tmp_path / "mine.csv", write(tmp_path / "mine.npz", features=np.zeros((2, 1)))):
         with pytest.raises(DatasetError, match=r"data file .*mine\..* needs more memory than there is"):

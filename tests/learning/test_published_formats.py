@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -269,13 +270,9 @@ def test_a_block_that_is_damaged_where_it_is_read(tmp_path: Path, monkeypatch: p
         datasets.load_part(f"femnist:{tmp_path}", "train")
     for error in (MemoryError(), RuntimeError("no"), OSError("no")):
         write_emnist(file, {"w": 2})
-
-        def fail(*_: object, error: Exception = error) -> None:
-            raise error
-
         with monkeypatch.context() as patched:
             patched.setattr("learning.published._inked", lambda pixels: pixels)
-            patched.setattr(h5py.Dataset, "__getitem__", fail)
+            patched.setattr(h5py.Dataset, "__getitem__", Mock(side_effect=error))
             with pytest.raises(DatasetError, match=r"fed_emnist_train\.h5 (isn't in|needs more memory than there is)"):
                 datasets.load_part(f"femnist:{tmp_path}", "train")
 
