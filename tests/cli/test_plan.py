@@ -28,6 +28,7 @@ NAMES = {
     "layer_noise_stddev", "quantile_stderr", "graph", "adversary",
 }
 # fmt: on
+LOTTERY = ("--sampling", "lottery", "--population", 1000)
 PUBLISHED = ("--max-dropout", 0, "--adversarial", 0, "--sampling", "poisson", "--population", 10_000)
 
 
@@ -163,7 +164,7 @@ def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
 
 
 def test_colluders_of_a_draw(run: Run) -> None:
-    said = words(run, "plan", "--sampling", "lottery", "--population", 1000, "--no-alternatives")
+    said = words(run, "plan", *LOTTERY, "--no-alternatives")
     assert "28 at most 28 of the 50 colluders are drawn, except with chance 2^-40 in all rounds together" in said
     assert "100 participants of 1,000, drawn by lottery" in said
 
@@ -438,7 +439,7 @@ def test_the_least_gaussian_noise() -> None:
         (("--target", "conditional"), "needs --sampling poisson and --population"),
         (("--budget-coordinator", 5), "--epsilon is the budget of the target"),
         ((*PUBLISHED, "--budget-released", 5), "spends nothing"),
-        (("--mechanism", "binomial", "--sampling", "lottery", "--population", 1000), "leave --sampling out"),
+        (("--mechanism", "binomial", *LOTTERY), "leave --sampling out"),
         (("--mechanism", "binomial", "--clip-update", "linear"), "one fixed clip"),
         (("--plot", "plan.jpg"), "must end in .png or .svg"),
         (("--plot", "/nowhere/plan.png"), "in a folder that exists"),
@@ -476,10 +477,7 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
         (("--clients", 2, "--max-dropout", 0, "--adversarial", 0), "--clients"),
         (("--min-survivors", 20), "--min-survivors 53"),
         (("--budget-released", 3), "--budget-released 8"),
-        (
-            ("--sampling", "lottery", "--population", 1000, "--target", "released", "--budget-coordinator", 12),
-            "--budget-coordinator 17, or --rounds ",
-        ),
+        ((*LOTTERY, "--target", "released", "--budget-coordinator", 12), "--budget-coordinator 17, or --rounds "),
     ],
 )
 def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tuple[object, ...], told: str) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -232,14 +233,9 @@ def test_the_greatest_mean_is_chosen_and_failed_runs_are_not() -> None:
 
 
 def test_selections_take_seeds_of_their_own() -> None:
-    seen: list[int] = []
-
-    def make(*, seed: int, clip: float) -> SimulationSettings:
-        seen.append(seed)
-        return tiny(seed, clip=clip)
-
+    make = Mock(side_effect=tiny)
     tuned(RunPool(None), "S", {"clip": [0.5]}, make, 1)
-    assert tuple(seen) == SEEDS
+    assert tuple(call.kwargs["seed"] for call in make.call_args_list) == SEEDS
     assert not set(SEEDS) & set(Request().seeds)
 
 
@@ -325,8 +321,7 @@ def test_ignoring_dropouts_costs_more_than_is_claimed() -> None:
         low, high = (middle, high) if gaussian(middle) < 4 else (low, middle)
 
     def settings(leaving: float) -> SimulationSettings:
-        found = tiny(epsilon=4.0, cohort=30)
-        return found.changed(drop=leaving, drop_law="exact")
+        return tiny(epsilon=4.0, cohort=30).changed(drop=leaving, drop_law="exact")
 
     assert dropout.spent_unnoticed(settings(0.0)) == pytest.approx(4.0, rel=1e-3)
     assert dropout.spent_unnoticed(settings(0.5)) == pytest.approx(gaussian(low * math.sqrt(2)), rel=0.01)
@@ -343,35 +338,16 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     one = {**TINY, "last": 1}
     small = {**one, "cohort": 10, "evaluate_every": 1, "task": "softmax-regression", "rates": (0.1,)}
     large_clip = {**small, "clips": (1.0,)}
+    left = {**one, "cohort": 20, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
+    steps = {"batch_size": 8, "steps": 2, "step_counts": (1,), "cohorts": (10,), "queries": (5,)}
+    methods = {"alphas": (1.0,), "weights": (0.4,), "sparsities": (0.3,), "table_sparsities": (0.5,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
-        (
-            dropout,
-            SMALL,
-            {**one, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
-            | {"surplus": (4.0, None), "cohort": 20},
-        ),
+        (dropout, SMALL, {**left, "surplus": (4.0, None)}),
         (sampling, SMALL, {**large_clip, "epsilons": (4.0,)}),
         (clipping, SMALL, {**small, "epsilons": (4.0,), "clips": (0.1, 1.0)}),
         (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
         (compression, SMALL, {**large_clip, "options": {}, "epsilons": (None, 4.0), "ratios": (1.0, 5.0)}),
-        (
-            blur_lus,
-            SMALL,
-            {
-                **large_clip,
-                "batch_size": 8,
-                "steps": 2,
-                "epsilons": (2.0, 8.0),
-                "middle": 8.0,
-                "alphas": (1.0,),
-                "weights": (0.4,),
-                "sparsities": (0.3,),
-                "table_sparsities": (0.5,),
-                "step_counts": (1,),
-                "cohorts": (10,),
-                "queries": (5,),
-            },
-        ),
+        (blur_lus, SMALL, {**large_clip, **steps, **methods, "epsilons": (2.0, 8.0), "middle": 8.0}),
     ]
     for module, key, values in changes:
         monkeypatch.setitem(module.SIZES, key, dataclasses.replace(module.SIZES[key], **values))

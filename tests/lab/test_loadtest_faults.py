@@ -38,6 +38,7 @@ from tests.lab.test_loadtest import OPTIONS, all_connected, all_right, attempt_e
 from tests.support.commands import Run, says
 from wire import coordinator_pb2 as pb
 
+TWICE = "round=2,at=unmasking"
 SCENARIOS = sorted((Path(__file__).parents[2] / "sordino" / "lab" / "loadtest" / "scenarios").glob("*.toml"))
 
 
@@ -253,8 +254,8 @@ def test_a_scenario_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: st
         (("--storm", "round=9"), "there is no round 9"),
         (("--storm", "round=2", "--storm", "round=2,share=0.5"), "two come at the same moment, round=2,at=between"),
         (
-            ("--storm", "round=2,at=unmasking", "--storm", "round=1,at=unmasking", "--storm", "round=2,at=unmasking"),
-            "two come at the same moment, round=2,at=unmasking",
+            ("--storm", TWICE, "--storm", "round=1,at=unmasking", "--storm", TWICE),
+            f"two come at the same moment, {TWICE}",
         ),
         (("--link", "share=0.1,latency_ms=nan"), "link[0].latency_ms = 'nan' should be a finite number"),
         (("--link", "share=0.1,latency_ms=inf"), "link[0].latency_ms = 'inf' should be a finite number"),
@@ -381,11 +382,7 @@ def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
 def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     options = OPTIONS.changed(dim=4096, noise=True)
     plan = load_study(options, 8443).study.plan()
-    counter = itertools.count()
-
-    def source(size: int) -> bytes:
-        return np.random.default_rng(next(counter)).bytes(size)
-
+    source = np.random.default_rng(0).bytes
     total = sum(Encoder(plan, bytes(32), survivors=16).encode(None, source) for _ in range(16))
     decoded = Encoder(plan, bytes(32)).decode(total & ((1 << plan.bits) - 1), 16).mean * 16
     seen = noise_in(plan, 1, 16, 16, decoded)

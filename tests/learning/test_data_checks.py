@@ -65,6 +65,8 @@ def check(new: NewStudy) -> None:
 
 ROWS = Dataset(np.zeros((3, 5), np.float32), np.zeros(3, np.int64))
 IMAGES = Dataset(np.zeros((3, 28, 28), np.float32), np.zeros(3, np.int64))
+MANY = {"hidden": 4096, "classes": 100_000}
+WIDE = {"vocabulary": 1_000_000, "embedding": 65_536, "hidden": 65_536}
 WORDS = Dataset(np.zeros((3, 4), np.int32), np.zeros((3, 4), np.int64))
 
 
@@ -74,20 +76,10 @@ WORDS = Dataset(np.zeros((3, 4), np.int32), np.zeros((3, 4), np.int64))
         # 16 GB of weights, and 680 GB: refused by what the options say, before any of it is made.
         ("mlp", {"features": 1_000_000, "hidden": 4096}, ROWS, "takes (1000000,)"),
         ("mlp", {"features": 5, "hidden": 4096}, ROWS, "an update of 65546 values with the study's options"),
-        ("mlp", {"hidden": 4096, "classes": 100_000}, IMAGES, "an update of 412915360 values"),
+        ("mlp", MANY, IMAGES, "an update of 412915360 values"),
         ("lstm", {"length": 10_000}, WORDS, "takes (10000,)"),
-        (
-            "lstm",
-            {"length": 4, "vocabulary": 1_000_000, "embedding": 65_536, "hidden": 65_536},
-            WORDS,
-            "an update of 169728557636 values",
-        ),
-        (
-            "votes",
-            {"of": "mlp", "hidden": 4096, "classes": 100_000},
-            IMAGES,
-            "a model of 412915360 values; at most 268435456",
-        ),
+        ("lstm", {"length": 4} | WIDE, WORDS, "an update of 169728557636 values"),
+        ("votes", {"of": "mlp"} | MANY, IMAGES, "a model of 412915360 values; at most 268435456"),
         ("votes", {"of": "mlp", "queries": 9}, IMAGES, "an update of 90 values"),
         ("synthetic", {"dim": 1 << 28}, ROWS, "an update of 268435456 values"),
     ],

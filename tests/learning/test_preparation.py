@@ -14,8 +14,10 @@ import tarfile
 import types
 import zipfile
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -386,14 +388,8 @@ def test_other_files_in_a_folder_are_not_parsed_and_make_no_set(tmp_path: Path) 
 def test_the_bytes_that_were_hashed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "small.whl"
     path.write_bytes(packed("zip"))
-    really, opens = Path.open, 0
-
-    def changed_meanwhile(self: Path, *given: Any, **more: Any) -> Any:
-        nonlocal opens
-        opens += 1
-        return really(self, *given, **more) if opens == 1 else io.BytesIO(b"another archive by now")
-
-    monkeypatch.setattr(Path, "open", changed_meanwhile)
+    changed = io.BytesIO(b"another archive by now")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=chain([path.open("rb")], repeat(changed))))
     opened = Opened(entry(packed("zip")).packages[0], path)
     assert opened.read_all(["data/rows.txt", "labels.txt.gz"])["data/rows.txt"] == b"1 2 3"
 
