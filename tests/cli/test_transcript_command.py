@@ -86,15 +86,14 @@ def test_the_first_thing_that_is_wrong_is_named(folder: Path, tmp_path: Path, ru
 
 
 def test_a_gap_is_found(folder: Path, run: Run) -> None:
-    assert "round-000003.transcript: chain: round 3 after round 1" in refusal(
-        run, "transcript", "verify", *files(folder)[::2], "--authority", AUTHORITY_KEY.hex(), code=42
-    )
+    asked = (*files(folder)[::2], "--authority", AUTHORITY_KEY.hex())
+    told = refusal(run, "transcript", "verify", *asked, code=42)
+    assert "round-000003.transcript: chain: round 3 after round 1" in told
 
 
 def test_another_authority_is_named_by_its_fingerprint(folder: Path, run: Run) -> None:
-    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in refusal(
-        run, "transcript", "verify", files(folder)[0], "--authority", "00" * 32, code=42
-    )
+    told = refusal(run, "transcript", "verify", files(folder)[0], "--authority", "00" * 32, code=42)
+    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in told
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def connecting(received: int, needed: int = 7, expected: int = 9, **more: Any) -
 def test_gathering_before_a_round(events: Events) -> None:
     view = StudyView().apply_all(events[:80])
     view.apply(connecting(79, needed=75, expected=100, left_s=12.0, at=view.last_at))
-    assert waiting(view) == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
+    assert waiting(view) == "Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others"
 
 
 def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
@@ -95,8 +95,7 @@ def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
 
 def test_states_of_participants_and_who_is_absent(events: Events) -> None:
     view = StudyView().apply_all(make_events(until=5))
-    assert len(view.connected) == 80
-    assert len(view.lost) == 20
+    assert (len(view.connected), len(view.lost)) == (80, 20)
     lost = view.members("host-03") + view.members("host-07")
     assert {view.state_of(number) for number in lost} == {"lost"}
     assert view.state_of(view.members("host-01")[0]) == "connected"
@@ -108,16 +107,13 @@ def test_states_of_participants_and_who_is_absent(events: Events) -> None:
 
 def test_after_a_restart_no_participant_is_connected(events: Events) -> None:
     view = StudyView().apply_all([*events, replace(events[0], seq=9999)])
-    assert view.connected == set()
-    assert len(view.rounds) == 15
-    assert view.finished is None
+    assert (view.connected, len(view.rounds), view.finished) == (set(), 15, None)
 
 
 def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: Events) -> None:
     begin = next(index for index, event in enumerate(events) if isinstance(event, AttemptEvent) and event.round == 9)
     view = StudyView().apply_all([events[0], *events[begin:-1]])
-    assert len(view.rounds) == 7
-    assert view.completed == 15
+    assert (len(view.rounds), view.completed) == (7, 15)
     view.apply(StudyFinished(reason="stopped", rounds_completed=15))
     assert waiting(view) == "Stopped after 15 of 15 rounds; the same command continues there"
 
