@@ -1,4 +1,4 @@
-"""Documents point at things that exist: links, files, names in files, make targets, papers."""
+"""Documents point at things that exist: links, files, names in files, make targets, papers, codes, settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from runtime.failure import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
@@ -80,3 +82,30 @@ def test_the_readme_names_make_targets_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for words in re.findall(r"^make ((?:[a-z-]+ ?)+)", readme, flags=re.MULTILINE):
         assert set(words.split()) <= set(phony.group(1).split())
+
+
+# ---------------------------------------------------------------- what docs/operations.md says that can go stale
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+def test_every_exit_code_has_its_remedy() -> None:
+    table = re.findall(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", OPERATIONS, re.M)
+    assert table == [(str(int(code)), code.short, code.remedy) for code in ExitCode]
+
+
+def test_the_variables_of_the_compose_file_are_told_with_their_defaults() -> None:
+    compose = (ROOT / "docker-compose.yml").read_text()
+    for name, default in re.findall(r"\$\{(SORDINO_\w+):-([^}]*)\}", compose):
+        line = next(
+            (line for line in OPERATIONS.splitlines() if line.startswith("| `SORDINO") and f"`{name}`" in line), ""
+        )
+        assert line, f"{name} is in docker-compose.yml, and not on the page"
+        assert default in line, f"{name} is {default} by default"
+
+
+def test_codes_that_are_left_at_that_are_told() -> None:
+    script = (ROOT / "deploy" / "supervised.sh").read_text()
+    [codes] = re.findall(r"^\s+([\d |]+)\)$", script, re.M)
+    [told] = re.findall(r"never after ([\d, and]+)", OPERATIONS)
+    assert set(re.findall(r"\d+", codes)) == set(re.findall(r"\d+", told)) - {"130"}

@@ -98,25 +98,18 @@ def test_licence_and_metadata_travel_with_it(installed: Installed) -> None:
         licence = archive.read(f"sordino-{VERSION}.dist-info/licenses/LICENSE")
         metadata = archive.read(f"sordino-{VERSION}.dist-info/METADATA").decode()
     assert licence == (ROOT / "LICENSE").read_bytes()
-    assert "\nLicense-Expression: Apache-2.0\n" in metadata
-    assert "\nRequires-Python: >=3.11\n" in metadata
-    for extra in ("server", "torch", "dev"):
-        assert f"\nProvides-Extra: {extra}\n" in metadata
+    extras = [f"Provides-Extra: {extra}" for extra in ("server", "torch", "dev")]
+    assert {"License-Expression: Apache-2.0", "Requires-Python: >=3.11", *extras} <= set(metadata.splitlines())
 
 
 def test_the_command_tells_its_version(installed: Installed) -> None:
     done = installed.run(installed.python.with_name("sordino"), "--version")
-    assert done.returncode == 0, done.stderr
-    assert VERSION in done.stdout
+    assert VERSION in done.stdout, done.stderr
     assert installed.run(installed.python, "-m", "sordino", "--version").stdout == done.stdout
 
 
 def test_every_package_comes_from_the_installation(installed: Installed) -> None:
-    script = f"""
-import importlib, sys
-for name in {PACKAGES}:
-    print(importlib.import_module(name).__file__)
-"""
+    script = f"import importlib\nfor name in {PACKAGES}: print(importlib.import_module(name).__file__)"
     places = installed.evaluate(script).splitlines()
     assert len(places) == len(PACKAGES)
     assert all(Path(place).is_relative_to(installed.site_packages) for place in places), places

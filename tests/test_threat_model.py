@@ -101,18 +101,15 @@ def wrong_tests(cell: str) -> list[str]:
 def wrong_modules(cell: str) -> list[str]:
     """Names in the middle column that the code doesn't have, and a cell without a module."""
     found = list(named(cell))
-    wrong = [] if found else ["no module"]
-    for file, name in found:
-        if not (ROOT / file).is_file() or file.startswith("tests/"):
-            wrong.append(file)
-        elif name and name not in defined(file):
-            wrong.append(f"{file} {name}")
-    return wrong
+    return ([] if found else ["no module"]) + [
+        f"{file} {name}"
+        for file, name in found
+        if not (ROOT / file).is_file() or file.startswith("tests/") or (name and name not in defined(file))
+    ]
 
 
 def test_the_page_has_its_parts() -> None:
     headings = re.findall(r"^## \d\. (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert len(headings) == len(HEADINGS)
     for wanted, heading in zip(HEADINGS, headings, strict=True):
         assert wanted in heading.lower()
     assert len(PROMISES) >= 40

@@ -14,12 +14,14 @@ import pytest
 from authority.new_study import make_local_study, new_study
 from client.host_file import load
 from client.journal import ClientJournal
+from client.policy import epsilon_in_total
 from mechanisms.plan import Plan
 from server.journal import Journal
 from sordino.reporting.budget_limits import limit_lines
 from tests.support.commands import Run, output, refusal, words
 from tests.support.rounds_on_record import plan as plan_of
 from wire.guarantee import UNRECORDED
+from wire.records.ledger import COORDINATOR, About, Ledger, read_ledger
 from wire.records.ledger_rows import LedgerEntry, make_entry
 from wire.study import StudyDocument
 
@@ -61,8 +63,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(study: Path, tmp_path: Path) -> Path:
     """A host's folder with a policy file, and two studies in its ledger."""
-    place = tmp_path / "host-01"
-    shutil.copytree(study / "hosts" / "host-01", place)
+    place = shutil.copytree(study / "hosts" / "host-01", tmp_path / "host-01")
     text = (place / "host.toml").read_text()
     start, end = text.index("[policy]"), text.index("[task]")
     (place / "host.toml").write_text(text[:start] + '[policy]\nfile = "policy.toml"\n\n' + text[end:])
@@ -125,17 +126,12 @@ def test_the_ways_to_type_it(home: Path, run: Run, monkeypatch: pytest.MonkeyPat
     out = output(run, "budget", "show", "host-01", "--participant", OTHER.hex()[:8])
     assert "registry" not in out.partition("Against this host's policy:")[0]
     assert "round  attempt" in out
-    assert "--participant zz: no identity in this ledger begins so." in refusal(
-        run, "budget", "show", "host-01", "--participant", "zz"
-    )
+    err = refusal(run, "budget", "show", "host-01", "--participant", "zz")
+    assert "--participant zz: no identity in this ledger begins so." in err
 
 
 def test_the_figure_is_the_one_that_is_held_against_the_limit(home: Path, run: Run) -> None:
-    from client.policy import epsilon_in_total
-    from wire.records.ledger import read_ledger
-
-    body = json.loads(run("budget", "show", home, "--participant", "--json")[1])
-    shown = body["limits"]["together"][0]["epsilon"]
+    shown = json.loads(run("budget", "show", home, "--participant", "--json")[1])["limits"]["together"][0]["epsilon"]
     totals = read_ledger(home / "ledger.sqlite")[2]
     registry = hashlib.sha256(b"registry").digest()
     asked = epsilon_in_total(plan(), totals, delta=1e-5, study_sha256=registry, data_name=ME.hex())
@@ -166,8 +162,8 @@ def test_identities_over_the_same_data(home: Path, run: Run) -> None:
     [together] = [line for line in told.splitlines() if line.startswith("  together ")]
     assert together.split()[1] == "4"
     assert f"one data: {bytes(32).hex()[:11]}, {ME.hex()[:11]}" in together
-    rows = [line.split() for line in run("budget", "show", home, "--participant")[1].splitlines()]
-    assert ["clinic", "4"] in [row[:2] for row in rows]
+    lines = run("budget", "show", home, "--participant")[1].splitlines()
+    assert ["clinic", "4"] in [line.split()[:2] for line in lines]
 
 
 def test_guarantees_of_two_kinds_stand_apart(home: Path, run: Run) -> None:
@@ -208,8 +204,6 @@ def test_nothing_here(study: Path, home: Path, run: Run, tmp_path: Path, monkeyp
 
 
 def test_a_coordinators_ledger_is_no_participants(study: Path, run: Run, tmp_path: Path) -> None:
-    from wire.records.ledger import COORDINATOR, About, Ledger
-
     shutil.copytree(study, tmp_path / "study")
     path = tmp_path / "study" / "coordinator" / "ledger.sqlite"
     Ledger(path, About(COORDINATOR, "small", "ab"), create=True).close()

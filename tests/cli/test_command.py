@@ -25,7 +25,7 @@ from server.study_file import load as load_study
 from sordino import cli
 from sordino.cli import explain
 from sordino.cli.serve import check_client_ca
-from tests.support.commands import Run, one_clear_error, output, refusal, words
+from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from wire.certificates import CertificateAuthority
 
 VERBS = ("demo", "init", "plan", "serve", "join", "report", "simulate")
@@ -71,8 +71,7 @@ def test_no_arguments_is_help(run: Run) -> None:
 @pytest.mark.parametrize("group", [(), ("authority",), ("budget",), ("data",)])
 def test_a_group_alone_shows_its_help_and_no_empty_message(run: Run, group: tuple[str, ...]) -> None:
     code, out, err = run(*group)
-    assert (code, err) == (2, "")
-    assert "Usage: sordino" in out
+    assert (code, err, "Usage: sordino" in out) == (2, "", True)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,6 @@ def test_exit_codes_are_stable() -> None:
         (("plan", "--mechanism", "laplace"), 2, "skellam, gaussian, local-gaussian, binomial"),
         (("plan", "--target", "nobody"), 2, "coordinator, released, conditional"),
         (("plan", "--population", "5000"), 2, "--population 5000 needs --sampling lottery, epochs, poisson or fixed"),
-        (("plan", "--clients", "100", "--min-survivors", "20"), 3, "--min-survivors 53"),
         (("plan", "--epsilon", "nan"), 2, "--epsilon nan is out of range"),
         (("plan", "--max-dropout", "20"), 2, "such as 0.2 for 20 %"),
         (("plan", "--max-dropout", "1"), 2, "at least 0 and below 1"),
@@ -204,11 +202,10 @@ def test_small_studies_stay_possible_and_delta_is_noted(run: Run) -> None:
     assert "Note: delta 0.25 is above 1/participants = 0.2" in said
 
 
-def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_one_line() -> None:
     failure = explain(RuntimeError("boom"))
     assert failure.code is ExitCode.INTERNAL
-    assert "boom" in failure.message
-    assert "SORDINO_TRACEBACK" in failure.message
+    says(failure.message, "boom", "SORDINO_TRACEBACK")
 
 
 def test_a_signal_while_a_class_is_made_ends_with_the_code_of_a_signal(tmp_path: Path) -> None:
@@ -233,8 +230,7 @@ def test_a_missing_extra_is_named() -> None:
 def modules_after(code: str) -> set[str]:
     """First names of all modules that are loaded after running ``code`` in a process of its own."""
     code += "; import sys, json; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(json.loads(out.stdout.splitlines()[-1]))
+    return set(json.loads(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT).splitlines()[-1]))
 
 
 def test_help_is_light() -> None:
@@ -247,13 +243,6 @@ def test_options_of_a_study_are_light(verb: str) -> None:
     """They come from the model, which loads nothing that only a study's making or serving needs."""
     loaded = modules_after(f"import sordino.cli; sordino.cli.verb('{verb}').params")
     assert not loaded & {"numpy", "grpc", "google", "torch", "cryptography", "pydantic_settings"}
-
-
-def test_join_loads_nothing_of_the_server() -> None:
-    code = "import sordino.cli, sordino.cli.join, runtime.logs, client.host_file, client.participant_host"
-    loaded = modules_after(code)
-    assert "grpc" in loaded
-    assert not loaded & {"server", "torch", "matplotlib", "scipy", "dp_accounting"}
 
 
 def test_a_file_that_hides_a_room_is_named(tmp_path: Path) -> None:

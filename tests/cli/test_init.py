@@ -10,7 +10,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 import client.host_file
@@ -19,14 +18,24 @@ from authority.folder import open_folder
 from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
-from secagg.roster import verify_roster
-from tests.support.commands import Run, one_clear_error, output, refusal, words
+from secagg.roster import Roster, verify_roster
+from server.coordinator import server_credentials
+from server.roster_file import RosterFile
+from tests.support.card_of_a_study import authority_of
+from tests.support.commands import Run, one_clear_error, output, refusal, says, words
+from tests.support.issued_certificates import named_in
 from wire.authority_statements import verify_card
 
 
 @pytest.fixture(autouse=True)
 def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+
+
+def roster_of(folder: Path) -> Roster:
+    """The roster under the authority that study.toml names."""
+    public = server.study_file.load(folder).read_authority_public_key()
+    return verify_roster((folder / "roster.json").read_bytes(), public)
 
 
 def mode(path: Path) -> int:
@@ -61,12 +70,11 @@ def test_a_loose_umask_leaves_no_folder_open(tmp_path: Path) -> None:
 
 
 def test_roster_is_signed_and_names_hosts(small_study: Path) -> None:
-    configuration = server.study_file.load(small_study)
-    roster = verify_roster((small_study / "roster.json").read_bytes(), configuration.read_authority_public_key())
+    roster = roster_of(small_study)
     assert (roster.study, roster.version, len(roster)) == ("small", 1, 10)
     assert roster.largest_host() == 5
-    key = load_pem_private_key((small_study / "authority/authority.key").read_bytes(), None)
-    assert key.public_key().public_bytes_raw() == configuration.read_authority_public_key()  # type: ignore[union-attr]
+    public = server.study_file.load(small_study).read_authority_public_key()
+    assert authority_of(small_study).public_key().public_bytes_raw() == public
 
 
 def test_hosts_cover_all_parts_once(small_study: Path) -> None:
@@ -90,12 +98,8 @@ def test_a_hosts_folder_can_be_copied_away(small_study: Path, tmp_path: Path) ->
 def test_certificate_names_and_key(tmp_path: Path) -> None:
     options = new_study(participants=10, hosts=2, epsilon=20.0, host=("clinic.example", "10.0.0.7"), rounds=2)
     study = make_local_study(tmp_path / "s", options).directory
-    leaf = x509.load_pem_x509_certificate((study / "coordinator/tls/server.pem").read_bytes())
-    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["localhost", "clinic.example"]
-    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1", "10.0.0.7"]
-    ca = x509.load_pem_x509_certificate((study / "tls/ca.pem").read_bytes())
-    leaf.verify_directly_issued_by(ca)
+    names = named_in((study / "coordinator/tls/server.pem").read_bytes(), (study / "tls/ca.pem").read_bytes())
+    assert names == ["localhost", "127.0.0.1", "::1", "clinic.example", "10.0.0.7"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(study / "coordinator/tls/server.pem", study / "coordinator/tls/server.key")
     assert client.host_file.load(study / "hosts/host-01").coordinator.address == "clinic.example:8443"
@@ -105,8 +109,7 @@ def test_certificate_names_and_key(tmp_path: Path) -> None:
 
 def test_verb_prints_the_plan_and_what_comes_next(run: Run, tmp_path: Path) -> None:
     out = output(run, "init", tmp_path / "trial", "--participants", 10, "--hosts", 2, "--epsilon", 20)
-    for word in ("min_survivors", "h_min", "sordino serve", "sordino join --home", "honest-but-curious"):
-        assert word in out
+    says(out, "min_survivors", "h_min", "sordino serve", "sordino join --home", "honest-but-curious")
     assert max(len(line.replace(str(tmp_path), "")) for line in out.splitlines()) <= 100
 
 
@@ -142,9 +145,8 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")
     host = tmp_path / "trial/hosts/host-01"
     assert "participants don't sign who is in a sum" in (host / "host.toml").read_text()
-    text = (tmp_path / "trial/study.toml").read_text()
-    assert "none in a curious study" in text
-    assert "to change it, make a new folder with `sordino init`." in text
+    told = (tmp_path / "trial/study.toml").read_text()
+    says(told, "none in a curious study", "to change it, make a new folder with `sordino init`.")
     assert client.host_file.load(host).settings().policy.curious_coordinator
     run("init", tmp_path / "usual", "--participants", 10, "--epsilon", 20)
     assert "curious" not in (tmp_path / "usual/hosts/host-01/host.toml").read_text()
@@ -152,8 +154,7 @@ def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
         assert f"{option} {name} is unknown" in refusal(run, "init", tmp_path / "other", option, name)
         assert not (tmp_path / "other").exists()
     err = refusal(run, "init", tmp_path / "other", "--adversary", "semi-malicious")
-    assert "for comparison only" in err
-    assert "malicious or curious" in err
+    says(err, "for comparison only", "malicious or curious")
 
 
 def test_places_for_participants_that_enrol(run: Run, tmp_path: Path) -> None:
@@ -161,8 +162,7 @@ def test_places_for_participants_that_enrol(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "trial"
     text = words(run, "init", folder, "--participants", 4, "--hosts", 2, "--enrol", 6, "--epsilon", 20)
     assert "4 participants on 2 hosts, and 6 places for those who enrol" in text
-    assert "sordino authority invite" in text
-    assert "away from the coordinator's machine" in text
+    says(text, "sordino authority invite", "away from the coordinator's machine")
     study = server.study_file.load(folder)
     assert (study.study.participants, study.coordinator.enrolment_listen) == (10, "127.0.0.1:8444")
     host = client.host_file.load(folder / "hosts/host-01")
@@ -183,8 +183,7 @@ def test_a_study_without_participants_yet(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "trial"
     out = output(run, "init", folder, "--participants", 0, "--enrol", 10, "--epsilon", 20, "--json")
     assert json.loads(out)["hosts"] == []
-    authority = server.study_file.load(folder).read_authority_public_key()
-    roster = verify_roster((folder / "roster.json").read_bytes(), authority)
+    roster = roster_of(folder)
     assert (roster.version, len(roster)) == (1, 0)
 
 
@@ -197,14 +196,13 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
     study = server.study_file.load(folder)
     privacy = study.privacy
     assert (study.study.participants, privacy.population, privacy.largest_roster) == (20, 30, 40)
-    roster = verify_roster((folder / "roster.json").read_bytes(), study.read_authority_public_key())
+    roster = roster_of(folder)
     draws = json.loads((folder / "lottery.json").read_bytes())
-    assert (folder / "lottery.json").stat().st_mode & 0o777 == 0o600  # who is drawn for the rounds to come
+    assert mode(folder / "lottery.json") == 0o600  # who is drawn for the rounds to come
     assert roster.lottery is not None
     assert (roster.lottery.draws, len(draws["seeds"]), draws["version"]) == (3, 3, 1)
     said = words(run, "init", tmp_path / "another", *options[:-1])
-    assert "Each round: 20 of at least 30 on the roster" in said
-    assert "the coordinator knows all draws" in said
+    says(said, "Each round: 20 of at least 30 on the roster", "the coordinator knows all draws")
 
 
 @pytest.mark.parametrize(
@@ -278,8 +276,12 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     assert configuration.coordinator.enrolment_listen == "0.0.0.0:9444"
     assert not configuration.coordinator.one_machine
     assert configuration.read_authority_public_key().hex() == (carried / "authority.pub").read_text().strip()
-    for name in ("transcript.key", "tls/server.key"):
-        assert (study / "coordinator" / name).stat().st_mode & 0o777 == 0o600
+    assert RosterFile.of(configuration).read().roster.version == 1
+    keys = open_folder(tmp_path / "authority").keys
+    assert verify_card(configuration.coordinator.card.read_bytes(), keys.fingerprint).address == "localhost:9443"
+    assert configuration.coordinator.client_ca.read_bytes() == keys.tls.pem
+    server_credentials(configuration.coordinator)
+    assert {mode(study / "coordinator" / name) for name in ("transcript.key", "tls/server.key")} == {0o600}
     for arguments, told in (
         (("--authority", carried, "--participants", 5), "only the authority can add participants to the roster"),
         (("--authority", carried, "--enrol", 12, "--name", "other"), "the authority is that of clinic"),

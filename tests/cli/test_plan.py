@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
 from sordino.planning.alternatives import BITS, alternatives
 from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.figure import draw_plan
-from tests.support.commands import Run, one_clear_error, output, refusal, words
+from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from wire.study import plan_study
 
 # fmt: off
@@ -27,6 +28,7 @@ NAMES = {
     "layer_noise_stddev", "quantile_stderr", "graph", "adversary",
 }
 # fmt: on
+LOTTERY = ("--sampling", "lottery", "--population", 1000)
 PUBLISHED = ("--max-dropout", 0, "--adversarial", 0, "--sampling", "poisson", "--population", 10_000)
 
 
@@ -36,8 +38,7 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(run: Run, *arguments: object) -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads(output(run, "plan", *arguments, "--json"))
-    return figures
+    return json.loads(output(run, "plan", *arguments, "--json"))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +92,8 @@ def test_the_published_setting_is_conditional_by_default(run: Run) -> None:
     assert planned(run, "--sampling", "poisson", "--population", 10_000)["target"] == "coordinator"
     assert planned(run, "--max-dropout", 0, "--adversarial", 0)["target"] == "coordinator"
     said = words(run, "plan", *PUBLISHED, "--rounds", 300, "--no-alternatives")
-    assert "epsilon_conditional at most 8 (published figure, for comparison only)" in said
+    says(said, "epsilon_conditional at most 8 (published figure, for comparison only)", "For comparison only")
     assert "of 10,000, each drawn by an independent coin, 500 values sent as 512 of 16 bits" in said
-    assert "For comparison only" in said
     assert "Note: poisson sampling is planned, not served: it can't be checked who was drawn." in said
 
 
@@ -134,9 +134,8 @@ def test_noise_of_each_layer_is_in_units_of_the_update(run: Run) -> None:
     assert row.split()[4] == f"{least['layer_noise_stddev'][1]:.4g}"
     assert "standard deviation, in scaled units" in said
     many = run("plan", "--layers", ",".join(["10"] * 12), "--clip-scaling", "proportional", "--no-alternatives")[1]
-    assert "noise of layer 8 " in many
+    says(many, "noise of layer 8 ", "and 4 more: --json has all")
     assert "noise of layer 9 " not in many
-    assert "and 4 more: --json has all" in many
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "gaussian"])
@@ -155,9 +154,7 @@ def test_the_share_below_a_clip_has_a_standard_error(run: Run, mechanism: str) -
 
 
 def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
-    ours = words(run, "plan", "--no-alternatives")
-    assert "their noise is ignored" in ours
-    assert "sizes the noise" in ours
+    says(words(run, "plan", "--no-alternatives"), "their noise is ignored", "sizes the noise")
     for mechanism in ("gaussian", "local-gaussian"):
         said = words(run, "plan", "--mechanism", mechanism, "--no-alternatives")
         assert "noise is ignored" not in said
@@ -167,7 +164,7 @@ def test_what_does_not_size_the_noise_does_not_say_so(run: Run) -> None:
 
 
 def test_colluders_of_a_draw(run: Run) -> None:
-    said = words(run, "plan", "--sampling", "lottery", "--population", 1000, "--no-alternatives")
+    said = words(run, "plan", *LOTTERY, "--no-alternatives")
     assert "28 at most 28 of the 50 colluders are drawn, except with chance 2^-40 in all rounds together" in said
     assert "100 participants of 1,000, drawn by lottery" in said
 
@@ -181,9 +178,7 @@ def test_an_epsilon_that_no_plan_can_state_is_not_promised(run: Run) -> None:
 
 def test_each_tighter_bound_is_its_readers(run: Run) -> None:
     poisson = ("--mechanism", "gaussian", "--sampling", "poisson", "--population", 10_000, "--no-alternatives")
-    said = words(run, "plan", *poisson)
-    assert "Bounds: epsilon_conditional: PLD 0." in said
-    assert "Smallest for the target: exact" in said
+    says(words(run, "plan", *poisson), "Bounds: epsilon_conditional: PLD 0.", "Smallest for the target: exact")
 
 
 @pytest.mark.parametrize(("columns", "width"), [("40", 60), ("90", 90), ("200", 100)])
@@ -196,8 +191,7 @@ def test_text_fills_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, colu
 def test_a_sketch_is_smaller(run: Run) -> None:
     plain = planned(run, "--dim", 10_000)
     sketched = planned(run, "--dim", 10_000, "--sketch-rows", 15, "--sketch-ratio", 8)
-    assert sketched["sketch"] == [15, 83]
-    assert sketched["coded_dim"] == 15 * 83
+    assert (sketched["sketch"], sketched["coded_dim"]) == ([15, 83], 15 * 83)
     assert planned(run, "--dim", 10_000, "--sketch-rows", 15)["sketch"] == [15, 66]
     saved = plain["upload_bytes"] - sketched["upload_bytes"]
     assert saved == (plain["padded_dim"] - sketched["padded_dim"]) * 2  # 16 bits
@@ -207,8 +201,7 @@ def test_a_sketch_is_smaller(run: Run) -> None:
 def test_the_rotation_is_named(run: Run) -> None:
     assert planned(run, "--rotation", "hadamard", "--dim", 600)["padded_dim"] == 1024
     blocks = planned(run, "--rotation", "hadamard-blocks", "--dim", 600)
-    assert blocks["rotation"] == "hadamard-blocks"
-    assert blocks["padded_dim"] < 1024
+    assert (blocks["rotation"], blocks["padded_dim"] < 1024) == ("hadamard-blocks", True)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +242,7 @@ def test_the_rotation_is_named(run: Run) -> None:
 )
 def test_graph_and_coordinator_are_described(run: Run, arguments: tuple[object, ...], rows: tuple[str, ...]) -> None:
     out = output(run, "plan", *arguments, "--no-alternatives")
-    said = " ".join(out.split())
-    for row in rows:
-        assert row in said, row
+    says(" ".join(out.split()), *rows)
     assert max(len(line) for line in out.splitlines()) <= 80
     figures = planned(run, *arguments)
     types = {"graph": str, "adversary": str, "degree": int, "threshold": int}
@@ -298,9 +289,8 @@ def test_alternatives(run: Run) -> None:
     figures = planned(run, "--max-dropout", 0, "--adversarial", 0)
     assert here["noise_multiplier"] == figures["noise_multiplier"]
     assert here["upload_bytes"] == figures["upload_bytes"]
-    assert here["noise_cost"] == pytest.approx(
-        (figures["full_stddev"] / table["central"]["noise_multiplier"]) ** 2, rel=1e-4
-    )
+    over_central = figures["full_stddev"] / table["central"]["noise_multiplier"]
+    assert here["noise_cost"] == pytest.approx(over_central**2, rel=1e-4)
 
 
 def test_noise_that_outweighs_the_updates_is_said(run: Run) -> None:
@@ -338,9 +328,7 @@ def test_ways_of_inviting_stand_beside_each_other(run: Run) -> None:
     alone = planned(run, "--rounds", 10, "--clients", 100, "--bits", 20, "--adversarial", 0, "--max-dropout", 0)
     dealt = planned(run, "--sampling", "epochs", *asked, "--adversarial", 0, "--max-dropout", 0)
     assert dealt["noise_multiplier"] == pytest.approx(alone["noise_multiplier"], rel=1e-6)
-    said = words(run, "plan", "--sampling", "epochs", *asked)
-    assert "each in 10 of 100 rounds" in said
-    assert "> epochs" in said
+    says(words(run, "plan", "--sampling", "epochs", *asked), "each in 10 of 100 rounds", "> epochs")
     few = run("plan", "--sampling", "epochs", "--clients", 100, "--population", 199)
     assert "Use a population of at least 200" in " ".join(few[2].split())
 
@@ -373,8 +361,6 @@ def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_plot_has_round_ticks_and_room_at_the_top(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
-
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: drawn.append(figure))
     monkeypatch.setattr("sordino.planning.figure.error_curves", lambda chosen: dict.fromkeys(CURVES, CURVE))
@@ -453,7 +439,7 @@ def test_the_least_gaussian_noise() -> None:
         (("--target", "conditional"), "needs --sampling poisson and --population"),
         (("--budget-coordinator", 5), "--epsilon is the budget of the target"),
         ((*PUBLISHED, "--budget-released", 5), "spends nothing"),
-        (("--mechanism", "binomial", "--sampling", "lottery", "--population", 1000), "leave --sampling out"),
+        (("--mechanism", "binomial", *LOTTERY), "leave --sampling out"),
         (("--mechanism", "binomial", "--clip-update", "linear"), "one fixed clip"),
         (("--plot", "plan.jpg"), "must end in .png or .svg"),
         (("--plot", "/nowhere/plan.png"), "in a folder that exists"),
@@ -491,10 +477,7 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
         (("--clients", 2, "--max-dropout", 0, "--adversarial", 0), "--clients"),
         (("--min-survivors", 20), "--min-survivors 53"),
         (("--budget-released", 3), "--budget-released 8"),
-        (
-            ("--sampling", "lottery", "--population", 1000, "--target", "released", "--budget-coordinator", 12),
-            "--budget-coordinator 17, or --rounds ",
-        ),
+        ((*LOTTERY, "--target", "released", "--budget-coordinator", 12), "--budget-coordinator 17, or --rounds "),
     ],
 )
 def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tuple[object, ...], told: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runtime.failure import ExitCode
-from tests.support.commands import Run, one_clear_error, output, refusal, words
+from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from tests.support.rounds_on_record import AUTHORITY_KEY, drawn, play, signed, study_of, whole
 from wire.join_code import fingerprint, show_fingerprint
 from wire.records.transcript import read_transcript
@@ -60,8 +59,8 @@ def test_the_authority_is_named_as_people_have_it(folder: Path, key: str, run: R
 
 
 def test_json_names_what_was_found(folder: Path, run: Run) -> None:
-    out = output(run, "transcript", "verify", *files(folder), "--authority", AUTHORITY_KEY.hex(), "--json")
-    body: dict[str, Any] = json.loads(out)
+    asked = (*files(folder), "--authority", AUTHORITY_KEY.hex(), "--json")
+    body = json.loads(output(run, "transcript", "verify", *asked))
     assert body["ok"]
     assert [one["round"] for one in body["transcripts"]] == [1, 2, 3]
     first, second, _ = body["transcripts"]
@@ -87,15 +86,14 @@ def test_the_first_thing_that_is_wrong_is_named(folder: Path, tmp_path: Path, ru
 
 
 def test_a_gap_is_found(folder: Path, run: Run) -> None:
-    assert "round-000003.transcript: chain: round 3 after round 1" in refusal(
-        run, "transcript", "verify", *files(folder)[::2], "--authority", AUTHORITY_KEY.hex(), code=42
-    )
+    asked = (*files(folder)[::2], "--authority", AUTHORITY_KEY.hex())
+    told = refusal(run, "transcript", "verify", *asked, code=42)
+    assert "round-000003.transcript: chain: round 3 after round 1" in told
 
 
 def test_another_authority_is_named_by_its_fingerprint(folder: Path, run: Run) -> None:
-    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in refusal(
-        run, "transcript", "verify", files(folder)[0], "--authority", "00" * 32, code=42
-    )
+    told = refusal(run, "transcript", "verify", files(folder)[0], "--authority", "00" * 32, code=42)
+    assert show_fingerprint(fingerprint(AUTHORITY_KEY)) in told
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,8 @@ def test_bad_input(folder: Path, arguments: list[str], said: str, run: Run) -> N
 
 def test_show_lists_dropouts_and_what_is_not_proved(folder: Path, run: Run) -> None:
     said = words(run, "transcript", "show", folder / "dropouts")
-    for part in (
+    says(
+        said,
         "Round 1 of the study on-record, attempt 1",
         "Compare this fingerprint",
         "Invited: 7, all of the 7 on version 1 of the roster.",
@@ -133,8 +132,7 @@ def test_show_lists_dropouts_and_what_is_not_proved(folder: Path, run: Run) -> N
         "At least 3 of them are honest on that assumption; the plan opens no sum with fewer than 3 honest ones.",
         "With fewer than 5 in it the sum stays closed; ",
         "That training was honest",
-    ):
-        assert part in said
+    )
     assert said.count("the sum stays closed") == 1
     known = run("transcript", "show", folder / "dropouts", "--authority", folder / "authority.pub")[1]
     assert "under the authority that you named" in known

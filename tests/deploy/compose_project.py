@@ -113,14 +113,6 @@ class Project:
             time.sleep(0.1)
         raise ComposeError(f"{what}: not within {longest_s:g} s")
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Finished rounds so far."""
-        return [event for event in self.events if event["kind"] == "round_completed"]
-
-    def logs(self) -> str:
-        """Of all containers, to say why."""
-        return self.compose("logs", "--no-color", "--tail", "60")
-
     def left_behind(self) -> list[str]:
         """Return what the engine still has of this project."""
         label = f"label=com.docker.compose.project={self.name}"

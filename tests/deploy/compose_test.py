@@ -181,7 +181,7 @@ class Run:
         self.project.read_events()
         [coordinator] = self.project.containers("coordinator")
         home = f"{STUDY}/{self.project.study}"
-        rounds = self.project.rounds()
+        rounds = [event for event in self.project.events if event["kind"] == "round_completed"]
         plan = next(e["plan"] for e in self.project.events if e["kind"] == "study_started")
         docker("exec", coordinator, "sordino", "budget", "verify", home)
         transcripts = docker("exec", coordinator, "sh", "-c", f"ls {home}/coordinator/transcripts/*.transcript").split()
@@ -226,7 +226,7 @@ def main() -> int:
             try:
                 run.all(build=not asked.no_build)
             except BaseException:
-                logs = under.logs()
+                logs = under.compose("logs", "--no-color", "--tail", "60")  # to say why
                 if asked.keep_logs:
                     open(asked.keep_logs, "w").write(logs)  # noqa: SIM115
                 else:

@@ -71,9 +71,9 @@ def test_what_containers_run_and_mount_is_there() -> None:
 
 def test_a_pod_sees_no_join_code_but_its_own() -> None:
     [client] = [pod for pod in pods() if pod["containers"][0]["name"] == "client"]
-    [codes] = [mount for mount in client["containers"][0]["volumeMounts"] if mount["name"] == "codes"]
-    assert codes["subPathExpr"] == "$(POD_NAME)"
-    [volume] = [volume for volume in client["volumes"] if volume["name"] == "codes"]
+    [mount] = [one for one in client["containers"][0]["volumeMounts"] if one["name"] == "codes"]
+    [volume] = [one for one in client["volumes"] if one["name"] == "codes"]
+    assert mount["subPathExpr"] == "$(POD_NAME)"
     assert volume["secret"]["optional"] is True  # a pod that is moved later needs none
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from tests.support.enrolment_port import Authority, port_in_thread
+from tests.support.processes_left import wait_for
 from tests.support.study_in_process import make_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,21 +46,16 @@ def started(tmp_path: Path, environment: dict[str, str], *arguments: str | Path)
 
 
 def until_said(tmp_path: Path, words: str) -> None:
-    ends = time.monotonic() + PATIENCE_S
-    while words not in (tmp_path / "said").read_text():
-        assert time.monotonic() < ends, (tmp_path / "said").read_text()
-        time.sleep(0.02)
+    said = tmp_path / "said"
+    assert wait_for(lambda: words in said.read_text(), PATIENCE_S), said.read_text()
 
 
 def lives(tmp_path: Path) -> bool:
     """Whether it touches the file again and again, as long as it waits for what it says it waits for."""
     for _ in range(3):
         (tmp_path / "health").unlink(missing_ok=True)
-        ends = time.monotonic() + 5
-        while not (tmp_path / "health").exists():
-            if time.monotonic() > ends:
-                return False
-            time.sleep(0.01)
+        if not wait_for((tmp_path / "health").exists, 5):
+            return False
     return True
 
 

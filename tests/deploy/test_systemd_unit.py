@@ -68,8 +68,7 @@ def test_which_ends_are_left_at_that() -> None:
 
 def test_limits_and_the_watchdog() -> None:
     service = settings()["Service"]
-    assert service["Type"] == ["notify"]
-    assert service["WatchdogSec"] == ["2min"]
+    assert (service["Type"], service["WatchdogSec"]) == (["notify"], ["2min"])
     assert (service["MemoryMax"], service["MemorySwapMax"], service["CPUQuota"]) == (["256M"], ["0"], ["50%"])
     assert service["DynamicUser"] == ["yes"]
     assert "ProcSubset" not in service  # [conditions] idle reads /proc/stat

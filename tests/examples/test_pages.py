@@ -16,7 +16,7 @@ from learning.checkpoints import Checkpoint, save_checkpoint
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from learning.own_data import read_own
-from learning.parameters import shapes_of
+from learning.parameters import Parameters, flatten, shapes_of
 from learning.task import update_rng
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +26,16 @@ def block(page: str, number: int) -> str:
     """A block of code of a page, from 0."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)[number]
+
+
+def trained(task: Any, data: Dataset) -> tuple[Parameters, Parameters]:
+    """The start, and the parameters after one update, which leaves its arguments alone."""
+    start = task.initial_parameters()
+    before = flatten(start).copy()
+    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
+    assert np.array_equal(flatten(start), before)
+    assert list(shapes_of(update).items()) == list(task.contribution_shapes.items())
+    return start, {name: start[name] + update[name] for name in start}
 
 
 def made_up() -> ModuleType:
@@ -42,8 +52,12 @@ def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "rows.py").write_text(block("your_own_model.md", 0))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    task = make_task("rows:Rows", {"hidden": 64})
-    learned = {name: array + np.float32(1) for name, array in task.initial_parameters().items()}
+    task = make_task("rows:Rows", {"hidden": 64, "local_steps": 40, "client_rate": 0.3})
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    data = Dataset(rng.normal(size=(60, 8)).astype(np.float32) + 2 * np.eye(8, dtype=np.float32)[labels], labels)
+    start, learned = trained(task, data)
+    assert task.evaluate(learned, data)["loss"] < 0.8 * task.evaluate(start, data)["loss"]
     code = block("your_own_model.md", 1)
     file = tmp_path / re.findall(r'load_model\("(.*?)"\)', code)[0]
     file.parent.mkdir(parents=True)
@@ -51,11 +65,10 @@ def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pyte
     names: dict[str, Any] = {}
     exec(compile(code, "the page", "exec"), names)
     monkeypatch.delitem(sys.modules, "rows")
-    examples = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
     with names["torch"].no_grad():
-        found = names["module"](names["torch"].from_numpy(examples)).argmax(dim=1).numpy()
+        found = names["module"](names["torch"].from_numpy(data.features)).argmax(dim=1).numpy()
     assert names["model"].round == 15
-    assert found.tolist() == task.predict(learned, examples).tolist()
+    assert found.tolist() == task.predict(learned, data.features).tolist()
 
 
 def test_the_model_in_numpy_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +78,7 @@ def test_the_model_in_numpy_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     task = make_task("line:Line", {"steps": 10})
     monkeypatch.delitem(sys.modules, "line")
     data = Dataset(**made_up().patients("Cleveland", 243, seed=2))
-    start = task.initial_parameters()
-    before = {name: array.copy() for name, array in start.items()}
-    update = task.local_update(start, data, update_rng(0, 1, 0), 1.0)
-    assert all(np.array_equal(start[name], before[name]) for name in start)
-    assert list(shapes_of(update).items()) == list(task.contribution_shapes.items())
-    moved = {name: start[name] + update[name] for name in start}
+    start, moved = trained(task, data)
     assert task.evaluate(moved, data)["loss"] < 0.9 * task.evaluate(start, data)["loss"]
     assert task.evaluate(moved, data)["accuracy"] > 0.7
 

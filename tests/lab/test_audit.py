@@ -38,7 +38,7 @@ from sordino.lab.experiments.audit import (
     scores_of,
 )
 from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
-from tests.support.commands import Run, one_clear_error, output
+from tests.support.commands import Run, one_clear_error, output, says
 
 SETTING = Setting(
     mechanism="ddgauss",
@@ -89,16 +89,14 @@ def test_noise_divided_by_four_is_caught() -> None:
 def test_updates_that_are_not_clipped_are_caught() -> None:
     """Updates of five clips: as if the noise were divided by five, which is missed with a chance below 1e-6."""
     row = audit(replace(LARGE, clip_times=8))
-    assert row["violation"]
-    assert not row["noise_short"]
+    assert (row["violation"], row["noise_short"]) == (True, False)
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "gaussian"])
 def test_noise_for_twice_the_participants_is_seen_in_the_noise_alone(mechanism: str) -> None:
     """A deviation of 0.71 of the planned one is far outside what 1,024 values allow, but shows little of epsilon."""
     row = audit(replace(SETTING, mechanism=mechanism, noise_divided_by=math.sqrt(2)))
-    assert row["noise_short"]
-    assert not row["violation"]
+    assert (row["violation"], row["noise_short"]) == (False, True)
 
 
 def test_shares_missing_with_those_who_left_are_seen() -> None:
@@ -107,22 +105,21 @@ def test_shares_missing_with_those_who_left_are_seen() -> None:
     A deviation of about 0.75 of the planned one at an error of 1.6 % (2,048 values): missed with a chance below 1e-9.
     """
     setting = replace(SETTING, canaries=1024, dim=1024, max_dropout=0.4, leaving=0.35)
-    plan = plan_of(setting)
-    naive = math.sqrt(setting.canaries / plan.h_min)
-    row = audit(replace(setting, noise_divided_by=naive))
-    assert row["noise_short"]
+    naive = math.sqrt(setting.canaries / plan_of(setting).h_min)
+    assert audit(replace(setting, noise_divided_by=naive))["noise_short"]
     assert not _accused(audit(setting))
+
+
+def generator(name: int) -> Callable[[int], bytes]:
+    """A generator of bytes that begins alike under the same name."""
+    draws = itertools.count()
+    return lambda size: hashlib.shake_256(f"{name} {next(draws)}".encode()).digest(size)
 
 
 def test_the_same_noise_in_two_rounds_is_seen() -> None:
     """Each participant's generator restarts in each round: right size, right epsilon in one round, none in two."""
-
-    def restarted(number: int, participant: int) -> Callable[[int], bytes]:
-        draws = itertools.count()
-        return lambda size: hashlib.shake_256(f"{participant} {next(draws)}".encode()).digest(size)
-
     for mechanism in MECHANISMS:
-        row = audit(replace(SETTING, mechanism=mechanism), randomness=restarted)
+        row = audit(replace(SETTING, mechanism=mechanism), randomness=lambda number, who: generator(who))
         assert row["noise_shared"]
         assert row["noise_correlation"] > 0.85  # 5 % left, others in each round
         assert not row["noise_short"]
@@ -131,12 +128,7 @@ def test_the_same_noise_in_two_rounds_is_seen() -> None:
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam"])
 def test_one_share_drawn_for_everybody_is_seen(mechanism: str) -> None:
     """Everybody's generator begins alike, as after a fork: the sum's noise is sqrt(n) of the planned, and no secret."""
-
-    def forked(number: int, participant: int) -> Callable[[int], bytes]:
-        draws = itertools.count()
-        return lambda size: hashlib.shake_256(f"{number} {next(draws)}".encode()).digest(size)
-
-    row = audit(replace(SETTING, mechanism=mechanism), randomness=forked)
+    row = audit(replace(SETTING, mechanism=mechanism), randomness=lambda number, who: generator(number))
     assert row["noise_excess"]
     assert row["noise_found"] > 5
     assert not row["noise_short"]
@@ -257,18 +249,14 @@ def test_noise_check_of_known_noise() -> None:
     draw = np.random.default_rng(5)
     first, second = draw.standard_normal((2, 4000))
     right = noise_check([float(first @ first), float(second @ second)], [4000, 4000], [first, second])
-    assert not right["noise_short"]
-    assert not right["noise_excess"]
-    assert not right["noise_shared"]
-    large = noise_check([1.21 * float(first @ first)], [4000], [first])
-    assert large["noise_excess"]
+    assert not any(right[name] for name in ("noise_short", "noise_excess", "noise_shared"))
+    assert noise_check([1.21 * float(first @ first)], [4000], [first])["noise_excess"]
     assert not noise_check([1.21 * float(first @ first)], [4000], [first], 0.2)["noise_excess"]
     small = noise_check([0.81 * float(first @ first)], [4000], [first])
     assert small["noise_short"]
     assert small["noise_correlation"] == 0
     assert not small["noise_shared"]
-    half = noise_check([4000.0, 4000.0], [4000, 4000], [first, first + 3 * second])
-    assert half["noise_shared"]
+    assert noise_check([4000.0, 4000.0], [4000, 4000], [first, first + 3 * second])["noise_shared"]
 
 
 COMMAND = ("experiment", "audit", "--canaries", 256, "--rounds", 1, "--seed", 3)
@@ -276,11 +264,9 @@ COMMAND = ("experiment", "audit", "--canaries", 256, "--rounds", 1, "--seed", 3)
 
 def test_command_prints_and_draws(run: Run, tmp_path: Path) -> None:
     out = output(run, *COMMAND, "--dim", 300, "--figure", tmp_path / "audit.svg")
-    for told in ("256 canaries", "seed 3", "99.9 % confidence", "Nothing found", *MECHANISMS, "audit.svg"):
-        assert told in out
+    says(out, "256 canaries", "seed 3", "99.9 % confidence", "Nothing found", *MECHANISMS, "audit.svg")
     assert "ACCUSED" not in out
-    drawn = (tmp_path / "audit.svg").read_text(encoding="utf-8")
-    assert drawn.startswith("<?xml")
+    assert (tmp_path / "audit.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
 def test_command_says_that_a_wrong_mechanism_is_wrong(run: Run) -> None:
@@ -288,11 +274,9 @@ def test_command_says_that_a_wrong_mechanism_is_wrong(run: Run) -> None:
     options = ("--mechanisms", "gaussian", "--noise-divided-by", "1,20", "--json", "--dim", 512)
     code, out, _ = run(*COMMAND, *options)
     body = json.loads(out)
-    assert code == 43
-    assert body["accused"]
+    assert (code, bool(body["accused"])) == (43, True)
     honest, broken = body["rows"]
-    assert not honest["violation"]
-    assert broken["violation"]
+    assert (honest["violation"], broken["violation"]) == (False, True)
     assert broken["epsilon_lower"] > broken["epsilon_proved"] == honest["epsilon_proved"]
     assert {"seed", "canaries", "guesses", "right", "registered_guesses", "error", "adjacency"} <= set(broken)
     code, out, _ = run(*COMMAND, *options[:4], "--dim", 512)

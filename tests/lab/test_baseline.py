@@ -100,7 +100,6 @@ def test_bad_arguments_are_refused(changes: dict[str, Any], message: str) -> Non
 def test_a_diverged_participant_is_named() -> None:
     images = (TRAIN.features[:20] / 255).astype(np.float32)
     images[13] = np.nan
-    train = Dataset(images, TRAIN.labels[:20])
-    parts = [np.arange(10), np.arange(10, 20)]
+    train, parts = Dataset(images, TRAIN.labels[:20]), [np.arange(10), np.arange(10, 20)]
     with pytest.raises(ValueError, match="round 1: the update of participant 1 is not finite"):
         list(train_without_noise(TASK, train, TEST, parts, FedAvg(), rounds=1, l2_clip=1.0, seed=0))

@@ -1,32 +1,25 @@
-"""The measurements measure what they say: right sums, the right law, bounds that fail the command."""
+"""The measurements measure what they say: right sums, the right law, the same updates, bounds that fail the command."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from learning.device import chosen_threads
+from learning.tasks.softmax_regression import SoftmaxRegression
 from secagg.server_phases import MaskedInputCollection
-from sordino.lab.bench import noise, paths, primitives, secagg
+from sordino.lab.bench import noise, paths, primitives, secagg, training
 from sordino.lab.bench.bounds import broken, read_bounds
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.timing import Spread, beside, seconds_each
+from tests.support.commands import Run, in_a_process, output
 from wire.study import upload_bytes
 
 SMALL = {"clients": 12, "dim": 1000, "bits": 20}
-
-
-def command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "sordino", "bench", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 @pytest.mark.parametrize("at", secagg.PHASE_NAMES)
@@ -36,16 +29,14 @@ def test_an_attempt_ends_in_the_right_sum(at: str) -> None:
     counted = at in ("consistency-check", "unmasking")
     assert figures["survivors"] == 12 - (0 if counted else 3)
     assert figures["degree"] == (8 if at == "advertise-keys" else 11)
-    assert figures["client_cpu_s"] > 0
-    assert figures["server_cpu_s"] > 0
-    sides = [sum(phase[side] for phase in figures["phases"].values()) for side in ("client", "server")]
-    assert figures["cpu_s"] == pytest.approx(sum(sides))
-    assert figures["server_cpu_s"] == pytest.approx(sides[1])
+    client, server = (sum(phase[side] for phase in figures["phases"].values()) for side in ("client", "server"))
+    assert figures["cpu_s"] == pytest.approx(client + server)
+    assert figures["server_cpu_s"] == pytest.approx(server)
+    assert min(figures["client_cpu_s"], server) > 0
 
 
 def test_bytes_are_those_of_the_wire() -> None:
-    figures = secagg.run_attempt(secagg.Setting(**SMALL))
-    assert figures["upload_bytes"] == upload_bytes(12, 1000, 20)
+    assert secagg.run_attempt(secagg.Setting(**SMALL))["upload_bytes"] == upload_bytes(12, 1000, 20)
 
 
 def test_a_wrong_sum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +113,8 @@ def test_times_add_up() -> None:
     twice = seconds_each(lambda: (sum(range(20_000)), sum(range(20_000))), 0.005)
     assert 1.2 < twice / once < 3.5
     values = iter(range(1, 100))
-    ours, limit, ratio = beside(lambda: float(next(values)), lambda: 2.0, 3)
-    assert ours == Spread(2, 3, 4)  # the first isn't counted
-    assert limit == Spread(2, 2, 2)
-    assert ratio == Spread(1, 1.5, 2)
+    ours, limit, ratio = beside(lambda: float(next(values)), lambda: 2.0, 3)  # the first isn't counted
+    assert (ours, limit, ratio) == (Spread(2, 3, 4), Spread(2, 2, 2), Spread(1, 1.5, 2))
 
 
 def test_every_path_has_a_bound_and_every_bound_a_path() -> None:
@@ -144,25 +133,22 @@ def test_bound_files_that_say_nothing(tmp_path: Path, content: str) -> None:
 
 
 def test_broken_bounds() -> None:
-    assert broken({"a": 2.0, "b": 1.0, "c": 9.0}, {"a": 1.5, "b": 1.5}, largest=True) == [
-        "a is 2, its bound is at most 1.5"
-    ]
+    found = broken({"a": 2.0, "b": 1.0, "c": 9.0}, {"a": 1.5, "b": 1.5}, largest=True)
+    assert found == ["a is 2, its bound is at most 1.5"]
     assert broken({"a": 2.0}, {"a": 3.0}, largest=False) == ["a is 2, its bound is at least 3"]
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
 def test_a_broken_bound_fails_the_command(tmp_path: Path) -> None:
-    tight = tmp_path / "tight.toml"
+    tight, wide, figure = tmp_path / "tight.toml", tmp_path / "wide.toml", tmp_path / "figure.svg"
     tight.write_text("[most]\nshare = 0.001\n")
-    figure = tmp_path / "figure.svg"
-    wide = tmp_path / "wide.toml"
     wide.write_text("[most]\nshare = 1000\n")
-    arguments = ("all", "--only", "share", "--runs", "1", "--figure", str(figure), "--json", "--bounds")
-    failed = command(*arguments, str(tight), code=1)
+    arguments = ("bench", "all", "--only", "share", "--runs", 1, "--figure", figure, "--json", "--bounds")
+    failed = in_a_process(*arguments, tight, code=1)
     assert "share is" in failed.stderr
     assert json.loads(failed.stdout)["broken"]
-    passed = json.loads(command(*arguments, str(wide)).stdout)
+    passed = json.loads(in_a_process(*arguments, wide).stdout)
     assert passed["broken"] == []
     assert passed["paths"][0]["ratio"]["median"] > 0
     assert "share two secrets" in figure.read_text()
@@ -171,20 +157,19 @@ def test_a_broken_bound_fails_the_command(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
 def test_the_command_prints_the_figures_of_the_design() -> None:
-    figures = json.loads(command("secagg", "--clients", "10", "--dim", "50", "--drop", "0.2", "--json").stdout)
+    asked = ("bench", "secagg", "--clients", 10, "--dim", 50, "--drop", 0.2)
+    figures = json.loads(in_a_process(*asked, "--json").stdout)
     names = "sum_ok degree threshold survivors client_cpu_s server_cpu_s wall_s upload_bytes download_bytes"
     assert {*names.split(), "peak_rss_mb", "phases"} <= set(figures)
     for law in noise.LAWS:
-        figures = json.loads(command("noise", "--law", law, "--dim", "1000", "--runs", "1", "--json").stdout)
+        figures = json.loads(in_a_process("bench", "noise", "--law", law, "--dim", 1000, "--runs", 1, "--json").stdout)
         assert {"ns_per_sample", "setup_ms"} <= set(figures)
         assert figures["law"] == law
-    told = command("secagg", "--clients", "10", "--drop", "0.9", code=2).stderr
-    assert "min_survivors" in told
-    asked = ("secagg", "--clients", "10", "--dim", "50", "--drop", "0.2")
-    told = command(*asked, "--graph", "harary").stdout
+    assert "min_survivors" in in_a_process(*asked[:4], "--drop", 0.9, code=2).stderr
+    told = in_a_process(*asked, "--graph", "harary").stdout
     assert "sum of 8 of 10 participants is right" in told
     assert "below 64 participants there is no ring" in " ".join(told.split())
-    told = command(*asked, "--degree", "8", "--threshold", "5").stdout
+    told = in_a_process(*asked, "--degree", 8, "--threshold", 5).stdout
     assert "another system's setting: our rules ask for the complete graph, threshold 7" in " ".join(told.split())
 
 
@@ -205,3 +190,49 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     draw_comparisons([peer], "a machine", tmp_path / "peers.svg")
     assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
     assert "Other" in (tmp_path / "peers.svg").read_text()
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_a_numpy_task_is_timed_both_ways(run: Run) -> None:
+    small = ("--task", "softmax-regression", "--participants", 4, "--examples", 5, "--runs", 1)
+    figures = json.loads(output(run, "bench", "training", *small, "--json"))
+    assert set(figures["seconds"]) == {"one_by_one", "at_once"}
+    assert (figures["same"], figures["limits"]) == (True, None)
+    fastest = {way: times["minimum"] for way, times in figures["seconds"].items()}
+    assert figures["speedup"] == pytest.approx(fastest["one_by_one"] / fastest["at_once"])
+
+
+def test_a_torch_task_has_limits_besides() -> None:
+    pytest.importorskip("torch")
+    figures = training.run("cnn", {"side": 16, "local_epochs": 1}, participants=3, examples=4, threads=2, runs=1)
+    assert set(figures["seconds"]) == {"one_by_one", "at_once", "one_by_one_torch_threads"}
+    assert figures["same"] is True
+    assert chosen_threads() == 1
+    # Two convolutions and a linear layer on 12 images: forward, back for weights, and for values but at the bottom.
+    products = 3 * 4 * (144 * 16 * 25 * 2 + 4 * 32 * 400 * 3 + 32 * 10 * 3)
+    assert figures["limits"]["operations"] == 2 * products
+    assert figures["limits"]["threads_2"]["seconds_at_the_faster"] > 0
+
+
+def test_other_updates_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SoftmaxRegression.local_updates
+
+    def wrong(self: SoftmaxRegression, *given: object, **named: object) -> np.ndarray:
+        return real(self, *given, **named) + np.float32(0.01)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SoftmaxRegression, "local_updates", wrong)
+    assert training.run("softmax-regression", {}, 2, 3, 1, 1)["same"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "participants", "message"),
+    [("lstm", 2, "takes no images"), ("mean", 2, "takes no images"), ("mlp", 100_000, "too many")],
+)
+def test_what_cannot_be_measured_is_refused(name: str, participants: int, message: str) -> None:
+    if name == "lstm":
+        pytest.importorskip("torch")
+    options: dict[str, object] = {"low": 0.0, "high": 1.0} if name == "mean" else {}
+    with pytest.raises(ValueError, match=message):
+        training.run(name, options, participants, 1, 1, 1)

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,27 +14,18 @@ import pytest
 from authority.new_study import make_local_study
 from runtime.child_process import child_environment
 from sordino.lab.demo import DemoOptions, final_lines, parts_by_participant
+from tests.support.commands import Run, in_a_process, says
 from tests.support.processes_left import processes_of, start_interruptible, wait_for
 
 SMALL = ("--participants", "20", "--processes", "3")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "sordino", "demo", *arguments]
-
-
 @pytest.mark.slow
 def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    ended = subprocess.run(
-        # Rounds long enough that the middle of one can be hit.
-        command("--participants", "80", "--processes", "4", "--rounds", "5", "--out", str(folder), "--json"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    # Rounds long enough that the middle of one can be hit.
+    asked = ("--participants", 80, "--processes", 4, "--rounds", 5)
+    ended = in_a_process("demo", *asked, "--out", folder, "--json")
     result = json.loads(ended.stdout)
     names = "accuracy accuracy_without_noise epsilon_coordinator epsilon_released delta rounds dropouts wall_s"
     assert set(names.split()) <= set(result)
@@ -52,13 +42,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     assert "(host-03)" in page or not result["dropouts"]
     assert "honest-but-curious" in page
     assert processes_of(folder) == {}
-    again = subprocess.run(
-        [sys.executable, "-m", "sordino", "report", str(folder), "--output", str(tmp_path / "again.html"), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    again = in_a_process("report", folder, "--output", tmp_path / "again.html", "--json")
     assert json.loads(again.stdout)["rounds"] == 5
 
 
@@ -67,10 +51,8 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
 def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "demo"
     with (tmp_path / "said").open("wb") as said:
-        arguments = command(*SMALL, "--rounds", "200", "--out", str(folder))[1:]
-        process = start_interruptible(
-            [sys.executable, "-X", "faulthandler", *arguments], stdout=subprocess.DEVNULL, stderr=said
-        )
+        command = [sys.executable, "-X", "faulthandler", "-m", "sordino", "demo", *SMALL, "--rounds", "200"]
+        process = start_interruptible([*command, "--out", str(folder)], stdout=subprocess.DEVNULL, stderr=said)
     try:
         assert wait_for(lambda: (folder / "coordinator" / "state.sqlite").exists(), 30)
         assert len(processes_of(folder)) >= 3
@@ -88,10 +70,8 @@ def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None
 
 def test_parts_follow_the_roster(tmp_path: Path) -> None:
     options = DemoOptions(rounds=2, participants=20, processes=4).study(8443)
-    study = make_local_study(tmp_path / "demo", options)
-    parts = parts_by_participant(study)
-    assert sorted(parts) == list(range(20))
-    assert sorted(parts.values()) == list(range(20))
+    parts = parts_by_participant(make_local_study(tmp_path / "demo", options))
+    assert sorted(parts) == sorted(parts.values()) == list(range(20))
 
 
 def test_children_get_no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +113,8 @@ def test_final_lines_are_short_and_complete() -> None:
     }
     lines = final_lines(result)
     assert max(map(len, lines)) <= 100
-    text = "\n".join(lines)
-    for word in (
+    says(
+        "\n".join(lines),
         "0.741, 0.761",
         "6.78 of 8",
         "delta 1e-05,\n                    zero-out, if at most 5 of 100 collude\n"
@@ -144,15 +124,12 @@ def test_final_lines_are_short_and_complete() -> None:
         "A 5",
         "Dirichlet 1",
         "0.31 s",
-    ):
-        assert word in text
+    )
     assert "could not be measured" in "\n".join(final_lines(result | {"networked_round": None}))
     assert "accuracy            0.741\n" in "\n".join(final_lines(result | {"accuracy_without_noise": None}))
 
 
-def test_without_its_packages_the_demo_makes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_without_its_packages_the_demo_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """A bare installation lacks the coordinator's: said before there is a folder, not by a process that fails."""
     monkeypatch.setattr("runtime.extras.find_spec", lambda name: None if name == "grpc_health" else find_spec(name))
     code, _, err = run("demo", "--out", tmp_path / "demo")

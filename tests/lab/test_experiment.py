@@ -17,19 +17,11 @@ import numpy as np
 import pytest
 
 from sordino.cli.verbs import counting
-from sordino.lab.experiments.dme import (
-    Setting,
-    closed_forms,
-    plan_of,
-    rounding_variance,
-    run,
-    squared_error,
-    vectors_of,
-)
+from sordino.lab.experiments import dme
 from sordino.planning.bounds import exact_gaussian_multiplier
-from tests.support.commands import Run, one_clear_error, output
+from tests.support.commands import Run, one_clear_error, output, says
 
-SETTING = Setting(
+SETTING = dme.Setting(
     mechanism="ddgauss",
     clients=10,
     dim=250,
@@ -46,7 +38,7 @@ SETTING = Setting(
 def closed_form_rows(bits: list[int]) -> list[dict[str, Any]]:
     """Rows without trials for two sizes, both distributed mechanisms and three epsilons."""
     grid = itertools.product([100, 1000], ["ddgauss", "skellam"], bits, [0.75, 2, 6])
-    return run([replace(SETTING, clients=n, mechanism=one, bits=b, epsilon=e) for n, one, b, e in grid], trials=0)
+    return dme.run([replace(SETTING, clients=n, mechanism=one, bits=b, epsilon=e) for n, one, b, e in grid], trials=0)
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "gaussian", "local-gaussian"])
@@ -55,7 +47,7 @@ def test_simulated_error_is_the_closed_form(mechanism: str) -> None:
 
     The naive closed form without rounding is 5 % lower at 8 bits: see the next test.
     """
-    (row,) = run([replace(SETTING, mechanism=mechanism)], trials=60)
+    (row,) = dme.run([replace(SETTING, mechanism=mechanism)], trials=60)
     assert row["trials"] == 60
     assert row["simulated_over_expected"] == pytest.approx(1, abs=0.085)
     assert row["mse_standard_error"] == pytest.approx(row["mse_closed_form"] * math.sqrt(2 / 250 / 60), rel=0.5)
@@ -67,8 +59,8 @@ def test_rounding_counts_on_coarse_grids() -> None:
     100 trials x 250 values: 0.9 % deviation; 7 of them are a false alarm in 10^11 runs.
     """
     setting = replace(SETTING, mechanism="skellam", clients=100, bits=9, epsilon=6.0)
-    (row,) = run([setting], trials=100)
-    plan = plan_of(setting)
+    (row,) = dme.run([setting], trials=100)
+    plan = dme.plan_of(setting)
     without = plan.local_stddev**2 / setting.clients
     assert row["mse_expected"] > 1.12 * without
     assert row["simulated_over_expected"] == pytest.approx(1, abs=0.063)
@@ -87,10 +79,11 @@ def test_at_10_bits_exact_deviations_beat_whole_ones() -> None:
         assert row["mse_closed_form"] < 0.95 * row["mse_integer_stddev"]
 
 
-def test_the_central_gaussian_is_the_exact_one() -> None:
-    (row,) = run([SETTING], trials=0)
-    expected = (exact_gaussian_multiplier(4.0, 1e-5) * 10 / 10) ** 2
-    assert row["mse_central"] == pytest.approx(expected)
+def test_closed_forms_agree_where_the_grid_is_fine_and_the_central_gaussian_is_the_exact_one() -> None:
+    forms = dme.closed_forms(dme.plan_of(SETTING))
+    assert forms["expected"] == pytest.approx(forms["closed_form"], rel=1e-12)
+    (row,) = dme.run([SETTING], trials=0)
+    assert row["mse_central"] == pytest.approx((exact_gaussian_multiplier(4.0, 1e-5) * 10 / 10) ** 2)
 
 
 def test_the_rounding_variance_is_that_of_normal_values() -> None:
@@ -100,36 +93,31 @@ def test_the_rounding_variance_is_that_of_normal_values() -> None:
         density = np.exp(-((x / spread) ** 2) / 2)
         fraction = x - np.floor(x)
         expected = float(np.sum(density * fraction * (1 - fraction)) / np.sum(density))
-        assert rounding_variance(spread) == pytest.approx(expected, rel=2e-3)
-    assert rounding_variance(0.5) == pytest.approx(1 / 6, rel=5e-3)
+        assert dme.rounding_variance(spread) == pytest.approx(expected, rel=2e-3)
+    assert dme.rounding_variance(0.5) == pytest.approx(1 / 6, rel=5e-3)
 
 
 def test_data_is_on_the_sphere_and_public() -> None:
-    vectors = vectors_of(SETTING, 3)
+    vectors = dme.vectors_of(SETTING, 3)
     assert vectors.shape == (10, 250)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(10.0)
-    assert np.array_equal(vectors, vectors_of(replace(SETTING, mechanism="skellam", epsilon=1.0, bits=10), 3))
-    assert not np.array_equal(vectors, vectors_of(SETTING, 4))
-    assert not np.array_equal(vectors, vectors_of(replace(SETTING, seed=2), 3))
-    equal = vectors_of(replace(SETTING, data="equal"), 3)
+    assert np.array_equal(vectors, dme.vectors_of(replace(SETTING, mechanism="skellam", epsilon=1.0, bits=10), 3))
+    assert not np.array_equal(vectors, dme.vectors_of(SETTING, 4))
+    assert not np.array_equal(vectors, dme.vectors_of(replace(SETTING, seed=2), 3))
+    equal = dme.vectors_of(replace(SETTING, data="equal"), 3)
     assert np.array_equal(equal[0], equal[9])
 
 
 def test_noise_is_fresh_in_every_run() -> None:
-    plan = plan_of(SETTING)
-    assert squared_error(plan, SETTING, 0) != squared_error(plan, SETTING, 0)
+    plan = dme.plan_of(SETTING)
+    assert dme.squared_error(plan, SETTING, 0) != dme.squared_error(plan, SETTING, 0)
 
 
 def test_an_infeasible_setting_is_a_row() -> None:
-    rows = run([replace(SETTING, bits=3), SETTING], trials=1)
+    rows = dme.run([replace(SETTING, bits=3), SETTING], trials=1)
     assert [row["feasible"] for row in rows] == [False, True]
     assert rows[0]["suggestion"].endswith("bits work")
     assert rows[1]["mse_standard_error"] is None
-
-
-def test_closed_forms_agree_where_the_grid_is_fine() -> None:
-    forms = closed_forms(plan_of(SETTING))
-    assert forms["expected"] == pytest.approx(forms["closed_form"], rel=1e-12)
 
 
 @pytest.mark.slow
@@ -137,7 +125,7 @@ def test_closed_forms_agree_where_the_grid_is_fine() -> None:
 def test_processes_give_the_same_rows() -> None:
     settings = [replace(SETTING, clients=100), replace(SETTING, clients=100, bits=12)]
     told: list[tuple[int, int]] = []
-    rows = run(settings, trials=60, workers=2, progress=lambda done, of: told.append((done, of)))
+    rows = dme.run(settings, trials=60, workers=2, progress=lambda done, of: told.append((done, of)))
     assert [row["trials"] for row in rows] == [60, 60]
     assert told[-1] == (12_000, 12_000)
     assert all(row["simulated_over_expected"] == pytest.approx(1, abs=0.085) for row in rows)
@@ -162,16 +150,13 @@ def test_the_table(run: Run) -> None:
     assert "250 values, clip 10, one round, delta 1e-05, data sphere\nAdjacency: zero-out\n" in out
     assert "Mean squared error, simulated (2 trials each), as a factor" in out
     assert "skellam, 20 participants, simulated, each ± " in out
-    assert "% (standard error)" in out
-    assert "Simulated over (s^2 + 1/6) granularity^2 / n:" in out
-    assert "16 bits or more: at most 1.000" in out
+    says(out, "% (standard error)", "Simulated over (s^2 + 1/6) granularity^2 / n:", "16 bits or more: at most 1.000")
     assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_the_table_of_closed_forms(run: Run) -> None:
     out = output(run, *SHORT[:-1], 0, "--mechanisms", "skellam,local-gaussian")
-    assert "Mean squared error, closed form, as a factor" in out
-    assert "skellam, 20 participants, closed form\n" in out
+    says(out, "Mean squared error, closed form, as a factor", "skellam, 20 participants, closed form\n")
     assert "standard error" not in out
     assert "Adjacency: zero-out (skellam), replace-one (local-gaussian)" in out
 

@@ -83,21 +83,18 @@ def test_what_passes_is_whole_and_in_order(run: Callable[..., None], link: Link)
     run(check())
 
 
-def test_latency_a_narrow_link_and_losses_take_the_time_they_say() -> None:
-    async def check() -> None:
-        async with echo_behind(Link(share=1, latency_ms=60)) as (_, port, _ends):
-            streams = await asyncio.open_connection("127.0.0.1", port)
-            assert 0.12 <= await echoed(streams, b"x") < 1
-            assert 0.12 <= await echoed(streams, b"x" * 3000) < 1
-        async with echo_behind(Link(share=1, mbit_s=1.6)) as (_, port, _ends):
-            streams = await asyncio.open_connection("127.0.0.1", port)
-            # 60,000 bytes at 200,000 a second there; the way back runs beside it, one piece later.
-            assert 0.3 <= await echoed(streams, bytes(60_000)) < 0.6
-        async with echo_behind(Link(share=1, loss=0.5), seed=3) as (_, port, _ends):
-            streams = await asyncio.open_connection("127.0.0.1", port)
-            assert await echoed(streams, bytes(3 * 1448)) >= LEAST_TIMEOUT_S
-
-    asyncio.run(check())
+async def test_latency_a_narrow_link_and_losses_take_the_time_they_say() -> None:
+    async with echo_behind(Link(share=1, latency_ms=60)) as (_, port, _ends):
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        assert 0.12 <= await echoed(streams, b"x") < 1
+        assert 0.12 <= await echoed(streams, b"x" * 3000) < 1
+    async with echo_behind(Link(share=1, mbit_s=1.6)) as (_, port, _ends):
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        # 60,000 bytes at 200,000 a second there; the way back runs beside it, one piece later.
+        assert 0.3 <= await echoed(streams, bytes(60_000)) < 0.6
+    async with echo_behind(Link(share=1, loss=0.5), seed=3) as (_, port, _ends):
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        assert await echoed(streams, bytes(3 * 1448)) >= LEAST_TIMEOUT_S
 
 
 @pytest.mark.parametrize("run", RUNNERS)
@@ -143,20 +140,17 @@ def test_a_cut_holds_everything_until_it_is_restored(run: Callable[..., None]) -
     run(check())
 
 
-def test_a_coordinator_that_is_away_is_a_refused_connection() -> None:
-    async def check() -> None:
-        server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
-        target = server.sockets[0].getsockname()[:2]
-        server.close()
-        await server.wait_closed()
-        proxy = TcpProxy(target)
-        reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.start())
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(reader.read(), 5)
-        await proxy.close()
-        writer.close()
-
-    asyncio.run(check())
+async def test_a_coordinator_that_is_away_is_a_refused_connection() -> None:
+    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    target = server.sockets[0].getsockname()[:2]
+    server.close()
+    await server.wait_closed()
+    proxy = TcpProxy(target)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.start())
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    await proxy.close()
+    writer.close()
 
 
 @pytest.mark.parametrize("figures", [{"loss": 1.0}, {"latency_ms": -1}, {"mbit_s": -1}, {"resets_per_min": -1}])

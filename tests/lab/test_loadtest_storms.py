@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -49,23 +50,8 @@ def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tm
     assert [one.what for one in test.recoveries] == ["storm", "storm"]
 
 
-class Noted:
-    """A proxy that only says what was done to it."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-
-    def reset_all(self) -> None:
-        self.done.append("reset")
-
-    def cut(self) -> None:
-        self.done.append("cut")
-
-    def restore(self) -> None:
-        self.done.append("restored")
-
-
-def group(study: Path, load: LoadOptions) -> tuple[ParticipantGroup, Noted]:
+def group(study: Path) -> tuple[ParticipantGroup, Mock]:
+    """Three participants behind one proxy, which only notes what is done to it."""
     (study / "roster.json").write_text(json.dumps({"participants": []}))
     settings: Any = SimpleNamespace(
         host=SimpleNamespace(journal=study / "hosts" / "host-01" / "journal.sqlite"),
@@ -73,63 +59,51 @@ def group(study: Path, load: LoadOptions) -> tuple[ParticipantGroup, Noted]:
         coordinator=SimpleNamespace(address="localhost:1"),
     )
     nothing: Any = None
-    made, proxy = ParticipantGroup(settings, nothing, nothing, load), Noted()
-    proxies: Any = {0: proxy}
-    made._proxies = proxies
+    made = ParticipantGroup(settings, nothing, nothing, LoadOptions(clients=3, storms=THREE))
+    made._proxies = {0: (proxy := Mock(close=AsyncMock()))}
     return made, proxy
 
 
-def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None:
-    async def check() -> None:
-        here, proxy = group(tmp_path, LoadOptions(clients=3, storms=THREE))
-        here._strike()  # of nobody's making
-        assert proxy.done == []
-        strike(tmp_path, [])
-        here._strike()
-        assert proxy.done == ["reset"]
-        strike(tmp_path, [])
-        strike(tmp_path, [])
-        here._strike()
-        assert proxy.done == ["reset", "reset", "cut"]
-        here._strike()
-        await asyncio.sleep(0.1)
-        assert proxy.done == ["reset", "reset", "cut", "restored"]
-        assert storms_come(tmp_path) == 3
-
-    asyncio.run(check())
+def done(proxy: Mock) -> list[str]:
+    return [name for name, *_ in proxy.method_calls]
 
 
-def test_a_storm_before_anyone_connects_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def close() -> None:
-        pass
-
-    async def check() -> None:
-        here, proxy = group(tmp_path, LoadOptions(clients=3, storms=THREE))
-        monkeypatch.setattr(proxy, "close", close, raising=False)
-        strike(tmp_path, [])  # its signal was let go
-        await here.stay()
-        strike(tmp_path, [])
-        strike(tmp_path, [])
-        signal.raise_signal(signal.SIGUSR1)
-        async with asyncio.timeout(10):
-            while "restored" not in proxy.done:
-                await asyncio.sleep(0.01)
-        assert proxy.done == ["reset", "cut", "restored"]
-
-    asyncio.run(check())
+async def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None:
+    here, proxy = group(tmp_path)
+    here._strike()  # of nobody's making
+    assert done(proxy) == []
+    strike(tmp_path, [])
+    here._strike()
+    assert done(proxy) == ["reset_all"]
+    strike(tmp_path, [])
+    strike(tmp_path, [])
+    here._strike()
+    assert done(proxy) == ["reset_all", "reset_all", "cut"]
+    here._strike()
+    await asyncio.sleep(0.1)
+    assert done(proxy) == ["reset_all", "reset_all", "cut", "restore"]
+    assert storms_come(tmp_path) == 3
 
 
-class FetchedRoster:
-    """Another object for each participant that fetches it, with the same digest."""
-
-    def digest(self) -> bytes:
-        return bytes(32)
+async def test_a_storm_before_anyone_connects_is_over(tmp_path: Path) -> None:
+    here, proxy = group(tmp_path)
+    strike(tmp_path, [])  # its signal was let go
+    await here.stay()
+    strike(tmp_path, [])
+    strike(tmp_path, [])
+    proxy.reset_mock()
+    signal.raise_signal(signal.SIGUSR1)
+    async with asyncio.timeout(10):
+        while "restore" not in done(proxy):
+            await asyncio.sleep(0.01)
+    assert done(proxy) == ["reset_all", "cut", "restore"]
 
 
 def test_a_process_holds_one_roster_if_it_verifies_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each participant that fetches it gets another object, with the same digest."""
     made: list[Any] = []
     monkeypatch.setattr(SharedRoster, "of", lambda roster: made.append(roster) or roster)
-    cache, fetched = RosterCache(), [FetchedRoster() for _ in range(3)]
-    kept = [cache.keep(one) for one in fetched]  # type: ignore[arg-type]
+    cache, fetched = RosterCache(), [Mock(digest=lambda: bytes(32)) for _ in range(3)]
+    kept = [cache.keep(one) for one in fetched]
     assert made == fetched[:1]
     assert all(one is fetched[0] for one in kept)

@@ -74,8 +74,8 @@ def test_a_runner_imports_nothing_of_ours(runner: str) -> None:
 def test_the_figures_are_read() -> None:
     details = peers._run(printing(json.dumps(FLOWER)), 30)
     figures = peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details)
-    assert (figures.value, figures.right, figures.details) == (25.0, True, FLOWER)
-    assert (figures.name, figures.unit) == ("flower", "CPU s")
+    told = (figures.name, figures.unit, figures.value, figures.right, figures.details)
+    assert told == ("flower", "CPU s", 25.0, True, FLOWER)
     details = peers._run(printing(json.dumps({**FLOWER, "sum_ok": False}), 1), 30)
     assert not peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details).right  # although it ends with 1
 

@@ -109,8 +109,7 @@ def test_successes_agree_with_it(
     found = play(setting, 10_000, np.random.default_rng(11))
     assert found["ok"]
     assert found["cuts"] > 0
-    assert found["cut_bound"] < 1
-    assert found["cut_bound"] / factor < found["cut_rate"] < found["cut_bound"]
+    assert found["cut_bound"] / factor < found["cut_rate"] < found["cut_bound"] < 1
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES)
@@ -146,7 +145,5 @@ def test_the_published_degree_is_cut_on_every_ring_by_whoever_chooses_the_drops(
 
 
 def test_too_many_successes_are_told() -> None:
-    assert within(0, 1_000, 0.0)
-    assert not within(1, 1_000, 0.0)
-    assert within(130, 1_000, 0.1)
-    assert not within(180, 1_000, 0.1)
+    assert [within(found, 1_000, 0.0) for found in (0, 1)] == [True, False]
+    assert [within(found, 1_000, 0.1) for found in (130, 180)] == [True, False]

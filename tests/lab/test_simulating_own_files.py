@@ -48,9 +48,9 @@ def test_a_model_over_a_folder_of_files_of_both_kinds(tmp_path: Path, run: Run) 
     x = rng.normal(size=(200, 2)).astype(np.float32)
     np.savez(test / "test.npz", features=x, labels=(x[:, 0] > 0).astype(int))
     options = ("--task-option", "features=2", "--task-option", "classes=2", "--test", test / "test.npz")
-    out = output(run, "simulate", "--data", tmp_path, *options, *SMALL, "--mechanism", "none", "--json")
-    assert json.loads(out)["summary"]["accuracy"] > 0.9
-    assert json.loads(out)["configuration"]["settings"]["study"]["participants"] == 21
+    told = json.loads(output(run, "simulate", "--data", tmp_path, *options, *SMALL, "--mechanism", "none", "--json"))
+    assert told["summary"]["accuracy"] > 0.9
+    assert told["configuration"]["settings"]["study"]["participants"] == 21
 
 
 def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> None:
@@ -64,11 +64,10 @@ def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> No
         (("--data", folder, "--task-option", "column=hour"), "no column called hour. Its columns are 0 age, 1 hours"),
     ):
         asked = ("--task", "mean", "--task-option", "high=12") if "column=hour" in arguments else MEAN
-        err = refusal(run, "simulate", *asked, *SMALL, *arguments)
-        assert told in err
+        assert told in refusal(run, "simulate", *asked, *SMALL, *arguments)
     (folder / "zz.csv").write_text((folder / "p00.csv").read_text())
-    err = refusal(run, "simulate", "--data", folder, *MEAN, *SMALL)
-    assert "zz.csv holds what p00.csv holds: give each its own file" in err
+    told = refusal(run, "simulate", "--data", folder, *MEAN, *SMALL)
+    assert "zz.csv holds what p00.csv holds: give each its own file" in told
 
 
 def test_default_bounds_are_told_and_how_many_values_lie_beyond(folder: Path, run: Run) -> None:
@@ -91,8 +90,8 @@ def test_files_that_a_task_could_take_name_its_options(folder: Path, tmp_path: P
         (rows / f"{number:02}.csv").write_text("a,b,label\n" + lines)
     err = refusal(run, "simulate", "--data", rows, "--task", "mlp", *SMALL)
     assert err.rstrip().endswith("Use --task-option features=2 --task-option classes=3.")
-    fitting = ("--task", "mlp", "--task-option", "features=2", "--task-option", "classes=3")
-    out = output(run, "simulate", "--data", rows, *fitting, *SMALL)
+    fitting = ("--task-option", "features=2", "--task-option", "classes=3")
+    out = output(run, "simulate", "--data", rows, "--task", "mlp", *fitting, *SMALL)
     assert "accuracy    isn't known: name a file to evaluate on with --test" in out
     for file in list(folder.iterdir())[1:]:
         file.unlink()

@@ -71,14 +71,12 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 SIMULATION = "simulate_study(own.QUIET.changed(workers=2), on_row=lambda row: kill())"
 EXPERIMENT = """
-from sordino.lab.experiments.runs import RunPool
-from sordino.lab.experiments.runs import Run
+from sordino.lab.experiments.runs import Run, RunPool
 runs = [Run({}, own.QUIET.changed(seed=seed)) for seed in (1, 2)]
 RunPool(None, 2, lambda standing: standing.done and kill()).run("killed", runs)
 """
 KILLED = """
 import multiprocessing, os, signal, tests.lab.test_simulation_engines as own
-from dataclasses import replace
 from sordino import simulate_study
 
 def kill():
@@ -107,8 +105,7 @@ def test_workers_end_with_whoever_started_them_and_is_killed(work: str) -> None:
 
 
 WITH_RAY = """
-import os, sys, tests.lab.test_simulation_engines as own
-from dataclasses import replace
+import tests.lab.test_simulation_engines as own
 from sordino import simulate_study
 
 found = simulate_study(own.QUIET.changed(workers=2, engine="ray"))

@@ -11,60 +11,52 @@ import pytest
 
 from learning import datasets
 from learning.blocks import DatasetError
-from learning.datasets import (
-    SUBSET_FILE,
-    SUBSET_SHA256,
-    Dataset,
-    load_dataset,
-    load_labels,
-    load_part,
-    load_partition,
-    resolve_dataset,
-)
+from learning.datasets import Dataset
 from learning.make_fashion_mnist_subset import first_of_each_class
+from tests.support.commands import says
 
 SUBSET = "fashion-mnist-subset"
 FULL = "fashion-mnist-full"
 needs_full = pytest.mark.skipif(
-    resolve_dataset("fashion-mnist") != FULL, reason="the Debian package dataset-fashion-mnist is not installed"
+    datasets.resolve_dataset("fashion-mnist") != FULL,
+    reason="the Debian package dataset-fashion-mnist is not installed",
 )
 
 
 def test_shipped_file_is_the_pinned_one_with_its_licence() -> None:
-    content = SUBSET_FILE.read_bytes()
-    assert hashlib.sha256(content).hexdigest() == SUBSET_SHA256
+    content = datasets.SUBSET_FILE.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == datasets.SUBSET_SHA256
     assert len(content) < 5_000_000
-    licence = (SUBSET_FILE.parent / "fashion_mnist_LICENSE.txt").read_text()
-    assert "The MIT License" in licence
-    assert "Copyright (c) 2017 Zalando SE" in licence
+    licence = (datasets.SUBSET_FILE.parent / "fashion_mnist_LICENSE.txt").read_text()
+    says(licence, "The MIT License", "Copyright (c) 2017 Zalando SE")
 
 
 def test_subset_is_balanced_bytes() -> None:
-    train, test = load_dataset(SUBSET)
+    train, test = datasets.load_dataset(SUBSET)
     assert train.features.shape == (6_000, 28, 28)
     assert test.features.shape == (2_000, 28, 28)
     assert train.features.dtype == test.features.dtype == np.uint8
     assert train.labels.dtype == np.int64
     np.testing.assert_array_equal(np.bincount(train.labels), np.full(10, 600))
     np.testing.assert_array_equal(np.bincount(test.labels), np.full(10, 200))
-    np.testing.assert_array_equal(load_labels(SUBSET), train.labels)
-    np.testing.assert_array_equal(load_labels(SUBSET, "test"), test.labels)
+    np.testing.assert_array_equal(datasets.load_labels(SUBSET), train.labels)
+    np.testing.assert_array_equal(datasets.load_labels(SUBSET, "test"), test.labels)
 
 
 def test_load_partition_gives_the_rows_in_order() -> None:
-    train = load_part(SUBSET, "train")
+    train = datasets.load_part(SUBSET, "train")
     rows = np.array([5_999, 0, 17])
-    part = load_partition(SUBSET, rows)
+    part = datasets.load_partition(SUBSET, rows)
     np.testing.assert_array_equal(part.features, train.features[rows])
     np.testing.assert_array_equal(part.labels, train.labels[rows])
     assert part.features.base is None  # a copy: it does not keep the whole set alive
-    assert len(load_partition(SUBSET, [])) == 0
+    assert len(datasets.load_partition(SUBSET, [])) == 0
 
 
 def test_load_partition_keeps_little() -> None:
-    load_partition(SUBSET, [0])
+    datasets.load_partition(SUBSET, [0])
     tracemalloc.start()
-    part = load_partition(SUBSET, np.arange(600))
+    part = datasets.load_partition(SUBSET, np.arange(600))
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(part) == 600
@@ -75,46 +67,46 @@ def test_load_partition_keeps_little() -> None:
 @pytest.mark.parametrize("indices", [[-1], [6_000], [0.5], [[1, 2]], ["a"], [True, False]])
 def test_bad_indices_are_refused(indices: list[object]) -> None:
     with pytest.raises(DatasetError, match="indices"):
-        load_partition(SUBSET, indices)
+        datasets.load_partition(SUBSET, indices)
 
 
 def test_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatasetError, match="fashion-mnist, fashion-mnist-full, fashion-mnist-subset"):
-        load_dataset("MNIST?")
+        datasets.load_dataset("MNIST?")
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path))
     with pytest.raises(DatasetError, match=f"not prepared in {tmp_path} yet. Make it: sordino data prepare mnist"):
-        load_dataset("mnist")
-    with pytest.raises(
-        DatasetError, match=r"'nope' is unknown\. Use one of fashion-mnist, .*, mnist, .*, own, or FORMAT:PATH"
+        datasets.load_dataset("mnist")
+    for name, told in (
+        ("nope", r"'nope' is unknown\. Use one of fashion-mnist, .*, mnist, .*, own, or FORMAT:PATH"),
+        ("own", "each participant names its own file"),
     ):
-        load_dataset("nope")
-    with pytest.raises(DatasetError, match="each participant names its own file"):
-        load_dataset("own")
+        with pytest.raises(DatasetError, match=told):
+            datasets.load_dataset(name)
 
 
 def test_damaged_or_missing_subset_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = tmp_path / "subset.npz"
-    content = bytearray(SUBSET_FILE.read_bytes())
+    content = bytearray(datasets.SUBSET_FILE.read_bytes())
     content[1_000_000] ^= 1
     damaged.write_bytes(content)
     monkeypatch.setattr(datasets, "SUBSET_FILE", damaged)
     with pytest.raises(DatasetError, match=r"subset\.npz is damaged .*; reinstall sordino"):
-        load_dataset(SUBSET)
+        datasets.load_dataset(SUBSET)
     damaged.unlink()
     with pytest.raises(DatasetError, match=r"subset\.npz: No such file or directory; reinstall sordino"):
-        load_part(SUBSET, "test")
+        datasets.load_part(SUBSET, "test")
 
 
 def test_dataset_refuses_what_does_not_match() -> None:
-    images = np.zeros((3, 28, 28), np.uint8)
-    with pytest.raises(DatasetError, match="do not match 2 labels"):
-        Dataset(images, np.zeros(2, np.int64))
-    with pytest.raises(DatasetError, match="labels are int32"):
-        Dataset(images, np.zeros(3, np.int32))  # type: ignore[arg-type]
-    with pytest.raises(DatasetError, match="features are float64"):
-        Dataset(images.astype(np.float64), np.zeros(3, np.int64))  # type: ignore[arg-type]
-    with pytest.raises(DatasetError, match=r"labels are int64\[3, 2, 1\]"):
-        Dataset(images, np.zeros((3, 2, 1), np.int64))
+    images, labels = np.zeros((3, 28, 28), np.uint8), np.zeros(3, np.int64)
+    for features, wrong, told in (
+        (images, labels[:2], "do not match 2 labels"),
+        (images, labels.astype(np.int32), "labels are int32"),
+        (images.astype(np.float64), labels, "features are float64"),
+        (images, np.zeros((3, 2, 1), np.int64), r"labels are int64\[3, 2, 1\]"),
+    ):
+        with pytest.raises(DatasetError, match=told):
+            Dataset(features, wrong)  # type: ignore[arg-type]
 
 
 def test_sequences_have_a_label_for_each_token() -> None:
@@ -146,14 +138,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_idx_rows_all_and_chosen(folder: Path) -> None:
-    assert resolve_dataset("fashion-mnist") == FULL
-    train, test = load_dataset("fashion-mnist")
+    assert datasets.resolve_dataset("fashion-mnist") == FULL
+    train, test = datasets.load_dataset("fashion-mnist")
     assert train.features.shape == (ROWS, 28, 28)
     assert len(test) == 10
     content = gzip.decompress((folder / "train-images-idx3-ubyte.gz").read_bytes())
     np.testing.assert_array_equal(train.features.reshape(-1), np.frombuffer(content, np.uint8)[16:])
     rows = np.array([2_344, 0, 1_000, 999, 0])
-    part = load_partition(FULL, rows)
+    part = datasets.load_partition(FULL, rows)
     np.testing.assert_array_equal(part.features, train.features[rows])
     np.testing.assert_array_equal(part.labels, rows % 10)
 
@@ -184,7 +176,7 @@ def _repack(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 def test_damaged_idx_is_one_clear_error(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     path = folder / "train-images-idx3-ubyte.gz"
     path.write_bytes(damage(path.read_bytes()))
-    for load in (lambda: load_dataset(FULL), lambda: load_partition(FULL, [3])):
+    for load in (lambda: datasets.load_dataset(FULL), lambda: datasets.load_partition(FULL, [3])):
         with pytest.raises(DatasetError, match=r"train-images-idx3-ubyte\.gz is .*dataset-fashion-mnist"):
             load()
 
@@ -193,20 +185,20 @@ def test_labels_out_of_range_are_refused(folder: Path) -> None:
     path = folder / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-1] + b"\x0a"))
     with pytest.raises(DatasetError, match="labels above 9"):
-        load_part(FULL, "test")
+        datasets.load_part(FULL, "test")
 
 
 def test_without_the_full_set_the_subset_is_taken(folder: Path) -> None:
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
-    assert resolve_dataset("fashion-mnist") == SUBSET
-    assert len(load_part("fashion-mnist", "train")) == 6_000
+    assert datasets.resolve_dataset("fashion-mnist") == SUBSET
+    assert len(datasets.load_part("fashion-mnist", "train")) == 6_000
     with pytest.raises(DatasetError, match="missing"):
-        load_dataset(FULL)
+        datasets.load_dataset(FULL)
 
 
 @needs_full
 def test_subset_is_cut_from_the_full_set() -> None:
-    full, subset = load_part(FULL, "test"), load_part(SUBSET, "test")
+    full, subset = datasets.load_part(FULL, "test"), datasets.load_part(SUBSET, "test")
     cut = full.take(first_of_each_class(full.labels, 200))
     np.testing.assert_array_equal(cut.features, subset.features)
     np.testing.assert_array_equal(cut.labels, subset.labels)
@@ -215,7 +207,7 @@ def test_subset_is_cut_from_the_full_set() -> None:
 @needs_full
 def test_rows_of_the_full_set_are_read_in_little_memory() -> None:
     tracemalloc.start()
-    part = load_partition(FULL, [59_999, 0])
+    part = datasets.load_partition(FULL, [59_999, 0])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert part.labels.tolist() == [5, 9]

@@ -45,15 +45,15 @@ def options(**values: object) -> TrainingOptions:
     return TrainingOptions.from_mapping({"client_rate": 0.3, "batch_size": 4, **values})
 
 
-def change(of: TrainingOptions, l2_clip: float = math.inf, examples: int = 11) -> np.ndarray:
+def change(of: TrainingOptions, l2_clip: float = math.inf) -> np.ndarray:
     start = named(START)
     result = local_change(
         start,
         named(START),
         of,
         l2_clip,
-        (Batch(rows) for rows in steps(of, examples, PublicRandom(7))),
-        lambda: (Batch(rows) for rows in blocks(of, examples)),
+        (Batch(rows) for rows in steps(of, 11, PublicRandom(7))),
+        lambda: (Batch(rows) for rows in blocks(of, 11)),
         gradient,
     )
     np.testing.assert_array_equal(flat(start), START)
@@ -70,8 +70,7 @@ def by_hand(
         factor = pull(drift)
         for i in range(10):
             slope = sum(float(CURVES[row, i]) * (weights[i] - float(CENTRES[row, i])) for row in rows) / len(rows)
-            drift_i = weights[i] - float(START[i])
-            weights[i] = weights[i] - rate * (slope + factor * drift_i)
+            weights[i] -= rate * (slope + factor * drift[i])
     return [weight - float(start) for weight, start in zip(weights, START, strict=True)]
 
 
@@ -79,8 +78,8 @@ def norm(values: Iterable[float]) -> float:
     return math.sqrt(sum(value * value for value in values))
 
 
-def ordered(of: TrainingOptions, examples: int = 11) -> list[list[int]]:
-    return [rows.tolist() for rows in steps(of, examples, PublicRandom(7))]
+def ordered(of: TrainingOptions) -> list[list[int]]:
+    return [rows.tolist() for rows in steps(of, 11, PublicRandom(7))]
 
 
 # ------------------------------------------------------------------------------------------------ steps
@@ -110,8 +109,7 @@ def test_no_permutation_is_drawn_before_it_is_due() -> None:
 
 
 def test_blocks_hold_every_row_once() -> None:
-    found = [rows.tolist() for rows in blocks(options(), 11)]
-    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert [rows.tolist() for rows in blocks(options(), 11)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
 def test_side_by_side_fills_up_and_marks_what_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -140,8 +141,8 @@ def test_a_column_without_a_single_number_is_told_and_joins(file: Path) -> None:
     assert not np.concatenate([*task.contribution(data).values()]).any()
     model = read_held(file, statistics=False)
     assert len(model) == 0
-    told = unread_told("mlp", None, model, file)
-    assert ["left out 2 rows" in told[0], "NO ROW CAN BE USED" in told[1]] == [True, True]
+    left_out, warned = unread_told("mlp", None, model, file)
+    assert ("left out 2 rows" in left_out, "NO ROW CAN BE USED" in warned) == (True, True)
     with pytest.raises(ValueError, match="there is no column called pulse"):
         unread_told("mean", make_task("mean", {"column": "pulse"}), data, file)
 
@@ -173,9 +174,8 @@ def test_whole_numbers_that_are_too_large_for_a_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(figures.features[:, 0], np.array([1, 1 << 40], np.float32))
     model = read_held(file, statistics=False)
     assert (model.features.dtype, model.features.tolist()) == (np.int32, [[1, 2]])
-    assert (
-        "left out 1 row, since no number can be read in column 0 (1 cell)" in unread_told("mlp", None, model, file)[0]
-    )
+    [told] = unread_told("mlp", None, model, file)
+    assert "left out 1 row, since no number can be read in column 0 (1 cell)" in told
 
 
 def test_images_with_a_broken_one(tmp_path: Path) -> None:
@@ -275,11 +275,7 @@ def test_an_npz_that_somebody_else_wrote(member: bytes, told: str, tmp_path: Pat
 
 def test_a_file_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousandth of its size on disk, and what is made of it once it is read."""
-
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("learning.own_data._values", fail)
+    monkeypatch.setattr("learning.own_data._values", Mock(side_effect=MemoryError))
     (tmp_path / "mine.csv").write_text("a\n1\n")
     for file in (tmp_path / "mine.csv", write(tmp_path / "mine.npz", features=np.zeros((2, 1)))):
         with pytest.raises(DatasetError, match=r"data file .*mine\..* needs more memory than there is"):
@@ -287,13 +283,13 @@ def test_a_file_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest
 
 
 def test_files_that_are_nothing_of_the_kind(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"there is no data file .*mine\.csv: put it there"):
-        read_own(tmp_path / "mine.csv")
-    with pytest.raises(DatasetError, match=r"mine\.pkl: only \.npz and \.csv are read"):
-        read_own(tmp_path / "mine.pkl")
-    (tmp_path / "mine.npz").write_bytes(b"no archive")
-    with pytest.raises(DatasetError, match=r"mine\.npz: not an \.npz file"):
-        read_own(tmp_path / "mine.npz")
-    (tmp_path / "mine.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DatasetError, match="not a text file of columns"):
-        read_own(tmp_path / "mine.csv")
+    for name, content, told in (
+        ("mine.csv", None, r"there is no data file .*mine\.csv: put it there"),
+        ("mine.pkl", None, r"mine\.pkl: only \.npz and \.csv are read"),
+        ("mine.npz", b"no archive", r"mine\.npz: not an \.npz file"),
+        ("mine.csv", b"\xff\xfe\x00", "not a text file of columns"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(DatasetError, match=told):
+            read_own(tmp_path / name)

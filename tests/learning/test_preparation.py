@@ -14,8 +14,10 @@ import tarfile
 import types
 import zipfile
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -96,16 +98,13 @@ Go, Philostrate.
 
 
 def test_speakers_in_three_layouts() -> None:
-    assert list(spoken(HAMLET)) == [("BER", ["who's", "there", "long", "live", "the", "king"]), ("FRAN", ["bernardo"])]
-    assert list(spoken(OTHELLO)) == [
-        ("IAGO", ["it's", "the", "green", "ey'd", "monster"]),
-        ("OTHELLO", ["o", "misery"]),
-    ]
-    assert list(spoken(DREAM, alone=True)) == [
-        ("THESEUS", ["now", "fair", "hippolyta", "our", "nuptial", "hour"]),
-        ("HIPPOLYTA", ["four", "days"]),
-        ("THESEUS", ["go", "philostrate"]),
-    ]
+    def told(play: str, **layout: bool) -> list[str]:
+        return [f"{who}: {' '.join(words)}" for who, words in spoken(play, **layout)]
+
+    assert told(HAMLET) == ["BER: who's there long live the king", "FRAN: bernardo"]
+    assert told(OTHELLO) == ["IAGO: it's the green ey'd monster", "OTHELLO: o misery"]
+    dream = ["THESEUS: now fair hippolyta our nuptial hour", "HIPPOLYTA: four days", "THESEUS: go philostrate"]
+    assert told(DREAM, alone=True) == dream
 
 
 def test_roles_become_sequences(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_roles_become_sequences(tmp_path: Path) -> None:
     held = {part: made.blocks.count(part) for part in made.blocks.parts}
     words = 40 * 11  # a digit is no word
     assert sum(held.values()) == words // 20
-    features, labels = made.blocks.rows("test", None) if held["test"] else made.blocks.rows("train", None)
+    features, labels = made.blocks.rows("test" if held["test"] else "train", None)
     # 10 words, so 11 is any other, 12 the beginning.
     assert set(features[:, 0]) == {12}
     np.testing.assert_array_equal(features[:, 1:], labels[:, :-1])
@@ -271,9 +270,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 
 
 def test_virtual_writers_share_no_image(digits: tuple[Path, Path]) -> None:
-    opened = [
-        Unpinned(package, folder) for package, folder in zip(CATALOGUE["femnist-shaped"].packages, digits, strict=True)
-    ]
+    opened = [Unpinned(*each) for each in zip(CATALOGUE["femnist-shaped"].packages, digits, strict=True)]
     made = femnist_shaped(opened, Options(writers=60, alpha=0.1, seed=4))
     features, labels = made.blocks.rows("train", None)
     assert len(features) == 1_200
@@ -371,41 +368,28 @@ def test_another_archive_is_not_even_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "small").exists()
 
 
-def test_a_folder_with_other_files_makes_no_set(tmp_path: Path) -> None:
-    files = unpacked(tmp_path / "files")
-    (files / "rows.txt").write_bytes(b"1 2 4")
-    with pytest.raises(DatasetError, match=r"aren't those of small 1\.0 \(PyPI\) \(content SHA-256 .*isn't made"):
-        make_set(entry(b""), [files], tmp_path / "small", Options())
-    (files / "rows.txt").unlink()
-    with pytest.raises(DatasetError, match=r"holds no data/rows\.txt, which small 1\.0 \(PyPI\) has"):
-        make_set(entry(b""), [files], tmp_path / "small", Options())
-    assert not (tmp_path / "small").exists()
-
-
-def test_files_that_are_not_pinned_are_not_parsed(tmp_path: Path) -> None:
+def test_other_files_in_a_folder_are_not_parsed_and_make_no_set(tmp_path: Path) -> None:
     def parse(opened: list[Opened], options: Options) -> Made:
         opened[0].read_all(["data/rows.txt", "labels.txt.gz"])
         raise AssertionError("they were given away")
 
-    files = unpacked(tmp_path / "files")
+    files, parsed = unpacked(tmp_path / "files"), replace(entry(b""), make=parse)
     with pytest.raises(AssertionError, match="given away"):
-        make_set(replace(entry(b""), make=parse), [files], tmp_path / "small", Options())
+        make_set(parsed, [files], tmp_path / "small", Options())
     (files / "rows.txt").write_bytes(b"1 2 4")
-    with pytest.raises(DatasetError, match="the set isn't made"):
-        make_set(replace(entry(b""), make=parse), [files], tmp_path / "small", Options())
+    with pytest.raises(DatasetError, match=r"aren't those of small 1\.0 \(PyPI\) \(content SHA-256 .*set isn't made"):
+        make_set(parsed, [files], tmp_path / "small", Options())
+    (files / "rows.txt").unlink()
+    with pytest.raises(DatasetError, match=r"holds no data/rows\.txt, which small 1\.0 \(PyPI\) has"):
+        make_set(parsed, [files], tmp_path / "small", Options())
+    assert not (tmp_path / "small").exists()
 
 
 def test_the_bytes_that_were_hashed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "small.whl"
     path.write_bytes(packed("zip"))
-    really, opens = Path.open, 0
-
-    def changed_meanwhile(self: Path, *given: Any, **more: Any) -> Any:
-        nonlocal opens
-        opens += 1
-        return really(self, *given, **more) if opens == 1 else io.BytesIO(b"another archive by now")
-
-    monkeypatch.setattr(Path, "open", changed_meanwhile)
+    changed = io.BytesIO(b"another archive by now")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=chain([path.open("rb")], repeat(changed))))
     opened = Opened(entry(packed("zip")).packages[0], path)
     assert opened.read_all(["data/rows.txt", "labels.txt.gz"])["data/rows.txt"] == b"1 2 3"
 
@@ -421,8 +405,7 @@ def test_the_bytes_of_a_debian_package_that_were_hashed_are_read(tmp_path: Path)
     unpacked(root / "data")
     path = tmp_path / "small.deb"
     subprocess.run(["dpkg-deb", "--build", "--root-owner-group", str(root), str(path)], check=True, capture_output=True)
-    package = entry(path.read_bytes()).packages[0]
-    opened = Opened(package, path)
+    opened = Opened(entry(path.read_bytes()).packages[0], path)
     path.write_bytes(b"another package by now")
     assert opened.read_all(["data/rows.txt", "labels.txt.gz"])["data/rows.txt"] == b"1 2 3"
 

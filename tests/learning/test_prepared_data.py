@@ -10,16 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from learning import datasets
 from learning.blocks import Block, Blocks, DatasetError
-from learning.datasets import (
-    dataset_identity,
-    has_part,
-    load_dataset,
-    load_labels,
-    load_part,
-    load_partition,
-    load_users,
-)
 from learning.partitions import cut_dataset
 from learning.prepared_data import PreparedSet, open_prepared, prepared_sets, write_prepared
 
@@ -47,18 +39,18 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedSet:
 
 def test_what_was_written_is_read(prepared: PreparedSet) -> None:
     blocks = some_blocks()
-    train, test = load_dataset("my-set")
+    train, test = datasets.load_dataset("my-set")
     features, labels = blocks.rows("train", None)
     np.testing.assert_array_equal(train.features, features)
     np.testing.assert_array_equal(train.labels, labels)
-    np.testing.assert_array_equal(load_users("my-set"), blocks.users("train"))
-    np.testing.assert_array_equal(load_labels("my-set", "test"), [1, 1])
+    np.testing.assert_array_equal(datasets.load_users("my-set"), blocks.users("train"))
+    np.testing.assert_array_equal(datasets.load_labels("my-set", "test"), [1, 1])
     assert len(test) == 2
-    some = load_partition("my-set", [7, 0, 7])
+    some = datasets.load_partition("my-set", [7, 0, 7])
     np.testing.assert_array_equal(some.features, features[[7, 0, 7]])
     assert some.features.base is None  # a copy: the file may go
     with pytest.raises(DatasetError, match="has 45 rows"):
-        load_partition("my-set", [45])
+        datasets.load_partition("my-set", [45])
 
 
 def test_the_manifest_says_what_is_there(prepared: PreparedSet) -> None:
@@ -68,7 +60,7 @@ def test_the_manifest_says_what_is_there(prepared: PreparedSet) -> None:
     assert manifest["title"] == "A set"
     assert manifest["arrays"]["train_features"]["shape"] == [45, 4, 4]
     assert (prepared.folder.stat().st_mode & 0o777) == 0o755
-    assert dataset_identity("my-set") == manifest["sha256"] == prepared.sha256
+    assert datasets.dataset_identity("my-set") == manifest["sha256"] == prepared.sha256
 
 
 def test_equal_content_has_an_equal_digest_and_other_content_another(prepared: PreparedSet, tmp_path: Path) -> None:
@@ -90,10 +82,10 @@ def test_a_failed_preparation_leaves_the_old_set(prepared: PreparedSet, tmp_path
 def test_a_set_without_users_or_test(prepared: PreparedSet, tmp_path: Path) -> None:
     rows = Block.of(np.zeros((9, 2), np.float32), np.zeros(9, np.int64))
     write_prepared(tmp_path / "plain", Blocks({"train": lambda: iter([rows])}, ""), ABOUT)
-    assert load_users("plain") is None
-    assert not has_part("plain", "test")
+    assert datasets.load_users("plain") is None
+    assert not datasets.has_part("plain", "test")
     with pytest.raises(DatasetError, match="no part 'test'"):
-        load_part("plain", "test")
+        datasets.load_part("plain", "test")
     with pytest.raises(ValueError, match="needs a data set that says whose each example is"):
         cut_dataset("plain", "natural", 1)
 
@@ -105,10 +97,10 @@ def test_one_changed_bit_is_seen(prepared: PreparedSet, member: str) -> None:
     content[-3] ^= 1
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=rf"{member}\.npy is damaged .* make it again: sordino data prepare my-set"):
-        load_part("my-set", "train") if member != "train_users" else load_users("my-set")
+        datasets.load_part("my-set", "train") if member != "train_users" else datasets.load_users("my-set")
     file.unlink()
     with pytest.raises(DatasetError, match=rf"{member}\.npy is no such file or directory"):
-        load_part("my-set", "train") if member != "train_users" else load_users("my-set")
+        datasets.load_part("my-set", "train") if member != "train_users" else datasets.load_users("my-set")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +120,7 @@ def test_a_manifest_whose_arrays_are_none(prepared: PreparedSet, array: str, key
     manifest["arrays"][array] = {**manifest["arrays"][array], key: value}
     file.write_text(json.dumps(manifest))
     with pytest.raises(DatasetError, match=rf"manifest\.json is not the manifest of a prepared set \('{array}'\)"):
-        load_part("my-set", "train")
+        datasets.load_part("my-set", "train")
 
 
 @pytest.mark.parametrize(
@@ -142,10 +134,10 @@ def test_another_manifest_is_refused(prepared: PreparedSet, change: dict[str, ob
     file = prepared.folder / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(DatasetError, match=r"manifest\.json is not the manifest of a prepared set"):
-        load_labels("my-set")
+        datasets.load_labels("my-set")
     file.write_text("{")
     with pytest.raises(DatasetError, match=r"manifest\.json can't be read"):
-        load_labels("my-set")
+        datasets.load_labels("my-set")
 
 
 def test_an_array_of_objects_is_never_loaded(prepared: PreparedSet) -> None:
@@ -158,14 +150,14 @@ def test_an_array_of_objects_is_never_loaded(prepared: PreparedSet) -> None:
     manifest["sha256"] = hashlib.sha256(f"sordino prepared data 1\n{lines}".encode()).hexdigest()
     file.write_text(json.dumps(manifest))
     with pytest.raises(DatasetError, match=r"train_labels\.npy is not an array"):
-        load_labels("my-set")
+        datasets.load_labels("my-set")
 
 
 def test_few_rows_of_a_large_set_take_little_memory(prepared: PreparedSet, tmp_path: Path) -> None:
     write_prepared(tmp_path / "large", some_blocks(users=60, side=100), ABOUT)  # 21 MB
     tracemalloc.start()
     parts = cut_dataset("large", "natural", 5)
-    held = load_partition("large", parts[0])
+    held = datasets.load_partition("large", parts[0])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(np.unique(held.features)) == 1  # one user's
@@ -173,11 +165,11 @@ def test_few_rows_of_a_large_set_take_little_memory(prepared: PreparedSet, tmp_p
 
 
 def test_cuts_by_name(prepared: PreparedSet) -> None:
-    users = load_users("my-set")
+    users = datasets.load_users("my-set")
     parts = cut_dataset("my-set", "natural", 6)
     assert [np.unique(users[part]).tolist() for part in parts] == [[user] for user in range(6)]
     assert sum(len(part) for part in cut_dataset("my-set", "iid", 4)) == 45
-    labels = load_labels("my-set")
+    labels = datasets.load_labels("my-set")
     assert max(len(np.unique(labels[part])) for part in cut_dataset("my-set", "shards", 3, shards=1)) <= 2
     with pytest.raises(ValueError, match="take at most 6"):
         cut_dataset("my-set", "natural", 7)

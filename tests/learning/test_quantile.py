@@ -75,11 +75,10 @@ def test_quantiles_without_noise() -> None:
     learner = learner_of(task)
     run_without_noise(task, learner, [rows([value]) for value in values])
     released = learner.released()
-    found = [value["value"] for value in released["values"]]
+    found = {value["name"]: value["value"] for value in released["values"]}
+    assert list(found) == ["quantile 0.1", "quantile 0.25", "median", "quantile 0.9"]
     nearest = [np.quantile(values, share, method="inverted_cdf") for share in shares]
-    assert found == pytest.approx(nearest, abs=0.21)  # a bin is 0.2 wide
-    names = [value["name"] for value in released["values"]]
-    assert names == ["quantile 0.1", "quantile 0.25", "median", "quantile 0.9"]
+    assert list(found.values()) == pytest.approx(nearest, abs=0.21)  # a bin is 0.2 wide
     below = [np.mean(values < edge) for edge in released["edges"][1:]]
     assert released["cumulative"][:-1] == pytest.approx(below[:-1], abs=1e-5)
     assert released["answered"] == pytest.approx(1.0)
@@ -114,18 +113,13 @@ def test_nearest_monotone() -> None:
     assert (np.linalg.norm(others - values, axis=1) >= np.linalg.norm(nearest - values)).all()
 
 
-def share_errors(noise: NDArray[np.float64], place: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of the number at or below a bin, and of the whole number."""
-    numbers = noise @ toeplitz(root_coefficients(noise.shape[1])).T
-    return numbers[:, place], numbers[:, -1]
-
-
 def test_the_error_of_a_share_is_that_of_the_quotient() -> None:
     """Against 4,000 seeded draws of noise: the deviation of 4,000 is known to 1.1 %, so 6 % are five deviations."""
     bins, stddev, share, place = 32, 0.003, 0.5, 15
     task: Any = make_task("quantile", {"bins": bins})
-    below, whole = share_errors(np.random.default_rng(5).normal(0, stddev, (4000, bins)), place)
-    measured = np.std((share + below) / (1 + whole))
+    noise = np.random.default_rng(5).normal(0, stddev, (4000, bins))
+    numbers = noise @ toeplitz(root_coefficients(bins)).T  # errors of the number at or below each bin
+    measured = np.std((share + numbers[:, place]) / (1 + numbers[:, -1]))
     assert task._share_errors(share, 1.0, stddev)[place] == pytest.approx(measured, rel=0.06)
 
 

@@ -13,12 +13,13 @@ from learning.public_random import PublicRandom
 from learning.task import BatchedTask, update_rng
 from learning.tasks.mlp import pixels
 from learning.tasks.softmax_regression import SoftmaxOptions, SoftmaxRegression, pooled_pixels
+from tests.support.rounds_in_memory import NOBODY
 
 
 def _data(count: int, seed: int = 0) -> Dataset:
+    """Images."""
     rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-    return Dataset(images, rng.integers(0, 10, count))
+    return Dataset(rng.integers(0, 256, (count, 28, 28), dtype=np.uint8), rng.integers(0, 10, count))
 
 
 def _random_parameters(seed: int = 3) -> Parameters:
@@ -106,15 +107,14 @@ def test_dimension_and_zero_start(pooling: int, dim: int) -> None:
 def test_local_update_is_a_pure_function() -> None:
     task = make_task("softmax-regression", {})
     data, parameters = _data(60), _random_parameters()
-    before = flatten(parameters), data.features.copy(), data.labels.copy()
+    before = [flatten(parameters), data.features.copy(), data.labels.copy()]
     first = task.local_update(parameters, data, np.random.default_rng(4))
     second = task.local_update(parameters, data, np.random.default_rng(4))
     other_order = task.local_update(parameters, data, np.random.default_rng(5))
     np.testing.assert_array_equal(flatten(first), flatten(second))
     assert not np.array_equal(flatten(first), flatten(other_order))
-    np.testing.assert_array_equal(flatten(parameters), before[0])
-    np.testing.assert_array_equal(data.features, before[1])
-    np.testing.assert_array_equal(data.labels, before[2])
+    for now, then in zip((flatten(parameters), data.features, data.labels), before, strict=True):
+        np.testing.assert_array_equal(now, then)
     assert list(first) == ["weights", "bias"]
 
 
@@ -157,11 +157,10 @@ def test_bad_data_is_refused() -> None:
     task = make_task("softmax-regression", {})
     parameters, rng = task.initial_parameters(), np.random.default_rng(0)
     images = np.zeros((2, 28, 28), np.uint8)
-    empty = Dataset(images[:0], np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="without examples"):
-        task.local_update(parameters, empty, rng)
+        task.local_update(parameters, _data(0), rng)
     with pytest.raises(ValueError, match="no examples"):
-        task.evaluate(parameters, empty)
+        task.evaluate(parameters, _data(0))
     with pytest.raises(ValueError, match="labels run from 3 to 10"):
         task.local_update(parameters, Dataset(images, np.array([3, 10])), rng)
     with pytest.raises(ValueError, match="labels run from -1 to 3"):
@@ -179,11 +178,8 @@ def _perceptrons_loss(parameters: dict[str, np.ndarray], inputs: np.ndarray, lab
     """Plain reference, one example at a time."""
     total = 0.0
     for row, label in zip(inputs, labels, strict=True):
-        hidden = [
-            max(0.0, float(row @ column) + b)
-            for column, b in zip(parameters["hidden_weights"].T, parameters["hidden_bias"], strict=True)
-        ]
-        scores = np.array(hidden) @ parameters["output_weights"] + parameters["output_bias"]
+        hidden = np.maximum(0.0, row @ parameters["hidden_weights"] + parameters["hidden_bias"])
+        scores = hidden @ parameters["output_weights"] + parameters["output_bias"]
         total -= scores[label] - np.log(np.exp(scores).sum())
     return total / len(labels)
 
@@ -233,12 +229,11 @@ def test_uint8_and_float_images_are_the_same_numbers() -> None:
 def test_bad_input_is_refused_by_name() -> None:
     with pytest.raises(OptionError, match="hidden"):
         make_task("mlp", {"hidden": 0})
-    empty = Dataset(np.zeros((0, 28, 28), dtype=np.uint8), np.zeros(0, dtype=np.int64))
     task = make_task("mlp", {"hidden": 2})
     with pytest.raises(ValueError, match="without examples"):
-        task.local_update(task.initial_parameters(), empty, update_rng(0, 1, 0))
+        task.local_update(task.initial_parameters(), _data(0), update_rng(0, 1, 0))
     with pytest.raises(ValueError, match="nothing to evaluate"):
-        task.evaluate(task.initial_parameters(), empty)
+        task.evaluate(task.initial_parameters(), _data(0))
 
 
 # ---------------------------------------------------------------- many side by side
@@ -247,9 +242,9 @@ def test_bad_input_is_refused_by_name() -> None:
 SIZES = (7, 1, 20, 13, 5, 8)
 
 
-def images(count: int, seed: int) -> Dataset:
-    rng = np.random.default_rng(seed)
-    return Dataset(rng.integers(0, 256, (count, 28, 28), dtype=np.uint8), rng.integers(0, 10, count))
+def orders(count: int) -> list[PublicRandom]:
+    """Of the examples of so many participants."""
+    return [update_rng(0, 1, place) for place in range(count)]
 
 
 def rows(count: int, seed: int) -> Dataset:
@@ -258,9 +253,9 @@ def rows(count: int, seed: int) -> Dataset:
 
 
 TASKS = [
-    ("softmax-regression", {"pooling": 7}, images),
+    ("softmax-regression", {"pooling": 7}, _data),
     ("softmax-regression", {"features": 6, "classes": 3}, rows),
-    ("mlp", {"hidden": 5}, images),
+    ("mlp", {"hidden": 5}, _data),
     ("mlp", {"features": 6, "classes": 3, "hidden": 4}, rows),
 ]
 
@@ -276,8 +271,8 @@ def test_each_row_is_what_the_participant_computes_alone(name, options, make, me
     rng = np.random.default_rng(1)
     start = {key: rng.normal(0, 0.1, shape).astype(np.float32) for key, shape in task.contribution_shapes.items()}
     data = [make(size, seed) for seed, size in enumerate(SIZES)]
-    alone = [flatten(task.local_update(start, one, update_rng(0, 1, place), 0.05)) for place, one in enumerate(data)]
-    together = task.local_updates(start, data, [update_rng(0, 1, place) for place in range(len(data))], 0.05)
+    alone = [flatten(task.local_update(start, *each, 0.05)) for each in zip(data, orders(6), strict=True)]
+    together = task.local_updates(start, data, orders(6), 0.05)
     assert together.dtype == np.float32
     np.testing.assert_allclose(together, np.array(alone), rtol=1e-3, atol=2e-6)
     if method in ("lus", "blur-lus"):
@@ -286,10 +281,10 @@ def test_each_row_is_what_the_participant_computes_alone(name, options, make, me
 
 def test_more_participants_than_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task("softmax-regression", {"pooling": 14, "local_steps": 3, "batch_size": 4})
-    data = [images(size, seed) for seed, size in enumerate(SIZES)]
-    whole = task.local_updates(task.initial_parameters(), data, [update_rng(0, 1, place) for place in range(6)])
+    data = [_data(size, seed) for seed, size in enumerate(SIZES)]
+    whole = task.local_updates(task.initial_parameters(), data, orders(6))
     monkeypatch.setattr("learning.tasks.numpy_task._NUMBERS_SIDE_BY_SIDE", 4 * task.dim)
-    cut = task.local_updates(task.initial_parameters(), data, [update_rng(0, 1, place) for place in range(6)])
+    cut = task.local_updates(task.initial_parameters(), data, orders(6))
     np.testing.assert_allclose(cut, whole, atol=1e-6)
     assert whole.any(axis=1).all()
 
@@ -297,15 +292,10 @@ def test_more_participants_than_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_participant_without_examples_is_refused() -> None:
     task = make_task("softmax-regression")
     with pytest.raises(ValueError, match="without examples"):
-        task.local_updates(
-            task.initial_parameters(), [images(2, 0), images(0, 1)], [update_rng(0, 1, 0), update_rng(0, 1, 1)]
-        )
+        task.local_updates(task.initial_parameters(), [_data(2), _data(0)], orders(2))
 
 
 # ---------------------------------------------------------------- the task without a model
-
-
-NOTHING = Dataset(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
 def test_any_dimension_and_a_zero_update() -> None:
@@ -313,10 +303,10 @@ def test_any_dimension_and_a_zero_update() -> None:
     assert task.dim == 12_345
     assert task.options.to_mapping() == {"dim": 12_345}
     start = task.initial_parameters()
-    update = task.local_update(start, NOTHING, PublicRandom(b"order"))
+    update = task.local_update(start, NOBODY, PublicRandom(b"order"))
     assert {name: array.shape for name, array in update.items()} == {"vector": (12_345,)}
     assert not update["vector"].any()
-    assert task.evaluate(start, NOTHING) == {"accuracy": 0.0, "loss": 0.0}
+    assert task.evaluate(start, NOBODY) == {"accuracy": 0.0, "loss": 0.0}
 
 
 @pytest.mark.parametrize("dim", [0, -1, 2**28 + 1, 1.5, True])
@@ -328,7 +318,7 @@ def test_a_bad_dimension_is_refused(dim: object) -> None:
 def test_parameters_of_another_shape_are_refused() -> None:
     task = make_task("synthetic", {"dim": 3})
     with pytest.raises(ValueError):
-        task.local_update({"vector": np.zeros(4, dtype=np.float32)}, NOTHING, PublicRandom(b"order"))
+        task.local_update({"vector": np.zeros(4, dtype=np.float32)}, NOBODY, PublicRandom(b"order"))
 
 
 # ---------------------------------------------------------------- the network of torch
@@ -348,13 +338,11 @@ def test_bad_options_and_data_of_the_cnn_are_refused() -> None:
     with pytest.raises(OptionError, match="pooling"):
         make_task("cnn", {"pooling": 4})
     task = make_task("cnn")
-    images = np.zeros((2, 28, 28), np.uint8)
+    start, rng = task.initial_parameters(), np.random.default_rng(0)
     with pytest.raises(ValueError, match="labels run from 3 to 10"):
-        task.local_update(task.initial_parameters(), Dataset(images, np.array([3, 10])), np.random.default_rng(0))
+        task.local_update(start, Dataset(_data(2).features, np.array([3, 10])), rng)
     with pytest.raises(ValueError, match="without examples"):
-        task.local_update(
-            task.initial_parameters(), Dataset(images[:0], np.zeros(0, np.int64)), np.random.default_rng(0)
-        )
+        task.local_update(start, _data(0), rng)
 
 
 def test_float_images_count_as_pixels_in_zero_to_one() -> None:

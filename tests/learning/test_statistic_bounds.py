@@ -88,13 +88,12 @@ def test_the_bound_is_met(name: str, options: dict[str, Any], data: Dataset) -> 
 
 
 def test_who_has_nothing_to_say_sends_zeros() -> None:
+    missing = Dataset(np.full((2, 3), np.nan, dtype=np.float32), np.full(2, -1))
     for name, options in SETTINGS:
         if options.get("reduce") != "count":
             assert not contribution(make_task(name, options), rows([])).any(), name
-    missing = Dataset(np.full((2, 3), np.nan, dtype=np.float32), np.full(2, -1))
-    for name, options in SETTINGS:
-        if options.get("reduce") != "count" and options.get("column") != "label":
-            assert not contribution(make_task(name, options), missing).any(), name
+            if options.get("column") != "label":
+                assert not contribution(make_task(name, options), missing).any(), name
 
 
 def test_a_missing_column_is_told() -> None:

@@ -21,6 +21,7 @@ from learning.options import OptionError
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.task import ModelTask
+from learning.tasks.softmax_regression import SoftmaxOptions
 from mechanisms.encoder import Encoder
 from tests.support.rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 
@@ -86,8 +87,7 @@ def test_who_cannot_train_votes_for_nothing() -> None:
     task = task_of()
     queries = PUBLIC.features[:QUERIES]
     broken = Dataset(np.full((2, 3), np.nan, dtype=np.float32), np.zeros(2, dtype=np.int64))
-    nobody = Dataset(np.zeros((0, 3), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    for data in (broken, nobody):
+    for data in (broken, PUBLIC.take([])):
         assert not votes_of(task, queries, data).any()
     assert not votes_of(task, np.full_like(queries, np.inf), PEOPLE[0]).any()
 
@@ -97,13 +97,10 @@ def test_a_shorter_clip_would_change_the_count() -> None:
     task = task_of()
     with pytest.raises(OptionError, match="a clip of 1 would distort the sum"):
         clip_of(task, 1.0)
-    found = {}
-    for clip in (task.l2_sensitivity, task.l2_sensitivity / 2):
-        plan = plan_of(task, 20, epsilon=60.0, clip=clip)
-        encoder = Encoder(plan, bytes(32))
-        sent = votes_of(task, PUBLIC.features[:QUERIES], PEOPLE[0]).reshape(-1)
-        found[clip] = np.linalg.norm(encoder._clipped(sent))
-    assert list(found.values()) == pytest.approx([math.sqrt(QUERIES), math.sqrt(QUERIES) / 2], rel=1e-6)
+    sent = votes_of(task, PUBLIC.features[:QUERIES], PEOPLE[0]).reshape(-1)
+    for clip in (math.sqrt(QUERIES), math.sqrt(QUERIES) / 2):
+        encoder = Encoder(plan_of(task, 20, epsilon=60.0, clip=clip), bytes(32))
+        assert np.linalg.norm(encoder._clipped(sent)) == pytest.approx(clip, rel=1e-6)
 
 
 def test_a_round_costs_what_its_queries_cost_one_by_one() -> None:
@@ -154,11 +151,10 @@ def test_labels_with_the_encoders_noise() -> None:
     """
     task = task_of(queries=30, pool=0.8)
     plan = plan_of(task, 20, rounds=2, epsilon=60.0)
-    learner = learner_of(task, PUBLIC)
-    exact = learner_of(task, PUBLIC)
+    learner, exact = learner_of(task, PUBLIC), learner_of(task, PUBLIC)
     for _ in range(2):
-        votes = np.mean([votes_of(task, exact.broadcast()["queries"], data) for data in PEOPLE], axis=0)
-        leads = np.sort(votes, axis=1)[:, -1] - np.sort(votes, axis=1)[:, -2]
+        votes = np.sort(np.mean([votes_of(task, exact.broadcast()["queries"], one) for one in PEOPLE], axis=0))
+        leads = votes[:, -1] - votes[:, -2]
         assert Encoder(plan, bytes(32)).mean_stddev(20) * math.sqrt(2) * 6 < leads.min()
         run_round(task, learner, plan, PEOPLE)
         run_without_noise(task, exact, PEOPLE)
@@ -218,8 +214,7 @@ def test_too_few_public_examples_are_told_before_the_first_round() -> None:
 
 def test_examples_that_cannot_be_asked_about_are_refused() -> None:
     several = Dataset(PUBLIC.features, np.zeros((80, 2), dtype=np.int64))
-    nobody = Dataset(np.zeros((0, 3), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    for data, told in ((several, "one label each"), (nobody, "it has none: name a file of them")):
+    for data, told in ((several, "one label each"), (PUBLIC.take([]), "it has none: name a file of them")):
         with pytest.raises(OptionError, match=told):
             learner_of(task_of(), data)
 
@@ -251,14 +246,8 @@ def test_words_are_no_queries() -> None:
 
 
 def test_local_models_are_kept_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[int] = []
-    original = votes_module._trained
-
-    def counting(task: Any, data: Dataset, purpose: bytes) -> Any:
-        trained.append(id(data))
-        return original(task, data, purpose)
-
-    monkeypatch.setattr(votes_module, "_trained", counting)
+    trained, train = list[int](), votes_module._trained  # ids: what is trained on must be free to go
+    monkeypatch.setattr(votes_module, "_trained", lambda task, *more: trained.append(id(more[0])) or train(task, *more))
     monkeypatch.setattr(votes_module, "_MOST_KEPT", 3)
     task = task_of()
     queries = PUBLIC.features[:QUERIES]
@@ -313,16 +302,8 @@ def test_the_method_of_earlier_releases_names_the_task() -> None:
 class NoClassifier(ModelTask):
     """Has options of training and no classes."""
 
-    Options = type(make_task("softmax-regression").options)
+    Options = SoftmaxOptions
+    initial_parameters = local_update = evaluate = lambda *_: {}  # type: ignore[assignment]
 
     def __init__(self, options: Any) -> None:
         self.options = options
-
-    def initial_parameters(self) -> Any:
-        return {"weights": np.zeros(3, np.float32)}
-
-    def local_update(self, parameters: Any, data: Any, rng: Any, l2_clip: float) -> Any:
-        return parameters
-
-    def evaluate(self, parameters: Any, data: Any) -> dict[str, float]:
-        return {"accuracy": 0.0, "loss": 0.0}

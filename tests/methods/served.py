@@ -41,41 +41,31 @@ class Served:
     client_mb: float
 
 
-def command(*arguments: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
+def command(*arguments: str) -> str:
     """Run a verb to its end and return what it printed.
 
     Raises:
         Unserved: it failed.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "sordino", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment or child_environment(),
-    )
+    asked = [sys.executable, "-m", "sordino", *arguments]
+    done = subprocess.run(asked, capture_output=True, text=True, env=child_environment())
     if done.returncode != 0:
         raise Unserved(f"sordino {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()[-600:]}")
     return done.stdout
 
 
-def serve(
-    folder: Path, options: Sequence[str], *, longest_s: float, environment: dict[str, str] | None = None
-) -> Served:
+def serve(folder: Path, options: Sequence[str], *, longest_s: float) -> Served:
     """Make a study in ``folder``, serve it, let all its hosts join, and look at what it left.
 
     Args:
         folder: new.
         options: of ``sordino init``.
         longest_s: after which it is stopped.
-        environment: of the processes; by default that of the demo's.
 
     Raises:
         Unserved: a verb failed, a process ended in an error, or it took too long.
     """
-    chosen = environment or child_environment()
-    port = free_port()
-    command("init", str(folder), "--listen", f"127.0.0.1:{port}", *options, environment=chosen)
+    command("init", str(folder), "--listen", f"127.0.0.1:{free_port()}", *options)
     logs = folder.with_name(f"{folder.name}-logs")
     logs.mkdir()
     coordinator = Child("coordinator", ["serve", str(folder), "--quiet"], logs / "coordinator.log")
@@ -84,7 +74,7 @@ def serve(
     began = time.monotonic()
     try:
         for child in (coordinator, *clients):
-            child.start(chosen)
+            child.start(child_environment())
         while coordinator.running:
             for child in (coordinator, *clients):
                 child.measure()
@@ -99,8 +89,8 @@ def serve(
             raise Unserved(f"the coordinator ended with {coordinator.poll()}: {coordinator.last_words()}")
     finally:
         stop(coordinator, clients)
-    report = json.loads(command("report", str(folder), "--json", environment=chosen))
-    command("budget", "verify", str(folder), environment=chosen)
+    report = json.loads(command("report", str(folder), "--json"))
+    command("budget", "verify", str(folder))
     transcripts = sorted(map(str, (folder / "coordinator" / "transcripts").iterdir()))
     command("transcript", "verify", *transcripts, "--authority", str(folder / "coordinator" / "authority.pub"))
     view = StudyView().apply_all(read_events(folder / "coordinator" / "state.sqlite"))

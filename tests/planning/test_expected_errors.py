@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,12 @@ import numpy as np
 import pytest
 
 from authority.new_study import new_study
-from learning.datasets import Dataset
 from learning.make_task import make_task
-from learning.own_data import empty
-from learning.parameters import flatten
-from learning.public_random import PublicRandom
-from learning.server_optimizers import make_server_optimizer
-from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
 from runtime.text import counted
 from sordino.planning.expected_errors import expected_errors, expected_lines
-from tests.support.commands import Run, output, refusal
+from tests.support.commands import Run, output, refusal, words
+from tests.support.rounds_in_memory import learner_of, rows, run_round
 
 PEOPLE = 40
 
@@ -34,19 +28,11 @@ def planned(task: str, options: dict[str, Any], **others: Any) -> Plan:
 def play(task: str, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """All rounds with all participants, with the encoder's own noise; what is released then."""
     made = make_task(task, options)
-    learner: Any = made.learner(make_server_optimizer("fedavg", 1.0, 0.0, 0.0, 1e-3), empty())
-    values = np.linspace(3.0, 9.0, plan.clients)
+    learner = learner_of(made)
+    people = [rows([[value] * 2] * 2, [int(value)] * 2) for value in np.linspace(3.0, 9.0, plan.clients)]
     for _ in range(plan.rounds):
-        encoder = Encoder(plan, os.urandom(32), survivors=plan.clients)
-        total = np.zeros(plan.padded_dim, np.uint64)
-        for value in values:
-            data = Dataset(np.full((2, 2), value, np.float32), np.full(2, int(value) % 10, np.int64))
-            update = made.local_update(learner.broadcast(), data, PublicRandom(b"order"), float("inf"))
-            total += encoder.encode(flatten(update), os.urandom)
-        decoded = encoder.decode(total & np.uint64((1 << plan.bits) - 1), plan.clients, os.urandom)
-        learner.learn(decoded.mean, plan.clients, decoded.stddev)
-    released: dict[str, Any] = learner.released()
-    return json.loads(json.dumps(released))  # type: ignore[no-any-return]
+        run_round(made, learner, plan, people)
+    return json.loads(json.dumps(learner.released()))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -133,9 +119,7 @@ def test_the_commands_tell_it(run: Run, tmp_path: Path) -> None:
     assert "".join(str(place).split()) in "".join(out.split())
     enrolling = ("--dataset", "own", "--participants", 0, "--enrol", 40, *shared)
     assert "--code CODE --data FILE" in run("init", tmp_path / "enrolling", *enrolling)[1]
-    assert "Warning: The answer would be nothing but noise" in " ".join(
-        output(run, "plan", "--clients", 5, *shared).split()
-    )
+    assert "Warning: The answer would be nothing but noise" in words(run, "plan", "--clients", 5, *shared)
     figures = json.loads(output(run, "plan", "--clients", 5, *shared, "--json"))
     assert (figures["dim"], figures["task"]) == (120, "quantile")
     _, out, _ = run("init", tmp_path / "b", "--dataset", "own", "--participants", 5, "--hosts", 1, *shared, "--json")
@@ -145,8 +129,8 @@ def test_the_commands_tell_it(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_plan_for_a_task_takes_its_values_and_clip(run: Run) -> None:
-    code, out, _ = run("plan", "--task", "mlp", "--task-option", "hidden=8", "--json")
-    assert (code, json.loads(out)["dim"], json.loads(out)["expected"]) == (0, 795 * 8 + 10, None)
+    planned = json.loads(output(run, "plan", "--task", "mlp", "--task-option", "hidden=8", "--json"))
+    assert (planned["dim"], planned["expected"]) == (795 * 8 + 10, None)
     for wrong, told in (
         (("--task", "mean", "--dim", 3), "--task mean states how many values are sent: leave --dim out"),
         (("--task-option", "high=3"), "--task-option needs a task: name it with --task"),
@@ -159,7 +143,7 @@ def test_a_plan_for_a_task_takes_its_values_and_clip(run: Run) -> None:
 def test_one_round_is_not_one_rounds(run: Run) -> None:
     assert [counted(number, "round") for number in (0, 1, 2)] == ["no rounds", "1 round", "2 rounds"]
     assert counted(1, "process", "processes") == "1 process"
-    said = " ".join(output(run, "plan", "--dim", 1, "--rounds", 1, "--clients", 20).split())
+    said = words(run, "plan", "--dim", 1, "--rounds", 1, "--clients", 20)
     assert "1 value sent as" in said or "1 value of 16 bits" in said
     for wrong in (" 1 rounds", " 1 values", " 1 participants"):
         assert wrong not in said

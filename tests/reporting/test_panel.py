@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +12,21 @@ from server.events import AttemptStarted, Event, ParticipantConnected, Participa
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel, size_text
+from tests.support.commands import says
 from tests.support.drawn_panel import drawn
+from tests.support.event_stream import WITHOUT_NOISE, make_events
 
 Events = list[Event]
 
 
 @pytest.mark.parametrize(("width", "height", "first"), [(100, 30, 0), (80, 24, 111)])
-def test_it_fits_at_one_height(events: Events, without_noise: list[float], width: int, height: int, first: int) -> None:
+def test_it_fits_at_one_height(events: Events, width: int, height: int, first: int) -> None:
     """With all hosts; on the small screen from event ``first`` on."""
     view, heights = StudyView(), set()
     for index, event in enumerate(events):
         view.apply(event)
         if index < 5 or index % 40 == 0 or index == len(events) - 1:
-            lines = drawn(view, without_noise, width, height)
+            lines = drawn(view, width, height, without_noise=WITHOUT_NOISE)
             assert max(map(len, lines)) <= width
             if index >= first and len(view.hosts_in_order()) == 10:
                 heights.add(len(lines))
@@ -33,10 +34,11 @@ def test_it_fits_at_one_height(events: Events, without_noise: list[float], width
     assert heights.pop() <= height
 
 
-def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]) -> None:
-    view = StudyView().apply_all(stream(until=5))
-    text = "\n".join(drawn(view, without_noise))
-    for word in (
+def test_what_it_shows() -> None:
+    view = StudyView().apply_all(make_events(until=5))
+    text = "\n".join(drawn(view, without_noise=WITHOUT_NOISE))
+    says(
+        text,
         "Round 5 of 15",
         "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left",
         "80 connected   20 lost",
@@ -48,20 +50,17 @@ def test_what_it_shows(stream: Callable[..., Events], without_noise: list[float]
         "connection closed",
         "31.2 kB",
         "ddgauss, zero-out, if at most 5 of 100 collude · 127.0.0.1:8443",
-    ):
-        assert word in text
+    )
     assert text.count("□") == 20  # the lost ones
-    assert "if at most 5 of 100 collude" in "\n".join(drawn(view, without_noise, 80, 24))
-    assert "Waiting for the coordinator to start" in "\n".join(drawn(StudyView(), []))
+    assert "if at most 5 of 100 collude" in "\n".join(drawn(view, 80, 24))
+    assert "Waiting for the coordinator to start" in "\n".join(drawn(StudyView()))
 
 
-def test_small_screens(events: Events, without_noise: list[float]) -> None:
-    text = "\n".join(drawn(StudyView().apply_all(events), without_noise, 80, 24))
-    assert "Dropouts" in text
-    assert "round 13  Shares        " in text
-    text = "\n".join(drawn(enrolled(), [], width=80, height=24))
+def test_small_screens(events: Events) -> None:
+    says("\n".join(drawn(StudyView().apply_all(events), 80, 24)), "Dropouts", "round 13  Shares        ")
+    text = "\n".join(drawn(enrolled(), 80, 24))
     assert "round 1  Keys  participant 4  refused by its policy or budget" in text
-    assert max(map(len, drawn(StudyView().apply_all(events), [], width=60))) <= 60
+    assert max(map(len, drawn(StudyView().apply_all(events), 60))) <= 60
 
 
 @pytest.mark.parametrize("hosts", [1, 40, 500])
@@ -69,7 +68,7 @@ def test_few_and_many_hosts(hosts: int) -> None:
     view = StudyView().apply_all([StudyStarted(participants=1000, rounds=3, epsilon_target=1.0)])
     for number in range(1000):
         view.apply(ParticipantConnected(at=1.0, participant=number, host=f"host-{number % hosts:03d}"))
-    lines = drawn(view, [])
+    lines = drawn(view)
     assert len(lines) <= 30
     assert "1000 connected" in "\n".join(lines)
 
@@ -92,16 +91,14 @@ def enrolled(participants: int = 13) -> StudyView:
 
 
 def test_enrolled_hosts_are_distinct_on_80_columns() -> None:
-    text = "\n".join(drawn(enrolled(9), [], width=80, height=30))
-    for number in range(8):
-        assert f"{number * 2654435761 % 2**32:08x}  " in text
+    says("\n".join(drawn(enrolled(9), 80, 30)), *(f"{number * 2654435761 % 2**32:08x}  " for number in range(8)))
     long = StudyView().apply_all([ParticipantConnected(participant=1, host="a-hospital-north")])
-    assert "…pital-north  ■" in "\n".join(drawn(long, [], width=80, height=30))
+    assert "…pital-north  ■" in "\n".join(drawn(long, 80, 30))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (80, 30), (100, 30)])
 def test_counts_stay_on_one_line(size: tuple[int, int]) -> None:
-    lines = drawn(enrolled(), [], *size)
+    lines = drawn(enrolled(), *size)
     assert any("Participants   1 not seen yet" in line for line in lines)
     assert any("10 connected   1 dropped   1 lost" in line for line in lines)
     assert max(map(len, lines)) <= size[0]
@@ -121,10 +118,10 @@ def test_plain_lines_without_a_terminal(events: Events) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 130])
-def test_the_condition_of_epsilon_is_never_cut_off(events: Events, without_noise: list[float], width: int) -> None:
+def test_the_condition_of_epsilon_is_never_cut_off(events: Events, width: int) -> None:
     assert isinstance(events[0], StudyStarted)
     started = replace(events[0], plan={**events[0].plan, "adversary": "curious"})
-    lines = drawn(StudyView().apply_all([started, *events[1:]]), without_noise, width, 24)
+    lines = drawn(StudyView().apply_all([started, *events[1:]]), width, 24)
     assert max(map(len, lines)) <= width
     assert "zero-out, if at most 5 of 100 collude and the coordinator doesn't lie " in lines[-1]
     assert ("127.0.0.1" in lines[-1]) == (width > 100)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from client.joining.checks import JoinOptions, check_task
+from client.joining.description import _task as described
 from learning.make_task import make_task
 from learning.tasks.statistic import Estimate
 from runtime.failure import Failure
@@ -21,7 +23,9 @@ from sordino.reporting.closing_lines import closing_lines, finding_lines
 from sordino.reporting.report import Extras, render
 from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
 from sordino.reporting.study_text import PlainLines
+from tests.support.commands import says
 from tests.support.drawn_panel import drawn
+from tests.support.event_stream import make_events
 
 Events = list[Event]
 NOTE = {"participants": 80, "rounds": 3, "note": "Each counts once."}
@@ -109,10 +113,8 @@ def test_two_digits_of_the_error() -> None:
 
 
 def test_what_the_figures_are_over() -> None:
-    told = " ".join(about(MEAN))
-    for word in ("From 3 rounds together; 80 participants", "About 90 % of the participants had a value, ± 2 %"):
-        assert word in told
-    assert "± is one standard error" in told
+    had = "About 90 % of the participants had a value, ± 2 %"
+    says(" ".join(about(MEAN)), "From 3 rounds together; 80 participants", had, "± is one standard error")
     assert "at 95 %" in " ".join(about(QUANTILES))
     noisy = MEAN | {"values": [{"name": "a", "value": 1.0, "answered": 0.9, "answered_error": 0.06}]}
     assert "had a value" not in " ".join(about(noisy))  # all may have had one
@@ -122,14 +124,9 @@ def test_what_the_figures_are_over() -> None:
 def test_report(events: Events, released: dict[str, Any]) -> None:
     view = with_released(events, released)
     source = render(view, Extras())
-    assert "Accuracy" not in source
-    assert ">Loss<" not in source
-    assert "None" not in source
-    assert "nan" not in source.replace("nanosecond", "")
-    for name, number, _ in table_rows(released):
-        assert name in source
-        assert number in source
-    assert title(released) in source
+    for part in ("Accuracy", ">Loss<", "None", "nan"):
+        assert part not in source.replace("nanosecond", "")
+    says(source, title(released), *(part for row in table_rows(released) for part in row[:2]))
     ids = [part.partition('"')[0] for part in source.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
 
@@ -151,20 +148,15 @@ def lost(stddev: float, share: float) -> dict[str, Any]:
     task: Any = make_task("quantile", {"high": 12, "bins": 16})
     mean = np.zeros(16)
     mean[0] = share
-    return json.loads(
-        json.dumps(  # type: ignore[no-any-return]
-            {"statistic": "quantile", "participants": 5, "rounds": 1, "asked": task.options.asked()}
-            | task.statistic(Estimate(mean, stddev, 5.0))
-        )
-    )
+    about = {"statistic": "quantile", "participants": 5, "rounds": 1, "asked": task.options.asked()}
+    return json.loads(json.dumps(about | task.statistic(Estimate(mean, stddev, 5.0))))  # type: ignore[no-any-return]
 
 
 def test_a_quantile_that_fails_says_why(events: Events) -> None:
     """It said that too few had answered and stated a share of 0 % with an error of 0, beside an empty chart."""
     noisy, few = lost(1.0, 1.0), lost(0.05, 0.05)
     assert (noisy["values"][0]["value"], few["values"][0]["value"]) == (None, None)
-    assert headline(noisy) == "median lost in the noise"
-    assert headline(few) == "median too few answered"
+    assert (headline(noisy), headline(few)) == ("median lost in the noise", "median too few answered")
     assert "participants had a value" not in " ".join(about(noisy)).replace("may have had one", "")
     assert "hides whether any of them answered" in " ".join(about(noisy))
     assert "About 5 % of the participants had a value" not in " ".join(about(noisy))
@@ -180,12 +172,11 @@ def test_a_quantile_that_fails_says_why(events: Events) -> None:
 def test_report_of_votes_keeps_its_accuracy(events: Events) -> None:
     changed = [replace(event, released=VOTES) if isinstance(event, RoundCompleted) else event for event in events]
     source = render(StudyView().apply_all(changed), Extras())
-    assert "Accuracy" in source
-    assert "55 of 60 queries labelled by votes." in source
+    says(source, "Accuracy", "55 of 60 queries labelled by votes.")
 
 
-def test_report_before_the_first_round(stream: Callable[..., Events]) -> None:
-    view = with_released(stream(until=1)[:5], MEAN)
+def test_report_before_the_first_round() -> None:
+    view = with_released(make_events(until=1)[:5], MEAN)
     assert view.seeks_statistic
     assert "No round has ended yet." in render(view, Extras())
     assert "Accuracy" not in render(view, Extras())
@@ -196,7 +187,7 @@ def test_report_before_the_first_round(stream: Callable[..., Events]) -> None:
 def test_panel_fits_and_keeps_its_height(events: Events, released: dict[str, Any], size: tuple[int, int]) -> None:
     heights = set()
     for count in (150, 400, len(events)):
-        lines = drawn(with_released(events[:count], released), [], *size)
+        lines = drawn(with_released(events[:count], released), *size)
         assert max(map(len, lines)) <= size[0]
         assert "accuracy" not in "\n".join(lines)
         heights.add(len(lines))
@@ -205,18 +196,18 @@ def test_panel_fits_and_keeps_its_height(events: Events, released: dict[str, Any
 
 
 def test_panel_shows_the_figure(events: Events) -> None:
-    assert "mean 48.12 ± 0.66" in "\n".join(drawn(with_released(events, MEAN), []))
-    lines = [line.rpartition("  ")[0].strip("│ ") for line in drawn(with_released(events, MEANS), [], 80, 24)]
+    assert "mean 48.12 ± 0.66" in "\n".join(drawn(with_released(events, MEAN)))
+    lines = [line.rpartition("  ")[0].strip("│ ") for line in drawn(with_released(events, MEANS), 80, 24)]
     place = next(place for place, line in enumerate(lines) if line.endswith("column 0 0.0 ± 2.0"))
     assert "column 1 10.0 ± 2.0" in lines[place + 1]  # the second one stands below
-    assert "▁▂▂▃▃▄▅▅▆▇▇█" in "\n".join(drawn(with_released(events, HISTOGRAM), []))
-    assert "no result yet" in "\n".join(drawn(with_released(events[:102], MEAN), []))
+    assert "▁▂▂▃▃▄▅▅▆▇▇█" in "\n".join(drawn(with_released(events, HISTOGRAM)))
+    assert "no result yet" in "\n".join(drawn(with_released(events[:102], MEAN)))
 
 
 def test_an_epsilon_of_two_digits_stays_on_its_line(events: Events) -> None:
     view = with_released(events, MEAN)
     view.epsilon_coordinator, view.started = 14.81, replace(view.started, epsilon_target=20.0)
-    assert any("epsilon_coordinator  14.81 of 20.00" in line for line in drawn(view, []))
+    assert any("epsilon_coordinator  14.81 of 20.00" in line for line in drawn(view))
 
 
 def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
@@ -237,15 +228,11 @@ def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
 
 
 def test_what_is_shown_before_joining() -> None:
-    from types import SimpleNamespace
-
-    from client.joining.description import _task
-
     plan: Any = SimpleNamespace(dim=12, clip=1.0)
 
     def told(task: str, options: dict[str, Any]) -> str:
         document: Any = SimpleNamespace(task=task, task_options=options)
-        return " | ".join(_task(document, plan))
+        return " | ".join(described(document, plan))
 
     assert told("histogram", {"column": "label", "bins": 12}) == (
         "histogram, no training: 12 values from you, of norm 1 at most | "
@@ -261,15 +248,10 @@ def test_what_is_shown_before_joining() -> None:
 
 def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
     """Blanks would be folded away from a terminal's line, and a long list must end where it ends."""
-    from types import SimpleNamespace
-
-    from client.joining.checks import JoinOptions, check_task
-    from client.joining.description import _task
-
     columns = ",".join(str(column) for column in range(0, 800, 2))
     document: Any = SimpleNamespace(task="sum", task_options={"column": columns, "high": 7})
     plan: Any = SimpleNamespace(dim=400, clip=20.0)
-    assert f"column {columns.replace(',', ', ')}; low 0; high 7; reduce sum" in _task(document, plan)[1]
+    assert f"column {columns.replace(',', ', ')}; low 0; high 7; reduce sum" in described(document, plan)[1]
     options = JoinOptions(address="127.0.0.1:1", code="", home=None)
     check_task(options, "sum", document.task_options)
     for bad in (" " * 90 + "17", "0\x1b[31m"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from server.events import (
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import REFUSED_BY_POLICY, closing_lines, why_stopped
 from sordino.reporting.study_text import PlainLines, dropout_groups, waiting
+from tests.support.event_stream import make_events
 from wire import coordinator_pb2 as pb
 from wire.guarantee import guarantee
 
@@ -51,10 +51,10 @@ def test_a_whole_study(events: Events) -> None:
     assert waiting(view) == "Finished: 15 of 15 rounds"
 
 
-def test_it_says_what_it_waits_for(events: Events, stream: Callable[..., Events]) -> None:
+def test_it_says_what_it_waits_for(events: Events) -> None:
     assert waiting(StudyView()) == "Waiting for the coordinator to start"
     assert waiting(StudyView().apply_all(events[:41])) == "Waiting for 60 of 100 participants to connect"
-    view = StudyView().apply_all(stream(until=5))
+    view = StudyView().apply_all(make_events(until=5))
     assert waiting(view) == "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left"
     assert waiting(view, view.last_at + 10).endswith("50 s left")
     assert waiting(view, view.last_at + 1000).endswith("0 s left")
@@ -78,7 +78,7 @@ def connecting(received: int, needed: int = 7, expected: int = 9, **more: Any) -
 def test_gathering_before_a_round(events: Events) -> None:
     view = StudyView().apply_all(events[:80])
     view.apply(connecting(79, needed=75, expected=100, left_s=12.0, at=view.last_at))
-    assert waiting(view) == ("Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others")
+    assert waiting(view) == "Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others"
 
 
 def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
@@ -93,31 +93,27 @@ def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
     assert lines.of(connecting(7, at=140.0)) == []
 
 
-def test_states_of_participants_and_who_is_absent(stream: Callable[..., Events]) -> None:
-    view = StudyView().apply_all(stream(until=5))
-    assert len(view.connected) == 80
-    assert len(view.lost) == 20
+def test_states_of_participants_and_who_is_absent(events: Events) -> None:
+    view = StudyView().apply_all(make_events(until=5))
+    assert (len(view.connected), len(view.lost)) == (80, 20)
     lost = view.members("host-03") + view.members("host-07")
     assert {view.state_of(number) for number in lost} == {"lost"}
     assert view.state_of(view.members("host-01")[0]) == "connected"
     groups = dropout_groups(view)
     assert [(number, phase, len(members)) for number, phase, _, members in groups] == [(5, "MaskedInputCollection", 20)]
-    absent = StudyView().apply_all(stream()).absent
+    absent = StudyView().apply_all(events).absent
     assert [absent[number] for number in (5, 6, 7, 8)] == [frozenset(), set(lost), set(lost), frozenset()]
 
 
 def test_after_a_restart_no_participant_is_connected(events: Events) -> None:
     view = StudyView().apply_all([*events, replace(events[0], seq=9999)])
-    assert view.connected == set()
-    assert len(view.rounds) == 15
-    assert view.finished is None
+    assert (view.connected, len(view.rounds), view.finished) == (set(), 15, None)
 
 
 def test_a_view_that_begins_in_the_middle_counts_rounds_by_their_number(events: Events) -> None:
     begin = next(index for index, event in enumerate(events) if isinstance(event, AttemptEvent) and event.round == 9)
     view = StudyView().apply_all([events[0], *events[begin:-1]])
-    assert len(view.rounds) == 7
-    assert view.completed == 15
+    assert (len(view.rounds), view.completed) == (7, 15)
     view.apply(StudyFinished(reason="stopped", rounds_completed=15))
     assert waiting(view) == "Stopped after 15 of 15 rounds; the same command continues there"
 

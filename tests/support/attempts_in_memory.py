@@ -297,10 +297,8 @@ class Cohort:
                 self.shares.setdefault((dealer, kind), {})[self.graph.x(sender)] = symbols_of(share)
         committed, identity = self.noise_commitments.get(sender, []), self.config.roster.identity(sender)
         for seed in reply.noise_seeds:
-            found = (
-                at for at, one in enumerate(committed) if one == noise_commitment(seed, at, self.context, identity)
-            )
-            self.noise_parts.setdefault(sender, []).append(next(found, -1))
+            opened = [noise_commitment(seed, at, self.context, identity) == one for at, one in enumerate(committed)]
+            self.noise_parts.setdefault(sender, []).append(opened.index(True) if any(opened) else -1)
 
     # -------------------------------------------------------- what can be opened with it
 
@@ -338,9 +336,8 @@ class Cohort:
             identity = self.config.roster.identity(member)
             seed = self_mask_seed(symbols, self.context, identity)
             key = self_mask_key(seed, identity, parameters.bits, parameters.dim, self.context)
-            total += self.uploads[member].astype(object) - mask_words(key, parameters.dim, parameters.bits).astype(
-                object
-            )
+            own = mask_words(key, parameters.dim, parameters.bits).astype(object)
+            total += self.uploads[member].astype(object) - own
             for other in self.masked_with[member]:
                 if other in members and member in self.masked_with[other]:
                     continue  # both are in the sum: the two cancel

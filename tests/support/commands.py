@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+def says(text: str, *parts: str) -> None:
+    """Checks that each part stands in a text."""
+    assert [part for part in parts if part not in text] == [], text
+
+
+def in_a_process(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which ends with this code."""
+    command = [sys.executable, "-m", "sordino", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def output(run: Run, *arguments: object) -> str:

@@ -26,8 +26,7 @@ class Notes(Cohort):
     inputs: dict[int, Any] = field(default_factory=dict)  # what was masked; only for the verdict
 
     def forge(self, colluder: int, sets: Sets) -> bytes:
-        signature: bytes = self.identity_keys[colluder].sign(self.statement(sets))
-        return signature
+        return self.identity_keys[colluder].sign(self.statement(sets))  # type: ignore[no-any-return]
 
     def known(self, dealer: int, kind: int) -> bool:
         """Tell whether a secret of the dealer can be rebuilt."""
@@ -80,6 +79,5 @@ class Notes(Cohort):
         opened = self.open_sum(members)
         if opened is None:
             return False
-        bits = self.config.parameters.bits
-        total = sum(self.inputs[one].astype(object) for one in members) % (1 << bits)
+        total = sum(self.inputs[one].astype(object) for one in members) % (1 << self.config.parameters.bits)
         return bool((opened.astype(object) == total).all())

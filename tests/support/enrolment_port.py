@@ -41,7 +41,6 @@ from wire.study import StudyDocument, coding, plan_study
 from wire.transport import frames
 
 STUDY = "clinic"
-TASK_OPTIONS = {"dim": 16}
 DAY = datetime.timedelta(days=1)
 
 
@@ -54,7 +53,7 @@ def document(**options: Any) -> StudyDocument:
         **options,
     }
     plan = plan_study(**chosen, **coding([16], clip=1.0))
-    return StudyDocument(study=STUDY, task="synthetic", task_options=TASK_OPTIONS, plan=plan)
+    return StudyDocument(study=STUDY, task="synthetic", task_options={"dim": 16}, plan=plan)
 
 
 @dataclass
@@ -99,8 +98,7 @@ class Authority:
     ) -> bytes:
         """Make what the authority publishes with a roster; the history has the versions that this authority made."""
         heads = [one.head for version, one in sorted(self.versions.items()) if version < roster.version]
-        made = published(roster, self.signing, heads, lottery=lottery, answers=answers, valid_s=valid_s)
-        return write_package(made)
+        return write_package(published(roster, self.signing, heads, lottery=lottery, answers=answers, valid_s=valid_s))
 
     def code(self, valid_s: float = 3600.0) -> JoinCode:
         return JoinCode.new(self.public, self.terms, time.time() + valid_s, lambda n: b"s" * n)
@@ -258,9 +256,7 @@ def configuration(folder: Path, authority: Authority) -> StudyConfiguration:
 
 
 @contextlib.asynccontextmanager
-async def port(
-    folder: Path, authority: Authority | None = None, study: FakeStudy | None = None, at: str = "127.0.0.1:0"
-) -> AsyncIterator[Port]:
+async def port(folder: Path, authority: Authority | None = None, study: FakeStudy | None = None) -> AsyncIterator[Port]:
     """Open an enrolment port with its files in ``folder``."""
     authority = authority or Authority()
     chosen, study = configuration(folder, authority), study or FakeStudy()
@@ -268,7 +264,7 @@ async def port(
     files.read()
     enrolment = Enrolment(chosen, study, files)
     server = make_server(enrolment)
-    number = server.add_secure_port(at, server_credentials(chosen.coordinator, with_client=False))
+    number = server.add_secure_port("127.0.0.1:0", server_credentials(chosen.coordinator, with_client=False))
     await server.start()
     address = f"localhost:{number}"
     channel = grpc.aio.secure_channel(
@@ -283,7 +279,7 @@ async def port(
 
 
 @contextlib.contextmanager
-def port_in_thread(folder: Path, authority: Authority, *, at: str = "127.0.0.1:0", signs: bool = True) -> Iterator[Any]:
+def port_in_thread(folder: Path, authority: Authority, *, signs: bool = True) -> Iterator[Any]:
     """As `port`, for code with its own event loop. ``signs``: the authority accepts every request.
 
     Yields the `Port`, and a function that runs a coroutine in the port's loop.
@@ -301,7 +297,7 @@ def port_in_thread(folder: Path, authority: Authority, *, at: str = "127.0.0.1:0
                 await where.accept(data, read_request(data), where.files.newest.version + 1)
             await asyncio.sleep(0.05)
 
-    opened = port(folder, authority, at=at)
+    opened = port(folder, authority)
     where = beside(opened.__aenter__())
     signing = asyncio.run_coroutine_threadsafe(sign(where), loop) if signs else None
     try:

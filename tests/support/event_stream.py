@@ -55,12 +55,11 @@ def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event
     numbers = list(range(HOSTS * EACH))
     rng.shuffle(numbers)
     host_of = {number: f"host-{index // EACH + 1:02d}" for index, number in enumerate(numbers)}
-    everyone = set(host_of)
     say(
         StudyStarted(
             study="demo",
             task="softmax-regression",
-            participants=len(everyone),
+            participants=len(host_of),
             rounds=rounds,
             delta=1e-5,
             epsilon_target=8.0,
@@ -71,23 +70,22 @@ def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event
             one_machine=True,
         )
     )
-    for number in sorted(everyone):
+    for number in sorted(host_of):
         clock += 0.012
         say(ParticipantConnected(participant=number, host=host_of[number]))
-    here = set(everyone)
-    epsilon = 0.0
+    here = set(host_of)
+    epsilons = dict.fromkeys(("epsilon_coordinator", "epsilon_released"), 0.0)
     for number in range(1, rounds + 1):
         if number == 8:
-            for participant in sorted(everyone - here):
+            for participant in sorted(set(host_of) - here):
                 say(ParticipantConnected(participant=participant, host=host_of[participant]))
-            here = set(everyone)
+            here = set(host_of)
         for attempt in (1, 2) if number == ABORTED else (1,):
             failing = number == ABORTED and attempt == 1
             clock += 0.05
             say(AttemptStarted(round=number, attempt=attempt, cohort=len(here)))
             spent: dict[str, float] = {}
-            alive = set(here)
-            lost = 0
+            begun, alive = len(here), set(here)
             for phase in PHASES:
                 deadline = DEADLINES[phase]
                 about: dict[str, Any] = {"round": number, "attempt": attempt, "phase": phase}
@@ -97,21 +95,18 @@ def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event
                 if phase == "MaskedInputCollection" and number == 5:
                     clock += 0.3
                     say(progress)
-                    gone = sorted(p for p in alive if host_of[p] in KILLED)
-                    for one in gone:
+                    for one in sorted(p for p in alive if host_of[p] in KILLED):
                         say(ParticipantLost(participant=one, host=host_of[one], reason="closed"))
                         why = "connection closed"
                         say(ParticipantDropped(**about, participant=one, host=host_of[one], reason=why))
-                    alive -= set(gone)
-                    here -= set(gone)
-                    lost += len(gone)
+                        alive.discard(one)
+                        here.discard(one)
                     if until == number:
                         return events
                 if phase == "ShareKeys" and number == 13:
                     late = min(alive)
                     say(ParticipantDropped(**about, participant=late, host=host_of[late], reason="late"))
                     alive.discard(late)
-                    lost += 1
                 if phase == "ShareKeys" and failing:
                     clock += deadline
                     say(AttemptAborted(**about, reason="too few participants answered", received=61, needed=75))
@@ -122,29 +117,20 @@ def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event
                 spent[phase] = seconds
                 if phase == "ConsistencyCheck":
                     epsilon = 6.41 * math.sqrt(number / rounds) * (1.06 if number >= 5 else 1.0)
-                    say(
-                        SurvivorsFrozen(
-                            round=number,
-                            attempt=attempt,
-                            u1=len(here),
-                            u2=len(here),
-                            u3=len(alive),
-                            h=len(alive) - 5,
-                            epsilon_coordinator=epsilon,
-                            epsilon_released=epsilon,
-                        )
-                    )
+                    epsilons = dict.fromkeys(epsilons, epsilon)
+                    sets = {"u1": len(here), "u2": len(here), "u3": len(alive)}
+                    say(SurvivorsFrozen(round=number, attempt=attempt, **sets, h=len(alive) - 5, **epsilons))
             else:
                 say(
                     RoundCompleted(
                         round=number,
                         attempt=attempt,
-                        u1=len(here) + lost,
-                        u2=len(here) + lost,
+                        u1=len(here) + begun - len(alive),
+                        u2=len(here) + begun - len(alive),
                         u3=len(alive),
                         u4=len(alive),
                         u5=len(alive),
-                        dropouts=lost,
+                        dropouts=begun - len(alive),
                         seconds=sum(spent.values()) + 0.2,
                         key_to_sum_s=sum(spent.values()),
                         phase_seconds=spent,
@@ -153,19 +139,10 @@ def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event
                         download_bytes=48_310,
                         accuracy=WITHOUT_NOISE[min(number, ROUNDS) - 1] - 0.012 - rng.uniform(0, 0.02),
                         loss=0.9,
-                        epsilon_coordinator=epsilon,
-                        epsilon_released=epsilon,
+                        **epsilons,
                         coordinator_rss_mb=142.0 + number * 0.3,
                     )
                 )
-    say(
-        StudyFinished(
-            reason="rounds done",
-            rounds_completed=rounds,
-            epsilon_coordinator=epsilon,
-            epsilon_released=epsilon,
-            delta=1e-5,
-            wall_s=clock - events[0].at,
-        )
-    )
+    done = {"reason": "rounds done", "rounds_completed": rounds, "delta": 1e-5, "wall_s": clock - events[0].at}
+    say(StudyFinished(**done, **epsilons))  # type: ignore[arg-type]
     return events

@@ -46,9 +46,8 @@ def small_study(tmp_path: Path) -> Path:
     """Ten participants on two hosts, two rounds."""
     from authority.new_study import make_local_study, new_study
 
-    folder = tmp_path / "study"
-    make_local_study(folder, new_study(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0))
-    return folder
+    options = new_study(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0)
+    return make_local_study(tmp_path / "study", options).directory
 
 
 @pytest.fixture
@@ -57,22 +56,6 @@ def events() -> list[Event]:
     from tests.support.event_stream import make_events
 
     return make_events()
-
-
-@pytest.fixture
-def stream() -> Callable[..., list[Event]]:
-    """The maker of ``events``, for streams that end earlier."""
-    from tests.support.event_stream import make_events
-
-    return make_events
-
-
-@pytest.fixture
-def without_noise() -> list[float]:
-    """Accuracies of the training without noise beside ``events``."""
-    from tests.support.event_stream import WITHOUT_NOISE
-
-    return list(WITHOUT_NOISE)
 
 
 @pytest.fixture

@@ -66,7 +66,5 @@ def run_round(task: Task, learner: Any, plan: Plan, data: Sequence[Dataset]) -> 
 def run_without_noise(task: Task, learner: Any, data: Sequence[Dataset]) -> None:
     """Run the same round with an exact sum."""
     begun = learner.broadcast()
-    updates = [
-        flatten(task.local_update(begun, one, PublicRandom(b"order"), float("inf"))).astype(np.float64) for one in data
-    ]
-    learner.learn(np.mean(updates, axis=0), len(data))
+    updates = [flatten(task.local_update(begun, one, PublicRandom(b"order"), float("inf"))) for one in data]
+    learner.learn(np.mean(updates, axis=0, dtype=np.float64), len(data))

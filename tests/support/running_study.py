@@ -95,16 +95,10 @@ class StudyProcesses(abc.ABC):
             if kind in (None, event["kind"]) and all(event.get(name) == value for name, value in wanted.items())
         ]
 
-    def wait_for(self, kind: str, *, count: int = 1, **wanted: Any) -> list[dict[str, Any]]:
-        """Wait until that many such events have happened."""
-        found: list[dict[str, Any]] = []
-
-        def happened() -> bool:
-            found[:] = self.events(kind, **wanted)
-            return len(found) >= count
-
-        self.until(happened, f"{count} x {kind} {wanted}")
-        return found
+    def wait_for(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        """Wait until such an event has happened; return all that have."""
+        self.until(lambda: bool(self.events(kind, **wanted)), f"{kind} {wanted}")
+        return self.events(kind, **wanted)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; names what it waited for, and shows the logs, when it doesn't come."""

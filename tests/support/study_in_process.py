@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from authority.new_study import make_local_study, new_study
-from client.connection import SERVICE, Session, open_channel, open_session
+from client.connection import SERVICE, open_channel, open_session
 from client.credentials import load_certificate, load_identity
 from client.host_file import load as load_host
 from mechanisms.encoder import Encoder
@@ -231,12 +231,12 @@ class Peer:
     uploader: Callable[[Peer, bytes], Awaitable[Any]] | None = None
     misbehaves: frozenset[int] = frozenset({1})
     value: float = 0.0  # of every coordinate of its update
-    session: Session | None = None
+    session: Any = None  # once it is connected, a `Session`
     seen: list[Any] = field(default_factory=list)
     number: tuple[int, int] = (0, 0)
     phase: Any = None
     packed: bytes = b""
-    channel: grpc.aio.Channel | None = None
+    channel: Any = None  # as above, of gRPC
     upload_error: grpc.aio.AioRpcError | None = None
 
     async def connect(self) -> None:
@@ -254,12 +254,10 @@ class Peer:
         return self.where.channel()
 
     async def download(self, sha256: bytes) -> bytes:
-        assert self.session is not None
         return await self.session.download(sha256, 1 << 24)
 
     async def play(self) -> str | None:
         """Answer until the study ends; return its reason, or None if the stream ended."""
-        assert self.session is not None
         async for message in self.session.messages():
             kind = message.WhichOneof("message")
             content = getattr(message, kind)
@@ -326,7 +324,6 @@ class Peer:
 
     async def say(self, kind: str, content: Any) -> None:
         """Send the message, or do what the twist for this kind does."""
-        assert self.session is not None
         messages: Iterable[pb.ParticipantMessage] | None = [self.wrap(**{kind: content})]
         if kind in self.twists and self.number[0] in self.misbehaves:
             messages = self.twists[kind](self, content)
@@ -339,8 +336,6 @@ class Peer:
 
     async def upload(self, messages: Iterable[bytes] | AsyncIterator[bytes], token: bytes | None = None) -> bytes:
         """Call Upload with raw messages."""
-        assert self.channel is not None
-        assert self.session is not None
         call = self.channel.stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
         )(
