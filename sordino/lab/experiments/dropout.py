@@ -20,7 +20,7 @@ import numpy as np
 from mechanisms.privacy_curves import epsilon_with_sampler_error
 from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE
 from sordino.lab.experiments.tables import Cell, Mean, Results, Share, Table, accuracy, gathered
@@ -99,17 +99,15 @@ def play(pool: RunPool, request: Request) -> Outcome:
         )
         return SimulationSettings(study=study, seed=seed, drop=leaving)
 
-    choice = tuned(
-        pool,
+    stages = Stages(pool, request.seeds, sizes.last)
+    choice = stages.tuned(
         "Clip and client rate, with a plan for 30 % and 10 % leaving",
         {"clip": sizes.clips, "rate": sizes.rates},
         partial(settings, planned=0.3, leaving=0.1),
-        sizes.last,
     )
     chosen = choice.taken()
     grid = {"planned": sizes.planned, "leaving": sizes.leaving}
-    runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
-    found = Results(pool.run("plans against dropouts", runs), *grid)
+    found = stages.results("plans against dropouts", grid, partial(settings, **chosen))
     careless = {
         leaving: Mean.of(
             [spent_unnoticed(settings(planned=0.0, leaving=leaving, seed=seed, **chosen)) for seed in request.seeds]
@@ -125,8 +123,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
         NOT_CHARGED,
     ]
     both = {"epsilon": sizes.surplus, "noise": (STAYS, TAKEN_BACK)}
-    runs = combined(both, partial(_surplus, data, sizes), request.seeds, sizes.last)
-    surplus = Results(pool.run("surplus noise", runs), *both)
+    surplus = stages.results("surplus noise", both, partial(_surplus, data, sizes))
     tables = [_accuracies(found, sizes), _epsilons(found, sizes, careless), _surplus_table(surplus, sizes)]
     tables.append(choice.table("dropout-choice"))
     return Outcome(notes, tables, [_picture(found, sizes, careless)], [choice])
