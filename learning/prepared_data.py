@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import Block, Blocks, DatasetError, Part
+from learning.blocks import Blocks, DatasetError, Part
 from learning.data_names import BUILT_IN, OWN, PREPARABLE, data_folder
 from runtime.text import did_you_mean
 
@@ -201,7 +201,8 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
     targets: dict[str, Any] = {}
     classes = np.zeros(0, dtype=np.int64)
     row = 0
-    for block, features, labels in _read(blocks.parts[part]()):
+    for block in blocks.parts[part]():
+        features, labels = np.asarray(block.features()), np.asarray(block.labels(), dtype=np.int64)
         if not targets:
             for member, first in (("features", features), ("labels", labels)):
                 targets[member] = np.lib.format.open_memmap(
@@ -227,11 +228,6 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": _digest(path)}
     return arrays, figures
-
-
-def _read(blocks: Iterator[Block]) -> Iterator[tuple[Block, NDArray[Any], NDArray[np.int64]]]:
-    for block in blocks:
-        yield block, np.asarray(block.features()), np.asarray(block.labels(), dtype=np.int64)
 
 
 def _digest(path: Path) -> str:

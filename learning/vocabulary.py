@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 WORDS: Final = 20  # of a sequence
 PADDING: Final = 0
+SPECIAL: Final = 4
+"""Numbers besides those of the words."""
 
 
 @dataclass(frozen=True)

@@ -15,46 +15,32 @@ from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.local_training import Arrays
-from learning.options import TrainingOptions, require
+from learning.options import require
 from learning.parameters import Parameters
 from learning.public_random import PublicRandom
+from learning.tasks.inputs import WordOptions, check_words
 from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
 
 NAME: Final = "sordino.lab.experiments.word_pairs:WordPairs"
-SPECIAL: Final = 4
-"""Besides the words: padding is 0, words are 1 to V, then out of vocabulary, beginning, end of sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordPairsOptions(TrainingOptions):
+class WordPairsOptions(WordOptions):
     """Options of the model, besides those of training.
 
     Attributes:
-        vocabulary: V, the number of words, 1 to 100,000.
-        length: L, words of an example, 1 to 10,000.
-        embedding: numbers for a word, 1 to 4,096; d = (V + 4) (2 embedding + 1).
+        embedding: numbers for a word; d = (V + 4) (2 embedding + 1).
         initial_seed: public seed of the initial weights.
     """
 
     vocabulary: int = 500
-    length: int = 20
     embedding: int = 8
     initial_seed: int = 0
+    largest: ClassVar = {"vocabulary": 100_000, "length": 10_000, "embedding": 4_096}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("vocabulary", 100_000), ("length", 10_000), ("embedding", 4_096)):
-            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
         require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
-
-    @property
-    def classes(self) -> int:
-        return self.vocabulary + SPECIAL
-
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """(L,)."""
-        return (self.length,)
 
 
 class WordPairs(NumpyTask):
@@ -120,18 +106,8 @@ class WordPairs(NumpyTask):
         return (labels >= 1) & (labels <= self.options.vocabulary)
 
     def check(self, data: Dataset) -> None:
-        """Raise ``ValueError`` unless examples are words, with as many labels."""
-        shape = (len(data), self.options.length)
-        if data.features.dtype != np.int32 or data.features.shape != shape or data.labels.shape != shape:
-            raise ValueError(
-                f"examples are {data.features.dtype}{list(data.features.shape)} with labels {list(data.labels.shape)}; "
-                f"this task takes int32 (n, {self.options.length}) words and as many labels"
-            )
-        for kind, words in (("words", data.features), ("labels", data.labels)):
-            if len(data) and not 0 <= int(words.min()) <= int(words.max()) < self.options.classes:
-                raise ValueError(
-                    f"{kind} run from {words.min()} to {words.max()}; this task takes 0 to {self.options.classes - 1}"
-                )
+        """As `check_words`."""
+        check_words(data, self.options.length, self.options.classes)
 
 
 def _scattered(rows: NDArray[np.int64], values: NDArray[np.floating], words: int, size: int) -> NDArray[np.floating]:
