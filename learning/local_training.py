@@ -130,8 +130,7 @@ def local_change(
         all_batches: gives all examples, for what is a gradient over all data; see `blocks`.
         gradient: of the task's loss.
 
-    Returns:
-        The change, in the arrays of ``model``; NaN or infinite where training diverged.
+    Returns the change, in the arrays of ``model``; NaN or infinite where training diverged.
     """
     rate = options.client_rate
     if options.method == DP_FEDSGD:
@@ -169,8 +168,7 @@ def most_important(slopes: Any, change: Any, sparsity: float, leading: int = 0) 
         sparsity: c, in [0, 1).
         leading: axes of participants, 0 or 1.
 
-    Returns:
-        Bool of that shape. NaN and infinite values are kept, so that no diverged update looks small.
+    Returns bool of that shape. NaN and infinite values are kept, so that no diverged update looks small.
     """
     importance = abs(slopes * change).reshape(*change.shape[:leading], -1)
     importance[importance != importance] = math.inf

@@ -45,8 +45,7 @@ def partition(
         shards: runs of each participant, >= 1; only ``shards`` looks at it.
         users: (n,) the user of each example, as numbers; ``natural`` needs it, the others ignore it.
 
-    Returns:
-        Ascending int64 indices for each participant.
+    Returns ascending int64 indices for each participant.
 
     Raises ValueError: an unknown name, a number out of range, or too few examples for that many participants.
     """

@@ -62,9 +62,8 @@ def clip_layers(
         clips: > 0, data units, one for each layer.
         scales: > 0, data units per unit of the result, one for each layer.
 
-    Returns:
-        (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
-            (infinite only beyond the largest double). A layer of zeros stays zero.
+    Returns (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
+    (infinite only beyond the largest double). A layer of zeros stays zero.
 
     Raises ValueError: lengths that don't match, a clip or scale that is not positive and finite, a quotient of the two
     beyond floating point, or a value that is infinite or not a number.

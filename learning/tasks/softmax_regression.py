@@ -51,8 +51,7 @@ def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int)
         images: (n, side, side) or (n, side, side, channels), uint8 in 0..255 or float32 in 0..1.
         pooling: side of a square; it divides that of the images.
 
-    Returns:
-        float32 (n, (side / pooling)^2 x channels): means in 0..1, row by row.
+    Returns float32 (n, (side / pooling)^2 x channels): means in 0..1, row by row.
     """
     count, extent = images.shape[:2]
     channels, side = images.shape[3] if images.ndim == 4 else 1, extent // pooling

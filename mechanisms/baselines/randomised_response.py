@@ -223,8 +223,7 @@ class ResponseEncoder:
             category: 0 .. k - 1.
             random_bytes: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
 
-        Raises:
-            InvalidCategory, RandomnessFailed: see `respond`.
+        Raises InvalidCategory, RandomnessFailed: see `respond`.
         """
         report = np.zeros(self.plan.categories, self._dtype)
         report[self.respond(category, random_bytes)] = 1

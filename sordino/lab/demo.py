@@ -100,9 +100,7 @@ class Demo:
     def run(self) -> dict[str, Any]:
         """Train, then measure and compare; every process that was started has ended when this returns or raises.
 
-        Raises:
-            Failure: the coordinator could not do all rounds.
-            KeyboardInterrupt: Ctrl-C or SIGTERM.
+        Raises Failure: the coordinator could not do all rounds; KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         began = time.monotonic()
         with self.asked.noted():
@@ -342,8 +340,7 @@ def measure_networked_round() -> dict[str, Any] | None:
         ``upload_bytes`` (of one participant) and ``vector_bytes`` (of it the masked vector); None when no round ended
         in a sum.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM.
+    Raises KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
     from sordino.lab.loadtest.display import LoadDisplay
     from sordino.lab.loadtest.options import LoadOptions
@@ -396,11 +393,9 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
         options: see ``DemoOptions``.
         display: shows it; entered by the caller.
 
-    Returns:
-        The demo's figures under their stable JSON names.
+    Returns the demo's figures under their stable JSON names.
 
-    Raises:
-        Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
+    Raises Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
     """
     from sordino.reporting.report import write_report
 

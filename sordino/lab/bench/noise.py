@@ -32,8 +32,7 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
         figures under the names of `sordino bench noise --json`. ``stddev_seen`` is that of all draws; ``law_ok`` tells
         whether mean and variance lie within six standard errors of the law's. Tests hold the law itself.
 
-    Raises:
-        ValueError: an argument lies outside its range.
+    Raises ValueError: an argument lies outside its range.
     """
     if law not in LAWS:
         raise ValueError(f"--law takes {', '.join(LAWS)}, not {law!r}")

@@ -223,11 +223,9 @@ def mistaken(plan: Plan, *, noise_divided_by: float = 1.0, clip_times: float = 1
         noise_divided_by: how many times smaller than planned the deviation of all noise is, at least 1.
         clip_times: updates are cut to that many clips; the grid and the noise stay the plan's.
 
-    Returns:
-        ``plan`` itself without a mistake. Otherwise an object for an `Encoder` only.
+    Returns ``plan`` itself without a mistake. Otherwise an object for an `Encoder` only.
 
-    Raises:
-        ValueError: a factor below 1, or noise that no sampler draws.
+    Raises ValueError: a factor below 1, or noise that no sampler draws.
     """
     if not noise_divided_by >= 1 or not clip_times >= 1:
         raise ValueError("a mistake divides the noise, or multiplies the clip, by at least 1")
@@ -307,9 +305,8 @@ def audit(
         of that size, ``deviation_over_shift`` its multiplier; ``epsilon_lower_expected`` the expected bound;
         ``violation``: the bound exceeds the proved epsilon; the rest is `audit_noise.noise_check`.
 
-    Raises:
-        InfeasiblePlan: no plan fits the setting.
-        UnsuitableSetting: more canaries than values; more leave than the plan allows; a mistake that can't be drawn.
+    Raises InfeasiblePlan: no plan fits the setting; UnsuitableSetting: more canaries than values, more leave than the
+    plan allows, or a mistake that can't be drawn.
     """
     if setting.dim < setting.canaries:
         raise UnsuitableSetting(

@@ -154,8 +154,7 @@ def run(
         workers: processes; 1 works in this one.
         progress: called with the number of encodings done and the total.
 
-    Returns:
-        One row per setting, under stable JSON names; a row of an infeasible setting holds the reason.
+    Returns one row per setting, under stable JSON names; a row of an infeasible setting holds the reason.
     """
     rows: list[dict[str, Any]] = []
     chunks: list[Chunk] = []

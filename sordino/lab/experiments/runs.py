@@ -175,9 +175,7 @@ class RunPool:
         progress: called whenever a run has ended.
         device: of models that train with torch: "cpu", "cuda" or "auto".
 
-    Raises:
-        ExperimentError: the file holds something else.
-        OSError: it can't be read or written.
+    Raises ExperimentError: the file holds something else; OSError: it can't be read or written.
     """
 
     def __init__(

@@ -63,8 +63,7 @@ class Presence:
 
     def __init__(self, availability: Availability | None, seed: int) -> None:
         """
-        Raises:
-            Failure: the trace can't be used.
+        Raises Failure: the trace can't be used.
         """
         self._availability, self._seed = availability, seed
         self._trace = read_trace(Path(availability.trace)) if availability is not None and availability.trace else {}

@@ -78,8 +78,7 @@ class PlannedBehaviour(Behaviour):
 
     def __init__(self, load: LoadOptions, me: int, identity: bytes, executor: Executor) -> None:
         """
-        Args:
-            me: position on the roster.
+        ``me``: position on the roster.
         """
         self._load, self._me, self._identity, self._executor = load, me, identity, executor
         self._cheat = load.cheaters().get(me)

@@ -74,8 +74,7 @@ def drops_of(seed: int, round_: int, attempt: int, *, clients: int, share: float
         share: of them that leave, in [0, 1].
         at: a name in ``PHASE_NAMES``, or ``any``: a phase is drawn for each.
 
-    Returns:
-        Exactly ``dropped_count(clients, share)`` participants.
+    Returns exactly ``dropped_count(clients, share)`` participants.
     """
     draws = {who: digest(b"drop", seed, round_, attempt, who) for who in range(clients)}
     leaving = sorted(draws, key=lambda who: draws[who])[: dropped_count(clients, share)]

@@ -40,12 +40,10 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
         name: of the task.
         test: the coordinator's own file; empty for none.
 
-    Returns:
-        The participants' data, in the order of the files' names, and the coordinator's.
+    Returns the participants' data, in the order of the files' names, and the coordinator's.
 
-    Raises:
-        DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
-            isn't that of the participants.
+    Raises DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
+    isn't that of the participants.
     """
     files = own_files(Path(folder))
     if len(files) != participants:

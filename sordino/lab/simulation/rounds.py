@@ -60,8 +60,7 @@ class Rounds:
 
     ``settings``: of the whole simulation.
 
-    Raises:
-        InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
+    Raises InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
     """
 
     def __init__(self, settings: SimulationSettings) -> None:
@@ -89,8 +88,7 @@ class Rounds:
     def charge_again(self, charges: list[tuple[int, int]]) -> None:
         """Charge sums that were opened before the simulation stopped, each as often as it was opened.
 
-        Args:
-            charges: (round, attempt) of each; the participants in it follow from the seed.
+        ``charges``: (round, attempt) of each; the participants in it follow from the seed.
         """
         for round_, attempt in charges:
             self._charge(round_, attempt, self.survivors(self._cohort(round_), round_, attempt))

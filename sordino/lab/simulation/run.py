@@ -85,8 +85,7 @@ def simulate_study(
         on_row: called with every row, aborted attempts included.
         on_start: called once with the configuration and the number of rounds done before.
 
-    Returns:
-        All rows, also those of an earlier run.
+    Returns all rows, also those of an earlier run.
 
     Raises:
         SimulationError: a setting or the file can't be used.

@@ -116,8 +116,7 @@ class SimulationSettings(SimulationOptions):
         batched: train many participants at once if the task can.
         data: folder with a .csv or .npz of each participant, if the study's data set is "own"; else None.
 
-    Raises:
-        SimulationError: a value outside its range.
+    Raises SimulationError: a value outside its range.
     """
 
     study: SimulatedStudy = Field(default_factory=simulated_study)

@@ -101,11 +101,9 @@ class Comparison:
 def find_environment(root: Path | None = None) -> Path:
     """The python of the peers' environment.
 
-    Args:
-        root: folder that holds `.venv-peers`; None means the repository.
+    ``root``: folder that holds `.venv-peers`; None means the repository.
 
-    Raises:
-        PeersMissing: it isn't there, or holds other versions than `sordino/lab/bench/peers/requirements.txt`.
+    Raises PeersMissing: it isn't there, or holds other versions than `sordino/lab/bench/peers/requirements.txt`.
     """
     environment = (ROOT if root is None else root) / ENVIRONMENT
     python = environment / "bin" / "python"
@@ -135,8 +133,7 @@ def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: floa
         CPU seconds of all participants and the server. ``details`` has ``server_cpu_s`` and ``client_cpu_s``, the mean
         of the survivors.
 
-    Raises:
-        PeerFailed: no figures, or too late.
+    Raises PeerFailed: no figures, or too late.
     """
     details = _run((str(python), "-I", str(HERE / "flower_secagg.py"), *_arguments(options)), timeout_s)
     return _figures("flower", "CPU s", "cpu_s", "sum_ok", details)
@@ -163,8 +160,7 @@ def compare_secagg(
         repeats: pairs.
         command: starts ours.
 
-    Raises:
-        PeerFailed: a run failed, or the two sides had not the same number of survivors.
+    Raises PeerFailed: a run failed, or the two sides had not the same number of survivors.
     """
     work = {"clients": clients, "dim": dim, "drop": drop}
 
