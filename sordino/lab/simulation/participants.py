@@ -137,8 +137,8 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
         own: folder with one file per participant; None if a data set is cut.
         task: of the study; needed with ``own``.
 
-    Raises learning.blocks.DatasetError: the set is unknown, missing or damaged, or a file can't be used; SimulationError:
-    the set can't be cut so.
+    Raises learning.blocks.DatasetError: the set is unknown, missing or damaged, or a file can't be used;
+    SimulationError: the set can't be cut so.
     """
     data = study.data
     if own is not None and task is not None:
