@@ -82,11 +82,9 @@ class ModelLearner(Learner):
         self._vector = self._optimizer.apply(self._vector, mean)
 
     def evaluate(self) -> dict[str, float]:
-        """Figures of the model."""
         return self._evaluate(views(self._vector, self._shapes, writable=True))
 
     def state(self) -> tuple[Parameters, State]:
-        """Model and optimiser."""
         return self.broadcast(), self._optimizer.state()
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:

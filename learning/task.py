@@ -91,12 +91,10 @@ class ModelTask(ABC):
 
     @cached_property
     def contribution_shapes(self) -> Shapes:
-        """Those of the model."""
         return shapes_of(self.initial_parameters())
 
     @cached_property
     def dim(self) -> int:
-        """The model's number of parameters."""
         return dimension(self.contribution_shapes)
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:

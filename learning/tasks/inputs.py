@@ -42,7 +42,6 @@ class ImageOptions(TrainingOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
         return (self.side, self.side) if self.channels == 1 else (self.side, self.side, self.channels)
 
     def _left_out(self) -> set[str]:
@@ -71,7 +70,6 @@ class ImageOrRowOptions(ImageOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
         return (self.features,) if self.features else super().example_shape
 
     def _left_out(self) -> set[str]:

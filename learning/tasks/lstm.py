@@ -64,7 +64,6 @@ class Lstm(TorchTask):
         super().__init__(options)
 
     def module(self) -> nn.Module:
-        """The network; weights as its parts say."""
         return _Network(self.options)
 
     def counted(self, labels: torch.Tensor) -> torch.Tensor:
@@ -76,7 +75,6 @@ class Lstm(TorchTask):
         return (labels > PADDING) & (labels <= self.options.vocabulary)
 
     def check(self, data: Dataset) -> None:
-        """As `check_words`."""
         check_words(data, self.options.length, self.classes)
 
 

@@ -148,12 +148,10 @@ class NumpyTask(TrainedTask):
 
     @property
     def classes(self) -> int:
-        """How many there are."""
         return self.options.classes
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
         return self.options.example_shape
 
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:

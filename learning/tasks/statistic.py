@@ -282,7 +282,6 @@ class StatisticTask(ABC):
 
     @cached_property
     def dim(self) -> int:
-        """Coordinates of a contribution."""
         return dimension(self.contribution_shapes)
 
     def initial_parameters(self) -> Parameters:

@@ -56,7 +56,6 @@ def run(directory: Path, parts: int, cohorts: Sequence[Sequence[int]] | None) ->
 
 
 def main(arguments: list[str]) -> None:
-    """The process: see the module."""
     from runtime.processes import end_with_parent
 
     directory, parts, results, *cohorts, _, parent = arguments

@@ -36,6 +36,7 @@ _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
 _NETWORKED_ROUNDS: Final = 3
 _NETWORKED_DIM: Final = 100_180  # of a perceptron with 126 hidden units on Fashion-MNIST
+_OF_EACH_ROUND: Final = ("key_to_sum_s", "upload_bytes", "download_bytes")
 # A participant that leaves in one of these phases is not in the sum.
 _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
@@ -58,7 +59,6 @@ class DemoOptions:
     port: int = 0
 
     def study(self, port: int) -> NewStudy:
-        """The study that the demo makes."""
         return new_study(
             name="demo",
             rounds=self.rounds,
@@ -288,9 +288,7 @@ class Demo:
             "attempts_aborted": len(view.aborted),
             "wall_s": round(wall_s, 1),
             "round_s": median([done.seconds for done in rounds]),
-            "key_to_sum_s": median([done.key_to_sum_s for done in rounds]),
-            "upload_bytes": median([done.upload_bytes for done in rounds]),
-            "download_bytes": median([done.download_bytes for done in rounds]),
+            **{name: median([getattr(done, name) for done in rounds]) for name in _OF_EACH_ROUND},
             "vector_bytes": rounds[-1].vector_bytes if rounds else 0,
             "vector_floor_bytes": vector,
             "coordinator_peak_rss_mb": round(self.coordinator.peak_mb, 1),
@@ -298,10 +296,7 @@ class Demo:
             "participants": self.options.participants,
             "processes": self.options.processes,
             "partition": f"Dirichlet {self.study.study.data.alpha:g}",
-            "noise_multiplier": plan.noise_multiplier,
-            "min_survivors": plan.min_survivors,
-            "quorum": plan.quorum,
-            "h_min": plan.h_min,
+            **{name: getattr(plan, name) for name in ("noise_multiplier", "min_survivors", "quorum", "h_min")},
             "A": plan.colluders,
             "guarantee": "honest-but-curious: one machine plays all parts",
             "directory": str(self.study.directory.resolve()),
@@ -432,7 +427,6 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
 
 
 def final_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the demo's closing lines."""
     beside = result["accuracy_without_noise"]
     five = result["networked_round"]
     return [

@@ -21,9 +21,10 @@ import copy
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.gaussian_exact import gaussian_epsilon
 from mechanisms.rotation import Rotation
 from mechanisms.statement import GAUSSIAN, LOCAL
+from runtime.text import counted
 from sordino.lab.experiments.audit_bound import best_of, expected_bound, registered_guesses
 from sordino.lab.experiments.audit_noise import noise_check
 from sordino.lab.experiments.tables import Table
@@ -45,12 +47,6 @@ from wire.study import plan_study
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
     from mechanisms.randomness import RandomBytes
-
-
-from collections.abc import Mapping
-from pathlib import Path
-
-from runtime.text import counted
 
 Floats = NDArray[np.float64]
 Randomness = Callable[[int, int], "RandomBytes"]

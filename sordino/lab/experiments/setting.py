@@ -124,7 +124,6 @@ class Sizes:
         )
 
     def described(self, data: str) -> str:
-        """Return data, task and size, in words."""
         return f"{data}, {self.task}, {self.participants} participants, {self.cohort} a round, {self.rounds} rounds"
 
 

@@ -106,7 +106,6 @@ class WordPairs(NumpyTask):
         return (labels >= 1) & (labels <= self.options.vocabulary)
 
     def check(self, data: Dataset) -> None:
-        """As `check_words`."""
         check_words(data, self.options.length, self.options.classes)
 
 

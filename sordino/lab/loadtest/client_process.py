@@ -313,7 +313,6 @@ def run(home: Path, load_options: LoadOptions) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The process: see the module."""
     home, behaviour, _, parent = arguments
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a storm before any participant is connected
     end_with_parent(int(parent))

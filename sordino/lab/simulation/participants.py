@@ -28,7 +28,7 @@ from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
 from learning.task import BatchedTask, update_rng
 from mechanisms.clip_rule import ClipRule
-from mechanisms.clipping import clip_layers
+from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.sketch import CountMeanSketch
 from sordino.lab.simulation.own_files import load_own
@@ -213,7 +213,6 @@ class Participants:
         return self.work(replace(assignment, parameters=parameters))
 
     def misfit(self, error: ValueError) -> SimulationError:
-        """Explain a task's complaint about examples."""
         study = self._settings.study
         return SimulationError(
             f"the task {study.study.task} can't use the examples of {study.data.dataset}: {with_place(error)}; name "
@@ -292,12 +291,10 @@ class Participants:
 
     def _below(self, updates: NDArray[Any], clips: Sequence[float]) -> NDArray[np.int64] | None:
         """Count the norms within each layer's clip; None where a sketch is clipped, whose norm is another."""
-        found, start = [], 0
         if self._sketch_shape[0]:
             return None
-        for size, clip in zip(self.rule.layers, clips, strict=True):
-            layer = updates[:, start : start + size]
-            start += size
+        found = []
+        for layer, clip in zip(layers_in(updates, self.rule.layers), clips, strict=True):
             norms = np.sqrt(np.einsum("ij,ij->i", layer, layer, dtype=np.float64))
             found.append(np.count_nonzero(norms <= clip))
         return np.array(found, np.int64)

@@ -114,7 +114,6 @@ class Rounds:
         self.outcome = ROUNDS_DONE
 
     def close(self) -> None:
-        """End the processes of the engine."""
         if self._engine is not None:
             self._engine.close()
 

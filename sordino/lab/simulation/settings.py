@@ -166,7 +166,6 @@ class SimulationSettings(SimulationOptions):
 
     @property
     def private(self) -> bool:
-        """Return whether noise is added."""
         return self.study.privacy.mechanism != NO_NOISE
 
     @property
