@@ -8,17 +8,16 @@ no dropout, and what it has spent follows from the noise shares that were really
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from mechanisms.privacy_curves import epsilon_with_sampler_error
-from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
+from mechanisms.round_cost import coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
@@ -183,15 +182,13 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     plan = settings.plan()
     if plan is None or plan.min_survivors != plan.clients or plan.colluders:
         raise ValueError("this function takes plans without dropouts only")
-    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Statement)}
-    noise = Noise(plan.granularity, plan.local_variance)
-    stated = Statement(**fields)
+    stated = Statement(**{field.name: getattr(plan, field.name) for field in fields(Statement)})
     orders = coarse_orders(stated, COORDINATOR)
     spent = np.zeros(orders.shape)
     for round_ in range(1, plan.rounds + 1):
         left = len(survivors_of(settings, cohort_of(settings, round_), round_, 1))
-        fewer = Statement(**{**fields, "min_survivors": left, "quorum": left})
-        spent += round_curve(fewer, noise, left)(orders)
+        fewer = replace(stated, min_survivors=left, quorum=left)
+        spent += round_curve(fewer, plan.noise, left)(orders)
     return float(epsilon_with_sampler_error(orders, spent, plan.delta, planned_draws(stated)))
 
 

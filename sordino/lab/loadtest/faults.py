@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, model_validator
@@ -144,13 +145,8 @@ class Link(Fault):
 
 def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:
     """Participant -> its link; a participant that isn't named has this machine's."""
-    ranked, place = _ranked(b"link", seed, range(clients)), 0
-    found: dict[int, Link] = {}
-    for link in links:
-        size = dropped_count(clients, link.share)
-        found |= dict.fromkeys(ranked[place : place + size], link)
-        place += size
-    return found
+    ranked = iter(_ranked(b"link", seed, range(clients)))
+    return {who: link for link in links for who in islice(ranked, dropped_count(clients, link.share))}
 
 
 class Storm(Fault):
