@@ -32,7 +32,6 @@ class Learner(Protocol):
 
         Args:
             mean: (dim,) of the survivors' contributions, with noise.
-            survivors: their number.
             stddev: of the noise in one coordinate of ``mean``, at most, in its units; 0 without noise.
         """
 
@@ -64,12 +63,7 @@ class ModelLearner(Learner):
     def __init__(
         self, initial: Parameters, optimizer: ServerOptimizer, evaluate: Callable[[Parameters], dict[str, float]]
     ) -> None:
-        """
-        Args:
-            initial: the model before the first round.
-            optimizer: at rest; its state is kept here.
-            evaluate: figures of a model.
-        """
+        """``optimizer``: at rest; its state is kept here."""
         self._shapes = shapes_of(initial)
         self._vector: NDArray[np.float32] = flatten(initial)
         self._optimizer, self._evaluate = optimizer, evaluate

@@ -51,7 +51,6 @@ def steps(options: TrainingOptions, examples: int, rng: Shuffler) -> Iterator[ND
     no steps: see `local_change`.
 
     Args:
-        options: of the method.
         examples: the participant's number of examples, >= 1.
         rng: one permutation a pass is drawn, when it is due.
     """
@@ -124,11 +123,9 @@ def local_change(
     Args:
         start: w^t, without the axis of participants; not written to.
         model: a copy of it for each participant, or for the one; written to.
-        options: of the method.
         l2_clip: S, of the whole model's change, in data units; with an infinite one BLUR never acts.
         step_batches: of each step, in order; see `steps`.
         all_batches: gives all examples, for what is a gradient over all data; see `blocks`.
-        gradient: of the task's loss.
 
     Returns the change, in the arrays of ``model``; NaN or infinite where training diverged.
     """

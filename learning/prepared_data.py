@@ -165,7 +165,6 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
 
     Args:
         folder: to make or to replace; its name is the set's.
-        blocks: of each part.
         about: further keys of the manifest, JSON values: title, source, licence, how it was made.
 
     Raises OSError: it can't be written; ValueError: blocks of one part differ in type or shape.

@@ -384,9 +384,7 @@ def default_folder() -> Path:
 def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
     """Make a study, run it, and write its report.
 
-    Args:
-        options: see ``DemoOptions``.
-        display: shows it; entered by the caller.
+    ``display``: entered by the caller.
 
     Returns the demo's figures under their stable JSON names.
 

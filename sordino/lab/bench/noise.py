@@ -26,7 +26,6 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     Args:
         law: one of `LAWS`.
         stddev: of one coordinate, in grid steps.
-        dim: coordinates of one vector.
 
     Returns:
         figures under the names of `sordino bench noise --json`. ``stddev_seen`` is that of all draws; ``law_ok`` tells

@@ -32,8 +32,6 @@ def run(
 
     Args:
         name, options: of a task for images that trains many at once.
-        participants: of the round.
-        examples: of each of them.
         threads: of `learning.device.use_threads`; 0: as many as there are cores.
         runs: of each way, in turns; one more before them isn't counted.
 

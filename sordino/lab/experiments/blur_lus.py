@@ -35,7 +35,6 @@ class BlurLusSizes(Sizes):
     """Numbers of a scale.
 
     Attributes:
-        clips, rates: grids of S and of the local rate.
         middle: epsilon of the choices of lambda, c and queries, and of all but Table 1.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.

@@ -28,7 +28,6 @@ class Choice:
     """Result of a grid.
 
     Attributes:
-        what: one line.
         of, names: the labels for each of whose values there is a choice, and those that are chosen.
         chosen: the combination, for each value of ``of``; None if no run completed.
         means: of every combination: (of, names...) to the accuracy on the selection's seeds.

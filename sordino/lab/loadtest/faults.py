@@ -70,7 +70,6 @@ def drops_of(seed: int, round_: int, attempt: int, *, clients: int, share: float
     """Participants that leave an attempt, and how.
 
     Args:
-        seed: of the load test.
         clients: participants are numbered 0..clients-1, as in the roster.
         share: of them that leave, in [0, 1].
         at: a name in ``PHASE_NAMES``, or ``any``: a phase is drawn for each.

@@ -45,7 +45,6 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
     """Run a load test.
 
     Args:
-        options: of the load test.
         display: shows it; entered by the caller.
         out: new or empty folder for result, figures, study and logs; None keeps nothing.
 

@@ -109,12 +109,7 @@ def in_order(
 
 
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
-    """Cut one or more survivors into shards of about the same size, in their order.
-
-    Args:
-        dim: values of one update.
-        at_once: whether a shard is trained at once.
-    """
+    """Cut one or more survivors into shards of about the same size, in their order; ``dim``: values of one update."""
     size = max(1, min(MOST_IN_A_SHARD if at_once else FEW_IN_A_SHARD, _VALUES_IN_A_SHARD // dim))
     parts = np.array_split(np.asarray(survivors, np.int64), math.ceil(len(survivors) / size))
     return [tuple(map(int, part)) for part in parts]

@@ -58,8 +58,6 @@ class _Clock:
 class Rounds:
     """A running simulation.
 
-    ``settings``: of the whole simulation.
-
     Raises InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
     """
 

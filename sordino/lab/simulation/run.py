@@ -77,7 +77,6 @@ def simulate_study(
     noise ("none") equal settings give equal results.
 
     Args:
-        settings: of the whole simulation.
         output: file for a line of JSON per round, with a checkpoint beside it. If it exists with the same settings,
             the simulation continues, or returns the recorded result if it was complete. After a kill, rounds after the
             last checkpoint are repeated and charged both times.

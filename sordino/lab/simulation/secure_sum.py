@@ -27,7 +27,6 @@ class SecureSum(InMemoryAttempt):
         parameters: of the plan.
         members: participants of the round, ascending, whose numbers are those of ``finish``; at least the quorum, else
             `secagg.errors.TooFewClients`.
-        round, attempt: >= 1.
     """
 
     def __init__(self, parameters: RoundParameters, members: tuple[int, ...], round: int, attempt: int) -> None:

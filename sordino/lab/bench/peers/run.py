@@ -147,11 +147,7 @@ def compare_secagg(
 
     Flower gets the threshold that ours used. Its warm-up is a small round, since a whole one takes half a minute.
 
-    Args:
-        repeats: pairs.
-        command: starts ours.
-
-    Raises PeerFailed: a run failed, or the two sides had not the same number of survivors.
+    ``command``: starts ours. Raises PeerFailed: a run failed, or the two sides had not the same number of survivors.
     """
     work = {"clients": clients, "dim": dim, "drop": drop}
 
