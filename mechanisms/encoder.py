@@ -281,11 +281,7 @@ class Encoder:
                 layer *= scale
         if self._sketch is not None:
             values = self._sketch.decode_mean(values)
-        return Decoded(values, below, wrapping, self.mean_stddev(survivors, silent))
-
-    def mean_stddev(self, survivors: int, silent: int = 0) -> float:
-        """As the function `mean_stddev`, with this round's clips."""
-        return mean_stddev(self.plan, survivors, self.clips, silent)
+        return Decoded(values, below, wrapping, mean_stddev(plan, survivors, self.clips, silent))
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
         """Refine the grid, add the coordinator's noise; return how often the grid step was halved.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mechanisms.clip_rule import ClipRule
-from mechanisms.encoder import Encoder
+from mechanisms.encoder import Encoder, mean_stddev
 from mechanisms.sketch import sketch_shape
 from tests.mechanisms.conftest import plan_for
 
@@ -56,5 +56,5 @@ def noised(survivors: int, *, update: Any = None, **changes: Any) -> tuple[float
         total += encoder.encode(sent, os.urandom)
         total &= np.uint64((1 << plan.bits) - 1)
     decoded = encoder.decode(total, survivors, os.urandom)
-    assert decoded.stddev == encoder.mean_stddev(survivors)
+    assert decoded.stddev == mean_stddev(plan, survivors, encoder.clips)
     return decoded.stddev, decoded.mean - sent

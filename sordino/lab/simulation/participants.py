@@ -166,7 +166,7 @@ class Participants:
         self.plan = settings.plan()
         coding = settings.coding()
         self.rule: ClipRule = coding["clipping"] if self.plan is None else self.plan.clipping
-        self._sketch_shape: tuple[int, int] = coding["sketch"]
+        self.sketch_shape: tuple[int, int] = coding["sketch"]  # rows and width; no rows where updates travel whole
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
 
@@ -214,14 +214,9 @@ class Participants:
             "another task or data set, or fit it with options of the task"
         )
 
-    @property
-    def sketch_rows(self) -> int:
-        """0 where updates travel whole."""
-        return self._sketch_shape[0]
-
     def sketch(self, rotation_seed: bytes) -> CountMeanSketch | None:
         """Of a round without noise; None where updates travel whole."""
-        rows, width = self._sketch_shape
+        rows, width = self.sketch_shape
         if not rows:
             return None
         return CountMeanSketch(hashlib.sha256(b"simulated sketch" + rotation_seed).digest(), self.task.dim, rows, width)
@@ -286,7 +281,7 @@ class Participants:
 
     def _below(self, updates: NDArray[Any], clips: Sequence[float]) -> NDArray[np.int64] | None:
         """Count the norms within each layer's clip; None where a sketch is clipped, whose norm is another."""
-        if self._sketch_shape[0]:
+        if self.sketch_shape[0]:
             return None
         found = []
         for layer, clip in zip(layers_in(updates, self.rule.layers), clips, strict=True):

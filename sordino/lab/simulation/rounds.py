@@ -213,7 +213,7 @@ class Rounds:
         self, round_: int, survivors: NDArray[np.int64], seed: bytes, secure: SecureSum | None, clock: _Clock
     ) -> tuple[NDArray[Any], list[Shard]]:
         """Return the sum that the coordinator sees, and the shards that only a simulation sees."""
-        reach = update_norm(self.clips, self._here.sketch_rows)
+        reach = update_norm(self.clips, self._here.sketch_shape[0])
         broadcast = self.learner.broadcast()
         assignments = [
             Assignment(
