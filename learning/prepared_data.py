@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from learning.blocks import Blocks, DatasetError, Part
 from learning.data_names import BUILT_IN, OWN, PREPARABLE, data_folder
+from runtime.durable import whole_folder
 from runtime.text import did_you_mean
 
 MANIFEST: Final = "manifest.json"
@@ -170,8 +170,8 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
     Raises OSError: it can't be written; ValueError: blocks of one part differ in type or shape.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    beside = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent)
+    with beside as old, whole_folder(folder) as work:
         arrays: dict[str, Any] = {}
         figures: dict[str, Any] = {}
         for part in blocks.parts:
@@ -182,15 +182,7 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
         (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         work.chmod(0o755)
         if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-            os.replace(folder, old / "old")
-            os.replace(work, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(work, folder)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
+            os.replace(folder, Path(old) / "old")
     return open_prepared(folder.name, folder.parent)
 
 
