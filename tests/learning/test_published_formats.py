@@ -339,7 +339,7 @@ def test_stackoverflow_sentences(tmp_path: Path) -> None:
 
 def test_sequences_of_a_vocabulary() -> None:
     words = Vocabulary.of(["a", "b"])
-    assert (words.unknown, words.beginning, words.end) == (3, 4, 5)
+    assert words.marks == (3, 4, 5)
     exact = words.sequences([["a"] * 20, ["b"] * 19])
     np.testing.assert_array_equal(exact[1][0], [1] * 20)
     np.testing.assert_array_equal(exact[1][1], [*[2] * 19, 5])
