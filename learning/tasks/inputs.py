@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -84,11 +83,13 @@ class WordOptions(TrainingOptions):
         vocabulary: V, the number of words, from 1. Of characters some 86 make a small model.
         length: L, words of an example, from 1.
         embedding: numbers for a word, from 1.
+        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
     """
 
     vocabulary: int = 10_000
     length: int = 20
     embedding: int = 96
+    initial_seed: int = 0
     largest: ClassVar[Mapping[str, int]]
     """Of these and of further options from 1."""
 
@@ -96,6 +97,7 @@ class WordOptions(TrainingOptions):
         super().__post_init__()
         for name, most in self.largest.items():
             require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
+        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
     @property
     def classes(self) -> int:
@@ -111,9 +113,14 @@ class WordOptions(TrainingOptions):
 class TrainedTask(ModelTask):
     """What models in numpy and in torch share: the checks before they train."""
 
-    @abstractmethod
+    example_shape: tuple[int, ...]
+    """Of one example, without the axis of examples."""
+    classes: int
+    """Labels are 0 to classes - 1."""
+
     def check(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples and labels are the task's."""
+        check_examples(data, self.example_shape, self.classes)
 
     def check_form(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""

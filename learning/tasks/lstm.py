@@ -12,7 +12,6 @@ from numpy.typing import DTypeLike
 from torch import nn
 
 from learning.datasets import Dataset
-from learning.options import require
 from learning.tasks.inputs import WordOptions, check_words
 from learning.tasks.torch_task import TorchTask
 from learning.vocabulary import PADDING
@@ -25,19 +24,13 @@ class LstmOptions(WordOptions):
     Attributes:
         embedding: numbers for a word, before the LSTM and after it.
         hidden: units of the LSTM.
-        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
     """
 
     client_rate: float = 0.3
     batch_size: int = 16
     local_epochs: int = 1
     hidden: int = 670
-    initial_seed: int = 0
     largest: ClassVar = {"vocabulary": 1_000_000, "length": 10_000, "embedding": 65_536, "hidden": 65_536}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
 class Lstm(TorchTask):

@@ -73,17 +73,17 @@ class SoftmaxRegression(NumpyTask):
     """Multinomial logistic regression from all zeros."""
 
     Options: Final = SoftmaxOptions
+    options: SoftmaxOptions
 
     name: Final = "softmax-regression"
 
     def __init__(self, options: SoftmaxOptions) -> None:
-        self.options: SoftmaxOptions = options
         features = options.features or (options.side // options.pooling) ** 2 * options.channels
-        self.shapes = {"weights": (features, options.classes), "bias": (options.classes,)}
+        super().__init__(options, {"weights": (features, options.classes), "bias": (options.classes,)})
 
     def initial_parameters(self) -> Parameters:
         """Return zeros: the problem is convex, so no start is better, and every process agrees on it."""
-        return {name: np.zeros(shape, dtype=np.float32) for name, shape in self.shapes.items()}
+        return {name: np.zeros(shape, dtype=np.float32) for name, shape in self.contribution_shapes.items()}
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images pooled and scaled, rows of numbers as they are; and the constant of the bias: float32 (n, f + 1)."""

@@ -46,7 +46,7 @@ class PooledMlp(Mlp):
     def __init__(self, options: PooledMlpOptions) -> None:
         super().__init__(options)
         inputs = (options.side // options.pooling) ** 2 * options.channels
-        self.shapes = {**self.shapes, "hidden_weights": (inputs, options.hidden)}
+        self.contribution_shapes = {**self.contribution_shapes, "hidden_weights": (inputs, options.hidden)}
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Averaged pixels, float32 (n, inputs), spread over [-1, 1]."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.local_training import Arrays
-from learning.options import require
 from learning.parameters import Parameters
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import WordOptions, check_words
@@ -30,17 +29,11 @@ class WordPairsOptions(WordOptions):
 
     Attributes:
         embedding: numbers for a word; d = (V + 4) (2 embedding + 1).
-        initial_seed: public seed of the initial weights.
     """
 
     vocabulary: int = 500
     embedding: int = 8
-    initial_seed: int = 0
     largest: ClassVar = {"vocabulary": 100_000, "length": 10_000, "embedding": 4_096}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
 class WordPairs(NumpyTask):
@@ -54,21 +47,21 @@ class WordPairs(NumpyTask):
 
     name: Final = "word-pairs"
     rows_a_block: ClassVar[int] = 100
-    options: WordPairsOptions  # type: ignore[assignment]  # has all that is read of the images' options
+    options: WordPairsOptions
 
     def __init__(self, options: WordPairsOptions) -> None:
-        self.options = options
         words, size = options.classes, options.embedding
-        self.shapes = {"words": (words, size), "next": (size, words), "bias": (words,)}
+        super().__init__(options, {"words": (words, size), "next": (size, words), "bias": (words,)})
 
     def initial_parameters(self) -> Parameters:
         """Uniform in +-1 / sqrt(embedding) for words, zeros for the rest: the same in every process."""
-        words, size = self.shapes["words"]
+        shapes = self.contribution_shapes
+        words, size = shapes["words"]
         uniform = PublicRandom(b"word pairs", self.options.initial_seed).uniform(words * size)
         return {
             "words": ((2 * uniform - 1) / math.sqrt(size)).astype(np.float32).reshape(words, size),
-            "next": np.zeros(self.shapes["next"], np.float32),
-            "bias": np.zeros(self.shapes["bias"], np.float32),
+            "next": np.zeros(shapes["next"], np.float32),
+            "bias": np.zeros(shapes["bias"], np.float32),
         }
 
     def inputs(self, features: NDArray[Any]) -> NDArray[Any]:
@@ -90,13 +83,14 @@ class WordPairs(NumpyTask):
         if counted is not None:
             real &= np.repeat(counted, inputs.shape[-1], axis=-1)
         rows = words.reshape(-1, words.shape[-1])  # one line a participant, or one
-        table = model["words"].reshape(len(rows), *self.shapes["words"])
+        shape = self.contribution_shapes["words"]
+        table = model["words"].reshape(len(rows), *shape)
         known = np.take_along_axis(table, rows[..., None], axis=1).reshape(*words.shape, -1)
         scores = known @ model["next"] + model["bias"][..., None, :]
         scores = cross_entropy_slopes(scores, targets, real)
         back = scores @ model["next"].swapaxes(-1, -2)
         return {
-            "words": _scattered(rows, back, *self.shapes["words"]).reshape(*leading, *self.shapes["words"]),
+            "words": _scattered(rows, back, *shape).reshape(*leading, *shape),
             "next": known.swapaxes(-1, -2) @ scores,
             "bias": scores.sum(axis=-2),
         }
