@@ -100,7 +100,7 @@ class WordOptions(TrainingOptions):
         require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
     @property
-    def classes(self) -> int:
+    def words(self) -> int:
         """V, and what else stands in a word's place."""
         return self.vocabulary + SPECIAL
 

@@ -53,7 +53,7 @@ class Lstm(TorchTask):
     name = "lstm"
 
     def __init__(self, options: LstmOptions) -> None:
-        self.example_shape, self.classes = options.example_shape, options.classes
+        self.example_shape, self.classes = options.example_shape, options.words
         super().__init__(options)
 
     def module(self) -> nn.Module:
@@ -74,11 +74,11 @@ class Lstm(TorchTask):
 class _Network(nn.Module):
     def __init__(self, options: LstmOptions) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(options.classes, options.embedding)
+        self.embedding = nn.Embedding(options.words, options.embedding)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         self.lstm = _Layer(options.embedding, options.hidden)
         self.dense = nn.Linear(options.hidden, options.embedding)
-        self.output = nn.Linear(options.embedding, options.classes)
+        self.output = nn.Linear(options.embedding, options.words)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Scores (n, L, classes) of the word after each."""

@@ -52,7 +52,7 @@ class Mlp(NumpyTask):
             "output_weights": (options.hidden, options.classes),
             "output_bias": (options.classes,),
         }
-        super().__init__(options, shapes)
+        super().__init__(options, options.classes, shapes)
 
     def initial_parameters(self) -> Parameters:
         """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero; the same in every process."""

@@ -28,10 +28,10 @@ class NumpyTask(TrainedTask):
     rows_a_block: ClassVar[int] = 1_000
     """Examples that are evaluated at a time."""
 
-    def __init__(self, options: ImageOptions | WordOptions, shapes: Shapes) -> None:
+    def __init__(self, options: ImageOptions | WordOptions, classes: int, shapes: Shapes) -> None:
         """``shapes``: of the model, which isn't made for them."""
         self.options, self.contribution_shapes = options, shapes
-        self.example_shape, self.classes = options.example_shape, options.classes
+        self.example_shape, self.classes = options.example_shape, classes
 
     @abstractmethod
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:

@@ -79,7 +79,8 @@ class SoftmaxRegression(NumpyTask):
 
     def __init__(self, options: SoftmaxOptions) -> None:
         features = options.features or (options.side // options.pooling) ** 2 * options.channels
-        super().__init__(options, {"weights": (features, options.classes), "bias": (options.classes,)})
+        classes = options.classes
+        super().__init__(options, classes, {"weights": (features, classes), "bias": (classes,)})
 
     def initial_parameters(self) -> Parameters:
         """Return zeros: the problem is convex, so no start is better, and every process agrees on it."""

@@ -50,8 +50,8 @@ class WordPairs(NumpyTask):
     options: WordPairsOptions
 
     def __init__(self, options: WordPairsOptions) -> None:
-        words, size = options.classes, options.embedding
-        super().__init__(options, {"words": (words, size), "next": (size, words), "bias": (words,)})
+        words, size = options.words, options.embedding
+        super().__init__(options, words, {"words": (words, size), "next": (size, words), "bias": (words,)})
 
     def initial_parameters(self) -> Parameters:
         """Uniform in +-1 / sqrt(embedding) for words, zeros for the rest: the same in every process."""
@@ -100,7 +100,7 @@ class WordPairs(NumpyTask):
         return (labels >= 1) & (labels <= self.options.vocabulary)
 
     def check(self, data: Dataset) -> None:
-        check_words(data, self.options.length, self.options.classes)
+        check_words(data, self.options.length, self.classes)
 
 
 def _scattered(rows: NDArray[np.int64], values: NDArray[np.floating], words: int, size: int) -> NDArray[np.floating]:
