@@ -131,6 +131,11 @@ class ResponsePlan:
         return DESCRIPTIONS[NAME].adjacency
 
     @property
+    def trusts(self) -> str:
+        """Whom each epsilon trusts."""
+        return DESCRIPTIONS[NAME].trusts
+
+    @property
     def h_min(self) -> int:
         """The fewest reports of a sum that the adversary doesn't know, the protected one included."""
         return self.min_survivors - self.colluders
