@@ -56,7 +56,6 @@ def fitting_options(name: str, options: Mapping[str, Any], examples: Dataset) ->
 
     Args:
         name: of the task, or of a user's own class, of which nothing is known.
-        options: the chosen ones.
         examples: one is enough.
     """
     wanted = shape_options(trained_task(name, options), examples)

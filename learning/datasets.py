@@ -36,11 +36,12 @@ SUBSET_FILE: Final = Path(__file__).parent / "data" / "fashion_mnist_subset.npz"
 SUBSET_SHA256: Final = "17f8369e96553b6410b9b42604e4d49875ca05f22fd822951ef8f980a7184108"
 
 FULL_FOLDER: Final = Path("/usr/share/datasets/fashion-mnist")
-_FULL_FILES: Final[Mapping[Part, tuple[str, str]]] = {
-    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+IDX_FILES: Final[Mapping[Part, tuple[str, str]]] = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-_FULL_COUNTS: Final[Mapping[Part, int]] = {"train": 60_000, "test": 10_000}
+"""Images and labels of MNIST and Fashion-MNIST, as published but for compression."""
+IDX_COUNTS: Final[Mapping[Part, int]] = {"train": 60_000, "test": 10_000}
 _IDX_IMAGES: Final = b"\x00\x00\x08\x03"  # unsigned bytes, three dimensions
 _IDX_LABELS: Final = b"\x00\x00\x08\x01"  # unsigned bytes, one dimension
 _ROWS_A_BLOCK: Final = 1_000
@@ -125,7 +126,7 @@ def resolve_dataset(name: str) -> str:
         raise DatasetError(f"data set {name!r} {error}") from None
     if name != "fashion-mnist":
         return name
-    files = [FULL_FOLDER / file for pair in _FULL_FILES.values() for file in pair]
+    files = [FULL_FOLDER / f"{name}.gz" for pair in IDX_FILES.values() for name in pair]
     return "fashion-mnist-full" if all(file.is_file() for file in files) else "fashion-mnist-subset"
 
 
@@ -176,7 +177,7 @@ def count_examples(name: str) -> int:
     held = _held(name)
     if held is not None:
         return held.count("train")
-    return 6_000 if resolve_dataset(name) == "fashion-mnist-subset" else _FULL_COUNTS["train"]
+    return 6_000 if resolve_dataset(name) == "fashion-mnist-subset" else IDX_COUNTS["train"]
 
 
 def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
@@ -206,7 +207,7 @@ def load_partition(name: str, indices: ArrayLike) -> Dataset:
         return Dataset(*held.rows("train", _checked_indices(indices, held.count("train"))))
     if resolve_dataset(name) == "fashion-mnist-subset":
         return load_part(name, "train").take(indices)
-    rows = _checked_indices(indices, _FULL_COUNTS["train"])
+    rows = _checked_indices(indices, IDX_COUNTS["train"])
     return Dataset(_read_full_images("train", rows), _read_full_labels("train")[rows])
 
 
@@ -301,13 +302,13 @@ class _IdxFile:
 
 
 def _read_full_images(part: Part, wanted: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-    file = _IdxFile(FULL_FOLDER / _FULL_FILES[part][0])
-    return file.rows(_IDX_IMAGES, (_FULL_COUNTS[part], IMAGE_SIDE, IMAGE_SIDE), wanted)
+    file = _IdxFile(FULL_FOLDER / f"{IDX_FILES[part][0]}.gz")
+    return file.rows(_IDX_IMAGES, (IDX_COUNTS[part], IMAGE_SIDE, IMAGE_SIDE), wanted)
 
 
 def _read_full_labels(part: Part) -> NDArray[np.int64]:
-    path = FULL_FOLDER / _FULL_FILES[part][1]
-    labels = _IdxFile(path).rows(_IDX_LABELS, (_FULL_COUNTS[part],), None).astype(np.int64)
+    path = FULL_FOLDER / f"{IDX_FILES[part][1]}.gz"
+    labels = _IdxFile(path).rows(_IDX_LABELS, (IDX_COUNTS[part],), None).astype(np.int64)
     if int(labels.max()) >= CLASSES:
         raise DatasetError(f"data set file {path} holds labels above {CLASSES - 1}")
     return labels

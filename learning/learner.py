@@ -32,7 +32,6 @@ class Learner(Protocol):
 
         Args:
             mean: (dim,) of the survivors' contributions, with noise.
-            survivors: their number.
             stddev: of the noise in one coordinate of ``mean``, at most, in its units; 0 without noise.
         """
 
@@ -64,12 +63,7 @@ class ModelLearner(Learner):
     def __init__(
         self, initial: Parameters, optimizer: ServerOptimizer, evaluate: Callable[[Parameters], dict[str, float]]
     ) -> None:
-        """
-        Args:
-            initial: the model before the first round.
-            optimizer: at rest; its state is kept here.
-            evaluate: figures of a model.
-        """
+        """``optimizer``: at rest; its state is kept here."""
         self._shapes = shapes_of(initial)
         self._vector: NDArray[np.float32] = flatten(initial)
         self._optimizer, self._evaluate = optimizer, evaluate
@@ -82,11 +76,9 @@ class ModelLearner(Learner):
         self._vector = self._optimizer.apply(self._vector, mean)
 
     def evaluate(self) -> dict[str, float]:
-        """Figures of the model."""
         return self._evaluate(views(self._vector, self._shapes, writable=True))
 
     def state(self) -> tuple[Parameters, State]:
-        """Model and optimiser."""
         return self.broadcast(), self._optimizer.state()
 
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:

@@ -51,7 +51,6 @@ def steps(options: TrainingOptions, examples: int, rng: Shuffler) -> Iterator[ND
     no steps: see `local_change`.
 
     Args:
-        options: of the method.
         examples: the participant's number of examples, >= 1.
         rng: one permutation a pass is drawn, when it is due.
     """
@@ -124,14 +123,11 @@ def local_change(
     Args:
         start: w^t, without the axis of participants; not written to.
         model: a copy of it for each participant, or for the one; written to.
-        options: of the method.
         l2_clip: S, of the whole model's change, in data units; with an infinite one BLUR never acts.
         step_batches: of each step, in order; see `steps`.
         all_batches: gives all examples, for what is a gradient over all data; see `blocks`.
-        gradient: of the task's loss.
 
-    Returns:
-        The change, in the arrays of ``model``; NaN or infinite where training diverged.
+    Returns the change, in the arrays of ``model``; NaN or infinite where training diverged.
     """
     rate = options.client_rate
     if options.method == DP_FEDSGD:
@@ -169,8 +165,7 @@ def most_important(slopes: Any, change: Any, sparsity: float, leading: int = 0) 
         sparsity: c, in [0, 1).
         leading: axes of participants, 0 or 1.
 
-    Returns:
-        Bool of that shape. NaN and infinite values are kept, so that no diverged update looks small.
+    Returns bool of that shape. NaN and infinite values are kept, so that no diverged update looks small.
     """
     importance = abs(slopes * change).reshape(*change.shape[:leading], -1)
     importance[importance != importance] = math.inf

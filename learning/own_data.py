@@ -131,7 +131,6 @@ def unread_told(name: str, task: Task | None, data: Dataset, path: Path) -> list
     cell.
 
     Args:
-        name: of the study's task.
         task: where it is a statistic: only the columns that it reads count.
         data: as `read_held` returns them.
 

@@ -59,8 +59,7 @@ class TaskMistake(OptionError):
 class RuleBroken(TypeError):
     """A class breaks one of Sordino's rules; one sentence without the place.
 
-    Args:
-        method: of the class, where to look.
+    ``method``: of the class, where to look.
     """
 
     def __init__(self, message: str, method: str | None = None) -> None:
@@ -81,9 +80,8 @@ class TaskClass(Protocol):
 def task_class(name: str) -> TaskClass:
     """The class behind a task's name, checked to be one.
 
-    Raises:
-        TaskUnavailable: there is no such module, or it needs torch, which is not installed.
-        TaskMistake: the module can't be imported, or what it has under that name is no task.
+    Raises TaskUnavailable: there is no such module, or it needs torch, which is not installed; TaskMistake: the module
+    can't be imported, or what it has under that name is no task.
     """
     module, class_name = BUILT_IN.get(name) or name.split(":")
     found = _imported(name, module)

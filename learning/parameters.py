@@ -72,8 +72,7 @@ def unflatten(vector: ArrayLike, shapes: Shapes) -> Parameters:
         vector: (d,), any real dtype; values pass through as they are, NaN and infinity included.
         shapes: name to shape, as ``shapes_of`` gives them.
 
-    Returns:
-        New float32 arrays that share no memory with ``vector``.
+    Returns new float32 arrays that share no memory with ``vector``.
 
     Raises ValueError: the vector is not one-dimensional or its length is not the sum of the sizes.
     """

@@ -25,16 +25,15 @@ def partition(
     *,
     shards: int = SHARDS,
     users: NDArray[np.integer[Any]] | None = None,
-    fewest_examples: int = FEWEST_EXAMPLES,
 ) -> list[NDArray[np.int64]]:
     """Split the indices 0..n-1 over participants: each index goes to one of them, ``natural`` also leaves some out.
 
     ``iid`` deals a shuffled deck, sizes differing by one at most. ``dirichlet`` splits each class by shares drawn from
     the symmetric Dirichlet distribution with parameter alpha, so small alpha means skewed labels and unequal sizes; a
-    participant with fewer than ``fewest_examples`` then gets some, one at a time, from the largest part. ``shards``
+    participant with fewer than `FEWEST_EXAMPLES` then gets some, one at a time, from the largest part. ``shards``
     sorts by label, cuts that into clients x shards runs of equal length, give or take one, and deals ``shards`` of them
     to each participant ([MMR+17], section 3, "pathological non-IID": two shards each). ``natural`` gives participant u
-    all examples of the u-th user that has ``fewest_examples``; of more such users than participants the seed chooses.
+    all examples of the u-th user that has `FEWEST_EXAMPLES`; of more such users than participants the seed chooses.
     No participant holds examples of two users.
 
     Args:
@@ -45,22 +44,20 @@ def partition(
         seed: >= 0; the same seed gives the same partition in every process.
         shards: runs of each participant, >= 1; only ``shards`` looks at it.
         users: (n,) the user of each example, as numbers; ``natural`` needs it, the others ignore it.
-        fewest_examples: every participant gets at least this many, >= 1.
 
-    Returns:
-        Ascending int64 indices for each participant.
+    Returns ascending int64 indices for each participant.
 
     Raises ValueError: an unknown name, a number out of range, or too few examples for that many participants.
     """
     if name not in PARTITIONS:
         raise ValueError(f"unknown partition {name!r}; known partitions: {', '.join(PARTITIONS)}")
-    if clients < 1 or fewest_examples < 1:
-        raise ValueError(f"{clients} participants with at least {fewest_examples} examples: both must be >= 1")
+    if clients < 1:
+        raise ValueError(f"{clients} participants: there must be one at least")
     if seed < 0:
         raise ValueError(f"the partition's seed is {seed}; it must be >= 0")
-    if clients * fewest_examples > len(labels):
+    if clients * FEWEST_EXAMPLES > len(labels):
         raise ValueError(
-            f"{len(labels)} examples are too few for {clients} participants with at least {fewest_examples} "
+            f"{len(labels)} examples are too few for {clients} participants with at least {FEWEST_EXAMPLES} "
             "each; take fewer participants or a larger data set"
         )
     if name in ("dirichlet", "shards") and labels.ndim != 1:
@@ -72,13 +69,13 @@ def partition(
     if name == "iid":
         parts = np.array_split(rng.permutation(len(labels)), clients)
     elif name == "shards":
-        parts = _shards(labels, clients, shards, fewest_examples, rng)
+        parts = _shards(labels, clients, shards, rng)
     elif name == "natural":
-        parts = _natural(users, clients, fewest_examples, rng)
+        parts = _natural(users, clients, rng)
     else:
         if not (math.isfinite(alpha) and 1e-3 <= alpha <= 1e6):
             raise ValueError(f"the Dirichlet parameter alpha is {alpha}; it must be from 0.001 to 1000000")
-        parts = _lift_smallest(_dirichlet(labels, clients, alpha, rng), fewest_examples, rng)
+        parts = _lift_smallest(_dirichlet(labels, clients, alpha, rng), rng)
     return [np.sort(part).astype(np.int64) for part in parts]
 
 
@@ -100,18 +97,16 @@ def cut_dataset(
     return partition(labels, name, parts, alpha, seed, shards=shards, users=users)
 
 
-def _shards(
-    labels: NDArray[np.int64], clients: int, shards: int, fewest: int, rng: PublicRandom
-) -> list[NDArray[np.int64]]:
+def _shards(labels: NDArray[np.int64], clients: int, shards: int, rng: PublicRandom) -> list[NDArray[np.int64]]:
     if not 1 <= shards <= len(labels) // clients:
         raise ValueError(
             f"{shards} shards for each of {clients} participants: use 1 to {len(labels) // clients}, as there are "
             f"{len(labels)} examples"
         )
     smallest = len(labels) // (clients * shards)
-    if shards * smallest < fewest:
+    if shards * smallest < FEWEST_EXAMPLES:
         raise ValueError(
-            f"{shards} shards of {smallest} examples are fewer than {fewest} for a participant; take fewer "
+            f"{shards} shards of {smallest} examples are fewer than {FEWEST_EXAMPLES} for a participant; take fewer "
             "participants, fewer shards or a larger data set"
         )
     runs = np.array_split(np.argsort(labels, kind="stable"), clients * shards)
@@ -119,17 +114,15 @@ def _shards(
     return [np.concatenate([runs[run] for run in hand]) for hand in deal]
 
 
-def _natural(
-    users: NDArray[np.integer[Any]] | None, clients: int, fewest: int, rng: PublicRandom
-) -> list[NDArray[np.int64]]:
+def _natural(users: NDArray[np.integer[Any]] | None, clients: int, rng: PublicRandom) -> list[NDArray[np.int64]]:
     if users is None:
         raise ValueError("the partition 'natural' needs a data set that says whose each example is, and this doesn't")
     numbers, counts = np.unique(users, return_counts=True)
-    eligible = numbers[counts >= fewest]
+    eligible = numbers[counts >= FEWEST_EXAMPLES]
     if len(eligible) < clients:
         raise ValueError(
-            f"{len(eligible)} of the data set's {len(numbers)} users have {fewest} examples or more, too few for "
-            f"{clients} participants: take at most {len(eligible)}"
+            f"{len(eligible)} of the data set's {len(numbers)} users have {FEWEST_EXAMPLES} examples or more, too few "
+            f"for {clients} participants: take at most {len(eligible)}"
         )
     if len(eligible) > clients:
         eligible = np.sort(eligible[rng.permutation(len(eligible))[:clients]])
@@ -150,13 +143,13 @@ def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: Publi
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _lift_smallest(parts: list[NDArray[np.int64]], fewest: int, rng: PublicRandom) -> list[NDArray[np.int64]]:
-    """Move single examples from the largest part to parts below ``fewest``.
+def _lift_smallest(parts: list[NDArray[np.int64]], rng: PublicRandom) -> list[NDArray[np.int64]]:
+    """Move single examples from the largest part to parts below `FEWEST_EXAMPLES`.
 
     The caller has checked that there are enough for all, so a larger part can always give.
     """
     lists = [rng.shuffled(part).tolist() for part in parts]
     for receiver in lists:
-        while len(receiver) < fewest:
+        while len(receiver) < FEWEST_EXAMPLES:
             receiver.append(max(lists, key=len).pop())  # of equals, the first
     return [np.array(rows, dtype=np.int64) for rows in lists]

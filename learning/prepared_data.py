@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +19,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import Block, Blocks, DatasetError, Part
+from learning.blocks import Blocks, DatasetError, Part
 from learning.data_names import BUILT_IN, OWN, PREPARABLE, data_folder
+from runtime.durable import whole_folder
 from runtime.text import did_you_mean
 
 MANIFEST: Final = "manifest.json"
@@ -165,14 +165,13 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
 
     Args:
         folder: to make or to replace; its name is the set's.
-        blocks: of each part.
         about: further keys of the manifest, JSON values: title, source, licence, how it was made.
 
     Raises OSError: it can't be written; ValueError: blocks of one part differ in type or shape.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    beside = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent)
+    with beside as old, whole_folder(folder) as work:
         arrays: dict[str, Any] = {}
         figures: dict[str, Any] = {}
         for part in blocks.parts:
@@ -183,15 +182,7 @@ def write_prepared(folder: Path, blocks: Blocks, about: Mapping[str, Any]) -> Pr
         (work / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         work.chmod(0o755)
         if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-            os.replace(folder, old / "old")
-            os.replace(work, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(work, folder)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
+            os.replace(folder, Path(old) / "old")
     return open_prepared(folder.name, folder.parent)
 
 
@@ -201,7 +192,8 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
     targets: dict[str, Any] = {}
     classes = np.zeros(0, dtype=np.int64)
     row = 0
-    for block, features, labels in _read(blocks.parts[part]()):
+    for block in blocks.parts[part]():
+        features, labels = np.asarray(block.features()), np.asarray(block.labels(), dtype=np.int64)
         if not targets:
             for member, first in (("features", features), ("labels", labels)):
                 targets[member] = np.lib.format.open_memmap(
@@ -227,11 +219,6 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": _digest(path)}
     return arrays, figures
-
-
-def _read(blocks: Iterator[Block]) -> Iterator[tuple[Block, NDArray[Any], NDArray[np.int64]]]:
-    for block in blocks:
-        yield block, np.asarray(block.features()), np.asarray(block.labels(), dtype=np.int64)
 
 
 def _digest(path: Path) -> str:

@@ -165,13 +165,14 @@ def identity_of(kind: str, files: Sequence[Path]) -> str:
     Raises DatasetError: one can't be read.
     """
     try:
-        digests = "\n".join(_sha256(file, *_version(file)) for file in files)
+        digests = "\n".join(_sha256(file, *file_version(file)) for file in files)
     except OSError as error:
         raise damaged(file=Path(error.filename or files[0]), why=f"can't be read ({error.strerror or error})") from None
     return f"{kind} {hashlib.sha256(digests.encode()).hexdigest()}"
 
 
-def _version(file: Path) -> tuple[int, int, int]:
+def file_version(file: Path) -> tuple[int, int, int]:
+    """Inode, size and time: what is read of a file is kept while they stay."""
     found = file.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -55,7 +55,6 @@ class Task(Protocol):
 
         Args:
             parameters: what the round begins from, as ``initial_parameters`` shapes it.
-            data: the participant's.
             rng: orders examples and nothing else.
             l2_clip: norm to which the contribution will be clipped in this round, data units; the smallest ball that
                 holds all layers where they are clipped one by one. Infinite: it won't be.
@@ -91,12 +90,10 @@ class ModelTask(ABC):
 
     @cached_property
     def contribution_shapes(self) -> Shapes:
-        """Those of the model."""
         return shapes_of(self.initial_parameters())
 
     @cached_property
     def dim(self) -> int:
-        """The model's number of parameters."""
         return dimension(self.contribution_shapes)
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 WORDS: Final = 20  # of a sequence
 PADDING: Final = 0
+SPECIAL: Final = 4
+"""Numbers besides those of the words."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,10 @@ class Vocabulary:
         return cls({word: number for number, word in enumerate(words, 1)})
 
     @property
-    def unknown(self) -> int:
-        """V + 1: a word that isn't among them."""
-        return len(self.numbers) + 1
-
-    @property
-    def beginning(self) -> int:
-        """V + 2."""
-        return len(self.numbers) + 2
-
-    @property
-    def end(self) -> int:
-        """V + 3."""
-        return len(self.numbers) + 3
+    def marks(self) -> tuple[int, int, int]:
+        """V + 1 for a word that isn't among them, V + 2 and V + 3 for the beginning and end of a sentence."""
+        unknown = len(self.numbers) + 1
+        return unknown, unknown + 1, unknown + 2
 
     def sequences(self, sentences: Sequence[Sequence[str]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """What a model is given and what it should predict: int32 and int64, both (sentences, 20).
@@ -54,10 +47,10 @@ class Vocabulary:
         beginning mark and all but the last; the label at each place is the next word.
         """
         table = np.full((len(sentences), WORDS + 1), PADDING, dtype=np.int64)
-        table[:, 0] = self.beginning
+        unknown, table[:, 0], end = self.marks
         for row, words in zip(table, sentences, strict=True):
-            numbers = [self.numbers.get(word, self.unknown) for word in words[:WORDS]]
+            numbers = [self.numbers.get(word, unknown) for word in words[:WORDS]]
             if len(numbers) < WORDS:
-                numbers.append(self.end)
+                numbers.append(end)
             row[1 : 1 + len(numbers)] = numbers
         return table[:, :-1].astype(np.int32), table[:, 1:]

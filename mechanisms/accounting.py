@@ -117,23 +117,15 @@ class Account:
             return self.epsilon_coordinator()
         return min(self.epsilon_coordinator(), self._epsilon_released(len(self._events), self._draws))
 
-    def would_exceed(self, survivors_at_most: int | None = None) -> bool:
+    def would_exceed(self) -> bool:
         """The filter: might one more attempt exceed a budget? Ask before every attempt.
 
         The attempt is priced at h_min, the most it can cost, for the participant with the largest charges so far; where
         cohorts are drawn, for one without charges, since those in `spent` aren't invited.
-
-        ``survivors_at_most``: the largest |u3| that the attempt can have; by default the plan's clients.
-
-        Raises ValueError: more than the plan's clients, or fewer than its min_survivors.
         """
-        if survivors_at_most is None:
-            survivors_at_most = self.plan.clients
-        if not self.plan.min_survivors <= survivors_at_most <= self.plan.clients:
-            raise ValueError(f"survivors must lie in {self.plan.min_survivors} to {self.plan.clients}")
         plan = self.plan
         charged = 0.0 if plan.drawn else max(self._rdp.values(), default=0.0)
-        draws = self._draws + survivors_at_most * plan.padded_dim
+        draws = self._draws + plan.clients * plan.padded_dim
         coordinator = self._epsilon(charged + self._worst_round, draws)
         released = self._epsilon_released(len(self._events) + 1, draws) if plan.amplified else coordinator
         return not (coordinator <= plan.budget_coordinator and released <= plan.budget_released)

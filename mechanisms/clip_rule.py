@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from mechanisms.refusals import InfeasiblePlan, check_rules
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 
 FIXED, GEOMETRIC, LINEAR = "fixed", "geometric", "linear"
 UPDATES: Final = (FIXED, GEOMETRIC, LINEAR)
@@ -31,7 +31,6 @@ MOST_LAYERS: Final = 4096
 # Clips outside are refused at the start, and never left when clips adapt: their squares stay ordinary numbers.
 SMALLEST_CLIP: Final = 1e-30
 LARGEST_CLIP: Final = 1e30
-_KINDS: Final[Mapping[str, type]] = {"str": str, "float": float}
 
 
 def update_norm(clips: Sequence[float], sketch_rows: int) -> float:
@@ -64,16 +63,10 @@ class ClipRule:
     bit_weight: float = 0.0  # kappa; 0 with fixed clips
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "tuple[int, ...]":
-                typed = type(value) is tuple and all(type(one) is int for one in value)
-            elif field.type == "tuple[float, ...]":
-                typed = type(value) is tuple and all(type(one) is float for one in value)
-            else:
-                typed = type(value) is _KINDS[str(field.type)]
-            if not typed:
-                raise TypeError(f"clipping: {field.name} must be {field.type}")
+        check_types(self, KINDS | {"tuple[int, ...]": tuple, "tuple[float, ...]": tuple})
+        for name, values, kind in (("layers", self.layers, int), ("clips", self.clips, float)):
+            if any(type(one) is not kind for one in values):
+                raise TypeError(f"plan: {name} must be tuple[{kind.__name__}, ...]")
         self._check_ranges()
 
     def _check_ranges(self) -> None:

@@ -48,6 +48,11 @@ def clip_l2(vector: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
     return vector / norm * (clip * HAIR)  # in this order: clip / norm may be too small for full precision
 
 
+def layers_in(values: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    """Views of the layers, one after the other along the last axis."""
+    return np.split(values, np.cumsum(sizes)[:-1], axis=-1)
+
+
 def clip_layers(
     vector: NDArray[np.floating[Any]], sizes: Sequence[int], clips: Sequence[float], scales: Sequence[float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -62,9 +67,8 @@ def clip_layers(
         clips: > 0, data units, one for each layer.
         scales: > 0, data units per unit of the result, one for each layer.
 
-    Returns:
-        (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
-            (infinite only beyond the largest double). A layer of zeros stays zero.
+    Returns (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
+    (infinite only beyond the largest double). A layer of zeros stays zero.
 
     Raises ValueError: lengths that don't match, a clip or scale that is not positive and finite, a quotient of the two
     beyond floating point, or a value that is infinite or not a number.
@@ -72,11 +76,9 @@ def clip_layers(
     _check_layers(vector.shape, sizes, clips, scales)
     scaled = np.empty(vector.shape[0])
     norms = np.empty(len(sizes))
-    start = 0
-    for index, (size, clip, scale) in enumerate(zip(sizes, clips, scales, strict=True)):
-        layer = scaled[start : start + size]
-        layer[:] = vector[start : start + size]  # converts block by block, without a copy of the whole
-        start += size
+    layers = zip(layers_in(scaled, sizes), layers_in(vector, sizes), clips, scales, strict=True)
+    for index, (layer, given, clip, scale) in enumerate(layers):
+        layer[:] = given  # converts block by block, without a copy of the whole
         norms[index] = norm = _norm_of_finite(layer, f"layer {index}")
         _scale_to(layer, norm, clip, scale)
     return scaled, norms

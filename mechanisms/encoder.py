@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.clipping import HAIR, clip_layers
+from mechanisms.clipping import HAIR, clip_layers, layers_in
 from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
@@ -276,18 +276,12 @@ class Encoder:
             mean_bits = values[-rule.bits :] / rule.bit_size(self.clips)
             below = tuple(float(share) for share in np.clip(mean_bits + 0.5, 0.0, 1.0))
             values = values[: -rule.bits]
-        start = 0
-        for size, scale in zip(rule.layers, self._scales, strict=True):
+        for layer, scale in zip(layers_in(values, rule.layers), self._scales, strict=True):
             if scale != 1.0:
-                values[start : start + size] *= scale
-            start += size
+                layer *= scale
         if self._sketch is not None:
             values = self._sketch.decode_mean(values)
-        return Decoded(values, below, wrapping, self.mean_stddev(survivors, silent))
-
-    def mean_stddev(self, survivors: int, silent: int = 0) -> float:
-        """As the function `mean_stddev`, with this round's clips."""
-        return mean_stddev(self.plan, survivors, self.clips, silent)
+        return Decoded(values, below, wrapping, mean_stddev(plan, survivors, self.clips, silent))
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
         """Refine the grid, add the coordinator's noise; return how often the grid step was halved.

@@ -37,9 +37,8 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
         noise_multiplier: z, standard deviation over sensitivity, > 0.
         epsilon: >= 0.
 
-    Returns:
-        delta in (0, 1]: never below the exact value, and above it by less than 1e-10 of it for z from 1e-3 to 1e6 and
-            delta from 1e-30.
+    Returns delta in (0, 1]: never below the exact value, and above it by less than 1e-10 of it for z from 1e-3 to 1e6
+    and delta from 1e-30.
 
     Raises ValueError: an argument outside its range.
     """

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
@@ -97,20 +96,22 @@ def _hadamard(bits: int) -> NDArray[np.float64]:
     return matrix
 
 
-def _transform(load: Callable[[int, NDArray[np.float64]], None], block_dim: int, result: NDArray[np.float64]) -> None:
+def _transform(result: NDArray[np.float64], block_dim: int, packed: NDArray[np.uint8] | None = None) -> None:
     """Transform each block b of ``result`` in place: H b, not normalised, in Sylvester order H[i, j] = (-1)^popcount(i
-    & j).
+    & j); with the ``packed`` signs of one block H D b / sqrt(block_dim).
 
-    ``load(start, out)`` delivers the coordinates piece by piece. Runs of 2^15 coordinates, of one block or of several
-    short ones, go through the lower index bits while they are in cache; a longer block then goes through the upper bits
-    stripe by stripe. The sums are those of one pass after another over the whole, to the last bit.
+    Runs of 2^15 coordinates, of one block or of several short ones, go through the lower index bits while they are in
+    cache: each is copied out before it is written. A longer block then goes through the upper bits stripe by stripe.
+    The sums are those of one pass after another over the whole, to the last bit.
     """
     low_bits = min(block_dim, _CACHED).bit_length() - 1
     scratch = np.empty(min(result.size, _CACHED)), np.empty(min(result.size, _CACHED))
     for start in range(0, result.size, _CACHED):
         out = result[start : start + _CACHED]
         source, spare = scratch[0][: out.size], scratch[1][: out.size]
-        load(start, source)
+        source[:] = out
+        if packed is not None:
+            _apply_signs(packed, start, source, block_dim)
         inner, left = 1, low_bits
         while left:
             bits = min(_RADIX_BITS, left)
@@ -168,18 +169,7 @@ class Rotation:
         rotated = np.zeros(self.padded_dim)
         rotated[: self.dim] = vector
         for first, signs in self._blocks:
-            block = rotated[first : first + self.block_dim]
-
-            def load(
-                start: int,
-                out: NDArray[np.float64],
-                block: NDArray[np.float64] = block,
-                signs: NDArray[np.uint8] = signs,
-            ) -> None:
-                out[:] = block[start : start + out.size]
-                self._apply_signs(signs, start, out)
-
-            _transform(load, self.block_dim, block)  # in place: each run is copied out before it is written
+            _transform(rotated[first : first + self.block_dim], self.block_dim, signs)
         return rotated
 
     def forward_rows(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -193,12 +183,7 @@ class Rotation:
             signs = 1 - 2 * np.unpackbits(packed, count=self.block_dim, bitorder="little").view(np.int8)
             source = rotated[:, first : first + self.block_dim] * signs
             source *= scale
-            flat = source.reshape(-1)
-
-            def load(start: int, out: NDArray[np.float64], flat: NDArray[np.float64] = flat) -> None:
-                out[:] = flat[start : start + out.size]
-
-            _transform(load, self.block_dim, flat)  # in place, as above
+            _transform(source.reshape(-1), self.block_dim)
             rotated[:, first : first + self.block_dim] = source
         return rotated
 
@@ -209,20 +194,17 @@ class Rotation:
         back = rotated.astype(np.float64)
         for first, signs in reversed(self._blocks):
             block = back[first : first + self.block_dim]
-
-            def load(start: int, out: NDArray[np.float64], block: NDArray[np.float64] = block) -> None:
-                out[:] = block[start : start + out.size]
-
-            _transform(load, self.block_dim, block)
+            _transform(block, self.block_dim)
             for start in range(0, self.block_dim, _CACHED):
-                self._apply_signs(signs, start, block[start : start + _CACHED])
+                _apply_signs(signs, start, block[start : start + _CACHED], self.block_dim)
         return back[: self.dim]
 
-    def _apply_signs(self, packed: NDArray[np.uint8], start: int, values: NDArray[np.float64]) -> None:
-        """Multiply coordinates ``start``... of a block in place by their sign and 1 / sqrt(block_dim)."""
-        packed = packed[start // 8 :]
-        signs = np.unpackbits(packed[: (values.size + 7) // 8], count=values.size, bitorder="little").view(np.int8)
-        signs *= -2
-        signs += 1
-        values *= signs
-        values *= 1 / math.sqrt(self.block_dim)
+
+def _apply_signs(packed: NDArray[np.uint8], start: int, values: NDArray[np.float64], block_dim: int) -> None:
+    """Multiply coordinates ``start``... of a block in place by their sign and 1 / sqrt(block_dim)."""
+    packed = packed[start // 8 :]
+    signs = np.unpackbits(packed[: (values.size + 7) // 8], count=values.size, bitorder="little").view(np.int8)
+    signs *= -2
+    signs += 1
+    values *= signs
+    values *= 1 / math.sqrt(block_dim)

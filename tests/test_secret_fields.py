@@ -59,6 +59,7 @@ SHOWN: dict[str, str] = {
     "sordino.lab.experiments.dme.Setting.seed": PUBLIC_SEED,
     "sordino.lab.experiments.audit.Setting.seed": PUBLIC_SEED,
     "sordino.lab.experiments.outcome.Request.seeds": PUBLIC_SEED,
+    "sordino.lab.experiments.outcome.Stages.seeds": PUBLIC_SEED,
     "sordino.lab.experiments.pooled_mlp.PooledMlpOptions.initial_seed": PUBLIC_SEED,
     "sordino.lab.experiments.word_pairs.WordPairsOptions.initial_seed": PUBLIC_SEED,
     "sordino.lab.simulation.settings.SimulationSettings.seed": PUBLIC_SEED,

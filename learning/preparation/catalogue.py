@@ -74,8 +74,6 @@ class Entry:
 
     Attributes:
         name: by default that of the prepared set, too.
-        title: what it is.
-        packages: what it is made from.
         licence: of the data, as far as the packages tell.
         content: examples, shapes and classes; options that it looks at stand in braces, as in ``users``.
         users: who they are and how many; empty where the set has none.

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import Block, DatasetError, Part
+from learning.datasets import IDX_COUNTS, IDX_FILES, IMAGE_SIDE
 from learning.partitions import FEWEST_EXAMPLES, partition
 from learning.preparation.made import Made, Options, in_memory
 from learning.preparation.sources import Opened
 
-_SIDE: Final = 28
-_FILES: Final[dict[Part, tuple[str, str, int]]] = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 60_000),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 10_000),
-}
 _Images = dict[Part, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 
@@ -64,14 +60,14 @@ def _raised(pair: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> tuple[NDArray[
 
 
 def _read(opened: Opened, suffix: str) -> _Images:
-    names = [f"{name}{suffix}" for images, labels, _ in _FILES.values() for name in (images, labels)]
+    names = [f"{name}{suffix}" for pair in IDX_FILES.values() for name in pair]
     held = opened.read_all(names)
     return {
         part: (
-            _idx(held[f"{images}{suffix}"], (count, _SIDE, _SIDE), images),
-            _idx(held[f"{labels}{suffix}"], (count,), labels).astype(np.int64),
+            _idx(held[f"{images}{suffix}"], (IDX_COUNTS[part], IMAGE_SIDE, IMAGE_SIDE), images),
+            _idx(held[f"{labels}{suffix}"], (IDX_COUNTS[part],), labels).astype(np.int64),
         )
-        for part, (images, labels, count) in _FILES.items()
+        for part, (images, labels) in IDX_FILES.items()
     }
 
 

@@ -40,7 +40,6 @@ class Made:
     """A set that was made.
 
     Attributes:
-        blocks: its examples.
         how: sentences for the manifest: what was done, and every constant.
     """
 

@@ -60,6 +60,7 @@ def shakespeare(opened: Sequence[Opened], options: Options) -> Made:
         if len(sentences) >= FEWEST_SEQUENCES:
             blocks[role] = Block.of(*vocabulary.sequences(sentences), role)
     parts, split = hold_out_users(blocks, "shakespeare")
+    other, beginning, end = vocabulary.marks
     covered = sum(counts[word] for word in ranked) / counts.total()
     how = (
         f"{plays} plays, {len(roles)} roles, {speeches} speeches, {counts.total()} words of {len(counts)} kinds; "
@@ -67,7 +68,7 @@ def shakespeare(opened: Sequence[Opened], options: Options) -> Made:
         "words are runs of letters and inner apostrophes, in lower case; stage directions are left out; the words of a "
         "role's speeches follow each other, and what is left after the last whole sequence is dropped",
         f"numbers as TensorFlow Federated's StackOverflow: 0 padding, 1 to {len(ranked)} words by frequency, "
-        f"{vocabulary.unknown} others, {vocabulary.beginning} beginning, {vocabulary.end} end. The words were counted "
+        f"{other} others, {beginning} beginning, {end} end. The words were counted "
         f"over the published texts, and cover {covered:.1%} of them; over private texts that would be a release",
         split,
     )

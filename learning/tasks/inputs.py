@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
+
+import numpy as np
 
 from learning.datasets import CLASSES, IMAGE_SIDE, Dataset
 from learning.options import OptionError, TrainingOptions, require
 from learning.parameters import Parameters, check_shapes
 from learning.task import ModelTask
+from learning.vocabulary import SPECIAL
 
 LARGEST_SIDE: Final = 512
 MOST_CLASSES: Final = 100_000
@@ -38,7 +41,6 @@ class ImageOptions(TrainingOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
         return (self.side, self.side) if self.channels == 1 else (self.side, self.side, self.channels)
 
     def _left_out(self) -> set[str]:
@@ -67,19 +69,58 @@ class ImageOrRowOptions(ImageOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
         return (self.features,) if self.features else super().example_shape
 
     def _left_out(self) -> set[str]:
         return super()._left_out().union(self.of_images if self.features else ("features",))
 
 
+@dataclass(frozen=True, kw_only=True)
+class WordOptions(TrainingOptions):
+    """Options of tasks that learn the next word.
+
+    Attributes:
+        vocabulary: V, the number of words, from 1. Of characters some 86 make a small model.
+        length: L, words of an example, from 1.
+        embedding: numbers for a word, from 1.
+        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
+    """
+
+    vocabulary: int = 10_000
+    length: int = 20
+    embedding: int = 96
+    initial_seed: int = 0
+    largest: ClassVar[Mapping[str, int]]
+    """Of these and of further options from 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in self.largest.items():
+            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
+        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
+
+    @property
+    def words(self) -> int:
+        """V, and what else stands in a word's place."""
+        return self.vocabulary + SPECIAL
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """(L,)."""
+        return (self.length,)
+
+
 class TrainedTask(ModelTask):
     """What models in numpy and in torch share: the checks before they train."""
 
-    @abstractmethod
+    example_shape: tuple[int, ...]
+    """Of one example, without the axis of examples."""
+    classes: int
+    """Labels are 0 to classes - 1."""
+
     def check(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples and labels are the task's."""
+        check_examples(data, self.example_shape, self.classes)
 
     def check_form(self, data: Dataset) -> None:
         """Raise ``ValueError`` unless examples of this shape and type, with labels, are the task's."""
@@ -114,6 +155,19 @@ def check_examples(data: Dataset, shape: tuple[int, ...], classes: int) -> None:
         raise ValueError(
             f"labels run from {data.labels.min()} to {data.labels.max()}; this task takes 0 to {classes - 1}"
         )
+
+
+def check_words(data: Dataset, length: int, classes: int) -> None:
+    """Raise ``ValueError`` unless examples and labels are int32 and int64 (n, length) of words that exist."""
+    shape = (len(data), length)
+    if data.features.dtype != np.int32 or data.features.shape != shape or data.labels.shape != shape:
+        raise ValueError(
+            f"examples are {data.features.dtype}{list(data.features.shape)} with labels {list(data.labels.shape)}; "
+            f"this task takes int32 (n, {length}) words and as many labels"
+        )
+    for kind, words in (("words", data.features), ("labels", data.labels)):
+        if len(data) and not 0 <= int(words.min()) <= int(words.max()) < classes:
+            raise ValueError(f"{kind} run from {words.min()} to {words.max()}; this task takes 0 to {classes - 1}")
 
 
 def _described(shape: tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,45 +12,25 @@ from numpy.typing import DTypeLike
 from torch import nn
 
 from learning.datasets import Dataset
-from learning.options import TrainingOptions, require
+from learning.tasks.inputs import WordOptions, check_words
 from learning.tasks.torch_task import TorchTask
-
-PADDING: Final = 0
-SPECIAL: Final = 4
-"""Besides the words: padding is 0, words are 1 to V, then out of vocabulary, beginning, end of sentence."""
+from learning.vocabulary import PADDING
 
 
 @dataclass(frozen=True, kw_only=True)
-class LstmOptions(TrainingOptions):
+class LstmOptions(WordOptions):
     """Options of the network, besides those of training.
 
     Attributes:
-        vocabulary: V, the number of words, 1 to 1,000,000. Of characters some 86 make a small model.
-        length: L, words of an example, 1 to 10,000.
-        embedding: numbers for a word, before the LSTM and after it, 1 to 65,536.
-        hidden: of the LSTM, 1 to 65,536.
-        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
+        embedding: numbers for a word, before the LSTM and after it.
+        hidden: units of the LSTM.
     """
 
     client_rate: float = 0.3
     batch_size: int = 16
     local_epochs: int = 1
-    vocabulary: int = 10_000
-    length: int = 20
-    embedding: int = 96
     hidden: int = 670
-    initial_seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, most in (("vocabulary", 1_000_000), ("length", 10_000), ("embedding", 65_536), ("hidden", 65_536)):
-            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
-
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """(L,)."""
-        return (self.length,)
+    largest: ClassVar = {"vocabulary": 1_000_000, "length": 10_000, "embedding": 65_536, "hidden": 65_536}
 
 
 class Lstm(TorchTask):
@@ -73,11 +53,10 @@ class Lstm(TorchTask):
     name = "lstm"
 
     def __init__(self, options: LstmOptions) -> None:
-        self.example_shape, self.classes = options.example_shape, options.vocabulary + SPECIAL
+        self.example_shape, self.classes = options.example_shape, options.words
         super().__init__(options)
 
     def module(self) -> nn.Module:
-        """The network; weights as its parts say."""
         return _Network(self.options)
 
     def counted(self, labels: torch.Tensor) -> torch.Tensor:
@@ -89,31 +68,17 @@ class Lstm(TorchTask):
         return (labels > PADDING) & (labels <= self.options.vocabulary)
 
     def check(self, data: Dataset) -> None:
-        """Raise ValueError unless examples and labels are int32 and int64 (n, L) of words that exist."""
-        length = self.options.length
-        if data.features.dtype != np.int32 or data.features.shape[1:] != (length,) or data.labels.ndim != 2:
-            raise ValueError(
-                f"examples are {data.features.dtype}{list(data.features.shape)} with labels {list(data.labels.shape)}; "
-                f"this task takes int32 (n, {length}) words and as many labels"
-            )
-        if data.labels.shape != data.features.shape:
-            raise ValueError(f"{data.features.shape} words do not match {data.labels.shape} labels")
-        for kind, words in (("words", data.features), ("labels", data.labels)):
-            if len(data) and (int(words.min()) < 0 or int(words.max()) >= self.classes):
-                raise ValueError(
-                    f"{kind} run from {words.min()} to {words.max()}; this task takes 0 to {self.classes - 1}"
-                )
+        check_words(data, self.options.length, self.classes)
 
 
 class _Network(nn.Module):
     def __init__(self, options: LstmOptions) -> None:
         super().__init__()
-        classes = options.vocabulary + SPECIAL
-        self.embedding = nn.Embedding(classes, options.embedding)
+        self.embedding = nn.Embedding(options.words, options.embedding)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         self.lstm = _Layer(options.embedding, options.hidden)
         self.dense = nn.Linear(options.hidden, options.embedding)
-        self.output = nn.Linear(options.embedding, classes)
+        self.output = nn.Linear(options.embedding, options.words)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Scores (n, L, classes) of the word after each."""

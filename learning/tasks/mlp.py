@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from learning.local_training import Arrays
 from learning.options import require
-from learning.parameters import Parameters
+from learning.parameters import Parameters, Shapes
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import ImageOrRowOptions
 from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
@@ -41,22 +41,23 @@ class Mlp(NumpyTask):
     """All pixels or numbers of an example, ``hidden`` rectified units, softmax over the classes."""
 
     Options: Final = MlpOptions
+    options: MlpOptions
 
     name: Final = "mlp"
 
     def __init__(self, options: MlpOptions) -> None:
-        self.options: MlpOptions = options
-        self.shapes = {
+        shapes: Shapes = {
             "hidden_weights": (math.prod(options.example_shape), options.hidden),
             "hidden_bias": (options.hidden,),
             "output_weights": (options.hidden, options.classes),
             "output_bias": (options.classes,),
         }
+        super().__init__(options, options.classes, shapes)
 
     def initial_parameters(self) -> Parameters:
         """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero; the same in every process."""
         parameters: Parameters = {}
-        for place, (name, shape) in enumerate(self.shapes.items()):
+        for place, (name, shape) in enumerate(self.contribution_shapes.items()):
             if len(shape) == 1:
                 parameters[name] = np.zeros(shape, dtype=np.float32)
                 continue

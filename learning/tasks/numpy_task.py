@@ -14,7 +14,7 @@ from learning.datasets import Dataset
 from learning.local_training import Arrays, Batch, batches_of_all, blocks, local_change, steps
 from learning.parameters import Parameters, Shapes, check_shapes
 from learning.public_random import Shuffler
-from learning.tasks.inputs import ImageOptions, TrainedTask, check_examples
+from learning.tasks.inputs import ImageOptions, TrainedTask, WordOptions
 
 _NUMBERS_SIDE_BY_SIDE: Final = 1 << 22  # of all models trained at once: 16 MB, and as much for slopes and change each
 
@@ -25,15 +25,13 @@ class NumpyTask(TrainedTask):
     Its functions take one model, or one for each participant: arrays then have a leading axis.
     """
 
-    options: ImageOptions
-    shapes: Shapes
     rows_a_block: ClassVar[int] = 1_000
     """Examples that are evaluated at a time."""
 
-    @property
-    def contribution_shapes(self) -> Shapes:
-        """Those of the model, which isn't made for it."""
-        return self.shapes
+    def __init__(self, options: ImageOptions | WordOptions, classes: int, shapes: Shapes) -> None:
+        """``shapes``: of the model, which isn't made for them."""
+        self.options, self.contribution_shapes = options, shapes
+        self.example_shape, self.classes = options.example_shape, classes
 
     @abstractmethod
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
@@ -146,16 +144,6 @@ class NumpyTask(TrainedTask):
         """Which labels count in an evaluation: all, unless a subclass says otherwise."""
         return np.ones(labels.shape, dtype=bool)
 
-    @property
-    def classes(self) -> int:
-        """How many there are."""
-        return self.options.classes
-
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return self.options.example_shape
-
     def predict(self, parameters: Parameters, examples: NDArray[Any]) -> NDArray[np.int64]:
         """As `learning.task.Classifier.predict`; of equal scores the first class."""
         found = np.zeros(len(examples), dtype=np.int64)
@@ -166,7 +154,7 @@ class NumpyTask(TrainedTask):
 
     def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
         """Scores of a block after the other: float copies of a block at a time, not of all."""
-        check_shapes(parameters, self.shapes)
+        check_shapes(parameters, self.contribution_shapes)
         model = self.for_evaluation(parameters)
         for start in range(0, len(features), self.rows_a_block):
             block = slice(start, start + self.rows_a_block)
@@ -175,10 +163,6 @@ class NumpyTask(TrainedTask):
     def for_evaluation(self, parameters: Parameters) -> Arrays:
         """The parameters in the precision to evaluate in; as they are, unless a subclass says otherwise."""
         return parameters
-
-    def check(self, data: Dataset) -> None:
-        """Raise ``ValueError`` unless examples and labels are the task's."""
-        check_examples(data, self.options.example_shape, self.options.classes)
 
 
 def cross_entropy_slopes(

@@ -51,8 +51,7 @@ def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int)
         images: (n, side, side) or (n, side, side, channels), uint8 in 0..255 or float32 in 0..1.
         pooling: side of a square; it divides that of the images.
 
-    Returns:
-        float32 (n, (side / pooling)^2 x channels): means in 0..1, row by row.
+    Returns float32 (n, (side / pooling)^2 x channels): means in 0..1, row by row.
     """
     count, extent = images.shape[:2]
     channels, side = images.shape[3] if images.ndim == 4 else 1, extent // pooling
@@ -74,17 +73,18 @@ class SoftmaxRegression(NumpyTask):
     """Multinomial logistic regression from all zeros."""
 
     Options: Final = SoftmaxOptions
+    options: SoftmaxOptions
 
     name: Final = "softmax-regression"
 
     def __init__(self, options: SoftmaxOptions) -> None:
-        self.options: SoftmaxOptions = options
         features = options.features or (options.side // options.pooling) ** 2 * options.channels
-        self.shapes = {"weights": (features, options.classes), "bias": (options.classes,)}
+        classes = options.classes
+        super().__init__(options, classes, {"weights": (features, classes), "bias": (classes,)})
 
     def initial_parameters(self) -> Parameters:
         """Return zeros: the problem is convex, so no start is better, and every process agrees on it."""
-        return {name: np.zeros(shape, dtype=np.float32) for name, shape in self.shapes.items()}
+        return {name: np.zeros(shape, dtype=np.float32) for name, shape in self.contribution_shapes.items()}
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images pooled and scaled, rows of numbers as they are; and the constant of the bias: float32 (n, f + 1)."""

@@ -133,8 +133,7 @@ class StatisticOptions(TaskOptions):
     def asked(self) -> dict[str, str]:
         """What the study asks of a participant, for display: every option as it is used in the computation.
 
-        Returns:
-            Texts by the options' names, nothing left out, with a blank after each comma.
+        Returns texts by the options' names, nothing left out, with a blank after each comma.
         """
         found = {name: str(value) for name, value in self.to_mapping().items()}
         found["column"] = _shown_columns(self.columns)
@@ -283,7 +282,6 @@ class StatisticTask(ABC):
 
     @cached_property
     def dim(self) -> int:
-        """Coordinates of a contribution."""
         return dimension(self.contribution_shapes)
 
     def initial_parameters(self) -> Parameters:
@@ -350,11 +348,9 @@ class StatisticTask(ABC):
             stddev: of the noise in one coordinate of the mean contribution, at most.
             participants: in the sum.
 
-        Returns:
-            Tables with ``name``; then ``standard_error``, the largest possible one, with the bounds ``least`` and
-                ``most`` of the value, or ``share_error`` of a quantile's share; and ``withheld``, whether the noise
-                would hide even the answers of all. Further keys are described by each statistic. Empty where nothing
-                can be said.
+        Returns tables with ``name``; then ``standard_error``, the largest possible one, with the bounds ``least`` and
+        ``most`` of the value, or ``share_error`` of a quantile's share; and ``withheld``, whether the noise would hide
+        even the answers of all. Further keys are described by each statistic. Empty where nothing can be said.
         """
         return []
 
@@ -441,8 +437,7 @@ def why_withheld(answered: float, stddev: float) -> str:
         answered: share of the participants, as the noised sum has it.
         stddev: of its noise.
 
-    Returns:
-        ``NOISE`` where all may have answered, within two standard deviations; else ``FEW_ANSWERED``.
+    Returns ``NOISE`` where all may have answered, within two standard deviations; else ``FEW_ANSWERED``.
     """
     return NOISE if answered + 2 * stddev >= 1 else FEW_ANSWERED
 

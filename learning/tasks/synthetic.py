@@ -43,8 +43,7 @@ class Synthetic(ModelTask):
 
     def __init__(self, options: SyntheticOptions) -> None:
         self.options = options
-        self._shapes = {"vector": (options.dim,)}
-        self.contribution_shapes = self._shapes  # known without making the vector
+        self.contribution_shapes = {"vector": (options.dim,)}  # known without making the vector
 
     def initial_parameters(self) -> Parameters:
         """Return zeros, shape (dim,)."""
@@ -57,7 +56,7 @@ class Synthetic(ModelTask):
 
         Raises ValueError: the parameters' shape doesn't fit.
         """
-        check_shapes(parameters, self._shapes)
+        check_shapes(parameters, self.contribution_shapes)
         return self.initial_parameters()
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
@@ -65,5 +64,5 @@ class Synthetic(ModelTask):
 
         Raises ValueError: the parameters' shape doesn't fit.
         """
-        check_shapes(parameters, self._shapes)
+        check_shapes(parameters, self.contribution_shapes)
         return {"accuracy": 0.0, "loss": 0.0}

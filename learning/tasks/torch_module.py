@@ -15,14 +15,13 @@ from numpy.typing import DTypeLike, NDArray
 from torch import nn
 from torch.nn import functional
 
-from learning.datasets import Dataset
 from learning.device import AUTO, CPU, CUDA, chosen_device, chosen_threads
 from learning.local_training import Arrays
 from learning.options import TrainingOptions
 from learning.own_task import RuleBroken, TaskUnavailable
 from learning.parameters import Parameters, Shapes, views
 from learning.tasks.dropout import replace_dropout
-from learning.tasks.inputs import TrainedTask, check_examples
+from learning.tasks.inputs import TrainedTask
 from learning.tasks.shared_step import shareable
 
 IGNORED: Final = -100
@@ -37,10 +36,6 @@ class TorchModule(TrainedTask):
 
     name: str
     Options: ClassVar[type[TrainingOptions]]
-    example_shape: tuple[int, ...]
-    """Of one example, without the axis of examples."""
-    classes: int
-    """Labels are 0 to classes - 1."""
     example_dtype: ClassVar[DTypeLike] = np.float32
     """What `inputs` is tried with."""
     rows_a_block: ClassVar[int] = 250
@@ -101,10 +96,6 @@ class TorchModule(TrainedTask):
             wanted = "one number, the mean over the labels that count"
             raise RuleBroken(f"loss() gives {given}; it must give {wanted}", "loss")
         return found
-
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError for data of another shape, or labels that are no classes."""
-        check_examples(data, self.example_shape, self.classes)
 
     # -------------------------------------------------------------------------------------- the model
 

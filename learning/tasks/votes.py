@@ -127,7 +127,6 @@ class VoteOptions(TaskOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...] | None:
-        """The classifier's."""
         return self.classifier.example_shape
 
     @property
@@ -232,7 +231,6 @@ class Votes:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Of one query."""
         return self._local.example_shape
 
 

@@ -163,15 +163,15 @@ class ResponsePlan:
         true, other = response_weights(self.local_epsilon)
         return Fraction(other, true + (self.categories - 1) * other)
 
-    def standard_error(self, frequency: float, survivors: int) -> float:
-        """Of one estimated frequency, when ``frequency`` (0 to 1) of ``survivors`` hold that category.
+    def standard_error(self, frequency: Any, survivors: int) -> Any:
+        """Of estimated frequencies, when ``frequency`` (0 to 1, a number or array) of ``survivors`` hold a category.
 
         sqrt(f p (1 - p) + (1 - f) q (1 - q)) / (sqrt(n) (p - q)): the reports' randomness alone, about the
         survivors' true frequency.
         """
         keep, flip = float(self.keep_probability), float(self.flip_probability)
         spread = frequency * keep * (1 - keep) + (1 - frequency) * flip * (1 - flip)
-        return math.sqrt(spread / survivors) / float(self.keep_probability - self.flip_probability)
+        return np.sqrt(spread / survivors) / float(self.keep_probability - self.flip_probability)
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,7 @@ class ResponseEncoder:
             category: 0 .. k - 1.
             random_bytes: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
 
-        Raises:
-            InvalidCategory, RandomnessFailed: see `respond`.
+        Raises InvalidCategory, RandomnessFailed: see `respond`.
         """
         report = np.zeros(self.plan.categories, self._dtype)
         report[self.respond(category, random_bytes)] = 1
@@ -247,12 +246,10 @@ class ResponseEncoder:
             raise ValueError(f"a histogram is a vector of {plan.categories} unsigned integers")
         if int(total.max()) > survivors or int(total.astype(np.uint64).sum()) != survivors:
             raise ValueError(f"the counts do not add up to {survivors}: a report was not one-hot")
-        keep, flip = plan.keep_probability, plan.flip_probability
-        gain = float(keep - flip)
-        frequencies = (total.astype(np.float64) / survivors - float(flip)) / gain
-        held = np.clip(frequencies, 0.0, 1.0)
-        spread = held * float(keep * (1 - keep)) + (1 - held) * float(flip * (1 - flip))
-        return FrequencyEstimate(frequencies, np.sqrt(spread / survivors) / gain, survivors)
+        gain = float(plan.keep_probability - plan.flip_probability)
+        frequencies = (total.astype(np.float64) / survivors - float(plan.flip_probability)) / gain
+        errors = plan.standard_error(np.clip(frequencies, 0.0, 1.0), survivors)
+        return FrequencyEstimate(frequencies, errors, survivors)
 
 
 def plan_response(

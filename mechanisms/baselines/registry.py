@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from mechanisms.baselines import binomial, binomial_plan, randomised_response
@@ -13,20 +14,13 @@ from mechanisms.round_cost import Curve
 from mechanisms.statement import VECTOR_MECHANISMS
 
 
-def _curve(plan: Plan, honest: int) -> Curve:
-    return plan.round_curve(honest)
-
-
-def _epsilon(plan: Plan) -> float:
-    return plan.planned_epsilon
-
-
 def _no_curve_of_responses(plan: Any, honest: int) -> Curve:
     raise binomial.NotRenyi("the shuffle bound is an (epsilon, delta) statement; randomised response composes by those")
 
 
+_planned: Final = attrgetter("planned_epsilon")
 MECHANISMS: Final[dict[str, Mechanism]] = {
-    name: Mechanism(DESCRIPTIONS[name], partial(make_plan, mechanism=name), Encoder, _curve, _epsilon)
+    name: Mechanism(DESCRIPTIONS[name], partial(make_plan, mechanism=name), Encoder, Plan.round_curve, _planned)
     for name in VECTOR_MECHANISMS
 } | {
     binomial_plan.NAME: Mechanism(
@@ -34,13 +28,13 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
         binomial_plan.plan_binomial,
         binomial.BinomialEncoder,
         binomial.renyi_curve,
-        lambda plan: plan.planned_epsilon,
+        _planned,
     ),
     randomised_response.NAME: Mechanism(
         DESCRIPTIONS[randomised_response.NAME],
         randomised_response.plan_response,
         lambda plan, seed: randomised_response.ResponseEncoder(plan),
         _no_curve_of_responses,
-        lambda plan: plan.central_epsilon,
+        attrgetter("central_epsilon"),
     ),
 }

@@ -36,6 +36,7 @@ _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
 _NETWORKED_ROUNDS: Final = 3
 _NETWORKED_DIM: Final = 100_180  # of a perceptron with 126 hidden units on Fashion-MNIST
+_OF_EACH_ROUND: Final = ("key_to_sum_s", "upload_bytes", "download_bytes")
 # A participant that leaves in one of these phases is not in the sum.
 _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
@@ -58,7 +59,6 @@ class DemoOptions:
     port: int = 0
 
     def study(self, port: int) -> NewStudy:
-        """The study that the demo makes."""
         return new_study(
             name="demo",
             rounds=self.rounds,
@@ -100,9 +100,7 @@ class Demo:
     def run(self) -> dict[str, Any]:
         """Train, then measure and compare; every process that was started has ended when this returns or raises.
 
-        Raises:
-            Failure: the coordinator could not do all rounds.
-            KeyboardInterrupt: Ctrl-C or SIGTERM.
+        Raises Failure: the coordinator could not do all rounds; KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         began = time.monotonic()
         with self.asked.noted():
@@ -290,9 +288,7 @@ class Demo:
             "attempts_aborted": len(view.aborted),
             "wall_s": round(wall_s, 1),
             "round_s": median([done.seconds for done in rounds]),
-            "key_to_sum_s": median([done.key_to_sum_s for done in rounds]),
-            "upload_bytes": median([done.upload_bytes for done in rounds]),
-            "download_bytes": median([done.download_bytes for done in rounds]),
+            **{name: median([getattr(done, name) for done in rounds]) for name in _OF_EACH_ROUND},
             "vector_bytes": rounds[-1].vector_bytes if rounds else 0,
             "vector_floor_bytes": vector,
             "coordinator_peak_rss_mb": round(self.coordinator.peak_mb, 1),
@@ -300,10 +296,7 @@ class Demo:
             "participants": self.options.participants,
             "processes": self.options.processes,
             "partition": f"Dirichlet {self.study.study.data.alpha:g}",
-            "noise_multiplier": plan.noise_multiplier,
-            "min_survivors": plan.min_survivors,
-            "quorum": plan.quorum,
-            "h_min": plan.h_min,
+            **{name: getattr(plan, name) for name in ("noise_multiplier", "min_survivors", "quorum", "h_min")},
             "A": plan.colluders,
             "guarantee": "honest-but-curious: one machine plays all parts",
             "directory": str(self.study.directory.resolve()),
@@ -342,8 +335,7 @@ def measure_networked_round() -> dict[str, Any] | None:
         ``upload_bytes`` (of one participant) and ``vector_bytes`` (of it the masked vector); None when no round ended
         in a sum.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM.
+    Raises KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
     from sordino.lab.loadtest.display import LoadDisplay
     from sordino.lab.loadtest.options import LoadOptions
@@ -392,15 +384,11 @@ def default_folder() -> Path:
 def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
     """Make a study, run it, and write its report.
 
-    Args:
-        options: see ``DemoOptions``.
-        display: shows it; entered by the caller.
+    ``display``: entered by the caller.
 
-    Returns:
-        The demo's figures under their stable JSON names.
+    Returns the demo's figures under their stable JSON names.
 
-    Raises:
-        Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
+    Raises Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
     """
     from sordino.reporting.report import write_report
 
@@ -437,7 +425,6 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
 
 
 def final_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the demo's closing lines."""
     beside = result["accuracy_without_noise"]
     five = result["networked_round"]
     return [

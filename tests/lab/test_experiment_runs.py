@@ -25,11 +25,11 @@ from mechanisms.gaussian_exact import gaussian_epsilon
 from sordino.cli.experiment import EXPERIMENTS
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, choose, tuned
+from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, Stages, choose
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
-from sordino.lab.experiments.setting import published
+from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings
@@ -40,9 +40,11 @@ TINY = {"data": "fashion-mnist-subset", "participants": 30, "rounds": 2}
 
 def tiny(seed: int = 1, **others: Any) -> SimulationSettings:
     """Two rounds of ten out of thirty; without noise equal settings give equal results."""
-    options = {"client_rate": 0.3, "local_epochs": 1}
-    given = {"task": "softmax-regression", "options": options, "cohort": 10, "epsilon": None, "clip": 1.0}
-    return published(**(TINY | given | {"seed": seed} | others))
+    size = TINY | {"task": "softmax-regression", "options": {"local_epochs": 1}, "cohort": 10, "evaluate_every": 1}
+    size |= {"epsilons": (), "middle": 4.0, "clips": (), "rates": (), "last": 1}
+    size |= {name: others.pop(name) for name in size.keys() & others}
+    given = {"data": TINY["data"], "rate": 0.3, "epsilon": None, "clip": 1.0, "seed": seed}
+    return Sizes(**size).settings(**given | others)
 
 
 # ---------------------------------------------------------------- runs
@@ -234,7 +236,7 @@ def test_the_greatest_mean_is_chosen_and_failed_runs_are_not() -> None:
 
 def test_selections_take_seeds_of_their_own() -> None:
     make = Mock(side_effect=tiny)
-    tuned(RunPool(None), "S", {"clip": [0.5]}, make, 1)
+    Stages(RunPool(None), (), 1).tuned("S", {"clip": [0.5]}, make)
     assert tuple(call.kwargs["seed"] for call in make.call_args_list) == SEEDS
     assert not set(SEEDS) & set(Request().seeds)
 
@@ -346,7 +348,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
         (sampling, SMALL, {**large_clip, "epsilons": (4.0,)}),
         (clipping, SMALL, {**small, "epsilons": (4.0,), "clips": (0.1, 1.0)}),
         (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
-        (compression, SMALL, {**large_clip, "options": {}, "epsilons": (None, 4.0), "ratios": (1.0, 5.0)}),
+        (compression, SMALL, {**large_clip, "options": {}, "epsilons": (4.0,), "ratios": (1.0, 5.0)}),
         (blur_lus, SMALL, {**large_clip, **steps, **methods, "epsilons": (2.0, 8.0), "middle": 8.0}),
     ]
     for module, key, values in changes:

@@ -43,7 +43,7 @@ from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.lab.loadtest.study import check_can_end, load_study
 from sordino.lab.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
-from sordino.lab.loadtest.sums import plain_sum, sum_digest, vector, words_of
+from sordino.lab.loadtest.sums import plain_sum, sum_digest, vector
 from tests.support.commands import Run, refusal, says
 from wire.study import plan_figures
 
@@ -98,7 +98,7 @@ def test_any_reaches_every_phase_and_everybody_leaves_some_time() -> None:
 @pytest.mark.parametrize("bits", [1, 7, 8, 9, 16, 20, 32, 33, 62])
 def test_vectors_are_uniform_words_of_the_protocol(bits: int) -> None:
     one = vector(1, 1, 1, IDENTITIES[0], dim=4096, bits=bits)
-    assert one.dtype == words_of(bits) == word_dtype(bits)
+    assert one.dtype == word_dtype(bits)
     assert one.shape == (4096,)
     assert int(one.max()) < 1 << bits
     # The highest bit is set in half of them: 2048, standard deviation 32.
@@ -117,7 +117,7 @@ def test_the_plain_sum_is_that_of_python_integers(bits: int) -> None:
     total = plain_sum(4, 2, 1, IDENTITIES, dim=50, bits=bits)
     rows = [vector(4, 2, 1, identity, dim=50, bits=bits).tolist() for identity in IDENTITIES]
     assert total.tolist() == [sum(column) % 2**bits for column in zip(*rows, strict=True)]
-    assert total.dtype == words_of(bits)
+    assert total.dtype == word_dtype(bits)
 
 
 # ---------------------------------------------------------------------------------- options and plan

@@ -15,7 +15,7 @@ from sordino.lab.bench.peers import run as peers
 
 RUNNERS = ("flower_secagg.py", "opendp_noise.py")
 OURS = {"sum_ok": True, "cpu_s": 0.5, "threshold": 27, "survivors": 40}
-FLOWER = {"sum_ok": True, "cpu_s": 25.0, "survivors": 40, "versions": {"flwr": "1.41.0"}}
+FLOWER = {"peer": "flower", "sum_ok": True, "cpu_s": 25.0, "survivors": 40, "versions": {"flwr": "1.41.0"}}
 
 
 def printing(text: str, status: int = 0) -> tuple[str, ...]:
@@ -72,12 +72,10 @@ def test_a_runner_imports_nothing_of_ours(runner: str) -> None:
 
 
 def test_the_figures_are_read() -> None:
-    details = peers._run(printing(json.dumps(FLOWER)), 30)
-    figures = peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details)
-    told = (figures.name, figures.unit, figures.value, figures.right, figures.details)
-    assert told == ("flower", "CPU s", 25.0, True, FLOWER)
-    details = peers._run(printing(json.dumps({**FLOWER, "sum_ok": False}), 1), 30)
-    assert not peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details).right  # although it ends with 1
+    figures = peers._run(printing(json.dumps(FLOWER)), 30)
+    assert (peers._compared("secagg", figures), figures) == (25.0, FLOWER)
+    wrong = FLOWER | {"sum_ok": False}
+    assert peers._run(printing(json.dumps(wrong), 1), 30) == wrong  # although it ends with 1
 
 
 @pytest.mark.parametrize(
@@ -101,19 +99,19 @@ def test_a_run_that_does_not_end_is_stopped() -> None:
         peers._run((sys.executable, "-c", "import time; time.sleep(60)"), 0.2)
 
 
-@pytest.mark.parametrize("details", [{}, {"cpu_s": None, "sum_ok": True}, {"cpu_s": 1.0}])
-def test_figures_that_lack_the_one_compared_are_refused(details: dict[str, Any]) -> None:
-    with pytest.raises(peers.PeerFailed, match="cpu_s"):
-        peers._figures("flower", "CPU s", "cpu_s", "sum_ok", details)
+@pytest.mark.parametrize("figures", [{}, {"cpu_s": None, "sum_ok": True}, {"cpu_s": 1.0}])
+def test_figures_that_lack_the_one_compared_are_refused(figures: dict[str, Any]) -> None:
+    with pytest.raises(peers.PeerFailed, match="sordino: no cpu_s or sum_ok among"):
+        peers._compared("secagg", figures)
 
 
 def comparison(monkeypatch: pytest.MonkeyPatch, flower: Sequence[dict[str, Any]]) -> peers.Comparison:
     """Compare with a Flower that prints these figures in turn, after its warm-up."""
     answers = iter([FLOWER, *flower])
 
-    def flower_secagg(_: Path, **arguments: Any) -> peers.PeerFigures:
+    def flower_secagg(_: Path, **arguments: Any) -> peers.Figures:
         assert arguments["clients"] == 5 or arguments["threshold"] == OURS["threshold"]
-        return peers._figures("flower", "CPU s", "cpu_s", "sum_ok", next(answers))
+        return next(answers)
 
     monkeypatch.setattr(peers, "flower_secagg", flower_secagg)
     return peers.compare_secagg(
@@ -155,10 +153,9 @@ def test_flower_makes_the_right_sum(neighbours: int | None, threshold: int | Non
     figures = peers.flower_secagg(
         built_environment(), clients=10, dim=50, drop=drop, neighbours=neighbours, threshold=threshold, timeout_s=120
     )
-    assert figures.right
-    assert figures.details["survivors"] == survivors
-    assert figures.value > figures.details["server_cpu_s"] > 0
-    assert figures.details["versions"]["flwr"] == peers.pins()["flwr"]
+    assert figures["survivors"] == survivors
+    assert peers._compared("secagg", figures) > figures["server_cpu_s"] > 0
+    assert figures["versions"]["flwr"] == peers.pins()["flwr"]
 
 
 @pytest.mark.slow
@@ -172,6 +169,5 @@ def test_flower_refuses_what_it_cannot_run() -> None:
 @pytest.mark.xdist_group("commands")
 def test_opendp_draws_noise_of_the_spread_asked_for() -> None:
     figures = peers.opendp_noise(built_environment(), stddev=3.5, dim=2000, timeout_s=120)
-    assert figures.right
-    assert figures.value > figures.details["conversion_ns_per_sample"] > 0
-    assert figures.details["versions"]["opendp"] == peers.pins()["opendp"]
+    assert peers._compared("noise", figures) > figures["conversion_ns_per_sample"] > 0
+    assert figures["versions"]["opendp"] == peers.pins()["opendp"]

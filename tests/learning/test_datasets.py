@@ -123,7 +123,7 @@ ROWS = 2_345  # not a multiple of the reader's block
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(datasets, "FULL_FOLDER", tmp_path)
-    monkeypatch.setattr(datasets, "_FULL_COUNTS", {"train": ROWS, "test": 10})
+    monkeypatch.setattr(datasets, "IDX_COUNTS", {"train": ROWS, "test": 10})
     rng = np.random.default_rng(0)
     for part, count in (("train", ROWS), ("t10k", 10)):
         images = rng.integers(0, 256, count * 784, dtype=np.uint8).tobytes()

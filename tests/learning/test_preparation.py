@@ -22,7 +22,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from learning.blocks import Block, DatasetError
+from learning.blocks import Block, DatasetError, Part
 from learning.data_names import PREPARABLE
 from learning.preparation import images, sources, tables
 from learning.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
@@ -254,14 +254,14 @@ def idx(values: np.ndarray) -> bytes:
 @pytest.fixture
 def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """MNIST and Fashion-MNIST, 600 + 20 images each."""
-    small = {part: (*names[:2], count) for (part, names), count in zip(images._FILES.items(), (600, 20), strict=True)}
-    monkeypatch.setattr(images, "_FILES", small)
+    small: dict[Part, int] = {"train": 600, "test": 20}
+    monkeypatch.setattr(images, "IDX_COUNTS", small)
     folders = tmp_path / "mnist", tmp_path / "fashion"
     for number, folder in enumerate(folders):
         folder.mkdir()
-        for pictures, labels, count in small.values():
+        for part, count in small.items():
             content = idx(np.full((count, 28, 28), number)), idx(np.arange(count) % 10)
-            for name, values in zip((pictures, labels), content, strict=True):
+            for name, values in zip(images.IDX_FILES[part], content, strict=True):
                 if number:
                     (folder / f"{name}.gz").write_bytes(gzip.compress(values))
                 else:

@@ -76,7 +76,7 @@ def test_numpy_path_runs_with_torch_blocked() -> None:
 import sys
 sys.modules["torch"] = None
 import numpy as np
-import learning.checkpoints, learning.server_optimizers, sordino.lab.baseline
+import learning.checkpoints, learning.server_optimizers
 from learning.datasets import load_labels, load_part, load_partition
 from learning.partitions import partition
 from learning.make_task import make_task
@@ -99,7 +99,7 @@ except TaskUnavailable as error:
 
 def test_numpy_path_does_not_import_torch_where_it_is_installed() -> None:
     done = _run(
-        "import sys, sordino.lab.baseline; from learning.make_task import make_task;"
+        "import sys, sordino.lab.simulation.run; from learning.make_task import make_task;"
         "make_task('softmax-regression', {}); print('torch' in sys.modules)"
     )
     assert done.stdout.strip() == "False", done.stderr

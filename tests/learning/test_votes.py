@@ -22,7 +22,7 @@ from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.task import ModelTask
 from learning.tasks.softmax_regression import SoftmaxOptions
-from mechanisms.encoder import Encoder
+from mechanisms.encoder import Encoder, mean_stddev
 from tests.support.rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 
 QUERIES = 6
@@ -155,7 +155,7 @@ def test_labels_with_the_encoders_noise() -> None:
     for _ in range(2):
         votes = np.sort(np.mean([votes_of(task, exact.broadcast()["queries"], one) for one in PEOPLE], axis=0))
         leads = votes[:, -1] - votes[:, -2]
-        assert Encoder(plan, bytes(32)).mean_stddev(20) * math.sqrt(2) * 6 < leads.min()
+        assert mean_stddev(plan, 20) * math.sqrt(2) * 6 < leads.min()
         run_round(task, learner, plan, PEOPLE)
         run_without_noise(task, exact, PEOPLE)
     assert learner.state()[1]["labels"].tolist() == exact.state()[1]["labels"].tolist()

@@ -22,7 +22,6 @@ def charge(plan: Plan, number: int, survivors: frozenset[int], attempt: int = 0)
 def test_an_empty_account_is_free(demo_plan: Plan) -> None:
     account = Account(demo_plan)
     assert account.epsilon_coordinator() == account.epsilon_of(3) == 0.0
-    assert not account.would_exceed(100)
     assert not account.would_exceed()
 
 
@@ -40,11 +39,11 @@ def test_full_participation_of_the_demonstration(demo_plan: Plan) -> None:
 def test_the_filter_allows_exactly_the_planned_rounds_at_the_minimum(demo_plan: Plan) -> None:
     account = Account(demo_plan)
     for r in range(15):
-        assert not account.would_exceed(100)
+        assert not account.would_exceed()
         account.charge(charge(demo_plan, r, FEWEST))
         assert account.epsilon_coordinator() <= demo_plan.epsilon
     assert account.epsilon_coordinator() > 7.99
-    assert account.would_exceed(70)
+    assert account.would_exceed()
     # A truthful event is recorded even past the target: it happened.
     account.charge(charge(demo_plan, 15, FEWEST))
     assert account.epsilon_coordinator() > demo_plan.epsilon
@@ -54,7 +53,7 @@ def test_the_filter_prices_the_next_round_at_the_minimum() -> None:
     """Where all noise stays, full rounds leave room for more than 15; each is only started if its worst case fits."""
     plan = make_plan(**DEMO, noise_parts=0)
     account, done = Account(plan), 0
-    while not account.would_exceed(100):
+    while not account.would_exceed():
         account.charge(charge(plan, done, EVERYBODY))
         done += 1
         assert account.epsilon_coordinator() <= plan.epsilon
@@ -124,12 +123,6 @@ def test_unknown_events_are_refused_and_change_nothing(demo_plan: Plan) -> None:
         assert (account.epsilon_coordinator(), account.events) == before
     with pytest.raises(AttributeError):
         account.events[0].round = 5  # type: ignore[misc]
-
-
-def test_would_exceed_wants_a_possible_count(demo_plan: Plan) -> None:
-    for count in (69, 101):
-        with pytest.raises(ValueError):
-            Account(demo_plan).would_exceed(count)
 
 
 def test_the_running_figure_is_that_of_the_fixed_order() -> None:

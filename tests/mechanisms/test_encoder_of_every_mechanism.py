@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mechanisms.clip_rule import ClipRule
-from mechanisms.encoder import Encoder, refinement
+from mechanisms.encoder import Encoder, mean_stddev, refinement
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.plan import VECTOR_MECHANISMS, Plan
 from mechanisms.sketch import sketch_shape
@@ -165,5 +165,5 @@ def noised(survivors: int, *, update: Any = None, **changes: Any) -> tuple[float
     encoder = Encoder(plan, os.urandom(32), survivors=survivors)
     sent = np.zeros(DIM) if update is None else update
     decoded = encoder.decode(secure_sum(encoder, [sent] * survivors, os.urandom), survivors, os.urandom)
-    assert decoded.stddev == encoder.mean_stddev(survivors)
+    assert decoded.stddev == mean_stddev(plan, survivors, encoder.clips)
     return decoded.stddev, decoded.mean - sent

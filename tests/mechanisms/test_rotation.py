@@ -28,8 +28,8 @@ def rotation_signs(seed: bytes, dim: int) -> np.ndarray:
 
 def walsh_hadamard(vector: np.ndarray) -> np.ndarray:
     """H x, not normalised, by the rotation's transform of one block."""
-    result = np.empty(vector.size)
-    _transform(lambda start, out: np.copyto(out, vector[start : start + out.size]), vector.size, result)
+    result = vector.astype(np.float64)
+    _transform(result, vector.size)
     return result
 
 

@@ -88,8 +88,7 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     """Make the transcript of a round in which a tenth of the participants dropped out before their upload, all
     signatures valid.
 
-    Returns:
-        The file, and the authority's public key (32 bytes).
+    Returns the file, and the authority's public key (32 bytes).
     """
     authority, coordinator = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     keys = sorted((IdentityKey.generate(os.urandom) for _ in range(clients)), key=lambda key: key.public)

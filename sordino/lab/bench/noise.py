@@ -26,14 +26,12 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     Args:
         law: one of `LAWS`.
         stddev: of one coordinate, in grid steps.
-        dim: coordinates of one vector.
 
     Returns:
         figures under the names of `sordino bench noise --json`. ``stddev_seen`` is that of all draws; ``law_ok`` tells
         whether mean and variance lie within six standard errors of the law's. Tests hold the law itself.
 
-    Raises:
-        ValueError: an argument lies outside its range.
+    Raises ValueError: an argument lies outside its range.
     """
     if law not in LAWS:
         raise ValueError(f"--law takes {', '.join(LAWS)}, not {law!r}")

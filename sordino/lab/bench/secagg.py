@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -52,7 +53,7 @@ LARGEST_DIM: Final = 1 << 28
 AUTO: Final = "auto"
 _SIZES_TAKEN: Final = 50
 _SELDOM: Final = 300  # as the coordinator has it
-_PANEL: Final = "Attempt"
+_option: Final = partial(key, panel="Attempt")
 
 
 class Setting(Table):
@@ -61,45 +62,39 @@ class Setting(Table):
     Raises ValueError: a number is out of range, or too many leave for the attempt to end in a sum.
     """
 
-    clients: int = key(50, help="participants", ge=3, le=shamir.PRIME - 1, panel=_PANEL)
-    dim: int = key(100_000, help="values in one vector", ge=1, le=LARGEST_DIM, panel=_PANEL)
-    bits: int = key(20, help="bits of one value, 1 to 62", ge=1, le=62, panel=_PANEL)
-    graph: Literal["auto", "complete", "harary"] = key(
+    clients: int = _option(50, help="participants", ge=3, le=shamir.PRIME - 1)
+    dim: int = _option(100_000, help="values in one vector", ge=1, le=LARGEST_DIM)
+    bits: int = _option(20, help="bits of one value, 1 to 62", ge=1, le=62)
+    graph: Literal["auto", "complete", "harary"] = _option(
         AUTO,
         help="complete: each participant shares with all others. harary or ring: on the ring (k-regular), with as many "
         "neighbours as the rules require. auto: the ring where it halves the work. min_survivors and the degree "
         "depend on it: see --dropout",
-        panel=_PANEL,
     )
-    degree: int | None = key(
-        None, help="degree of the ring, with --threshold: another system's setting", shown="rules", panel=_PANEL
+    degree: int | None = _option(
+        None, help="degree of the ring, with --threshold: another system's setting", shown="rules"
     )
-    threshold: int | None = key(None, help="shares that rebuild a secret, with --degree", shown="rules", panel=_PANEL)
-    adversary: Literal["curious", "semi-malicious", "malicious"] = key(
+    threshold: int | None = _option(None, help="shares that rebuild a secret, with --degree", shown="rules")
+    adversary: Literal["curious", "semi-malicious", "malicious"] = _option(
         MALICIOUS,
         help="what the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: it "
         "sends all participants the same, and reads what it can. Only malicious has the ConsistencyCheck",
-        panel=_PANEL,
     )
-    key_agreement: Literal["x25519", "x25519-mlkem768"] = key(
-        X25519, help="of channels and masks: x25519, or x25519-mlkem768", panel=_PANEL
+    key_agreement: Literal["x25519", "x25519-mlkem768"] = _option(
+        X25519, help="of channels and masks: x25519, or x25519-mlkem768"
     )
-    drop: float = key(0.0, help="share of the participants that leaves", ge=0, lt=1, panel=_PANEL)
-    at: PhaseName = key(
-        "masked-input",
-        help=f"the phase before which they leave: {', '.join(PHASE_NAMES)}",
-        metavar="PHASE",
-        panel=_PANEL,
+    drop: float = _option(0.0, help="share of the participants that leaves", ge=0, lt=1)
+    at: PhaseName = _option(
+        "masked-input", help=f"the phase before which they leave: {', '.join(PHASE_NAMES)}", metavar="PHASE"
     )
-    adversarial: float = key(0.05, help="share assumed to collude", ge=0, lt=1, panel=_PANEL)
-    dropout: float = key(
+    adversarial: float = _option(0.05, help="share assumed to collude", ge=0, lt=1)
+    dropout: float = _option(
         0.3,
         help="share that is planned to leave. With auto and complete min_survivors is a study's, which independent "
         "dropouts rarely miss; with harary, or a coordinator that isn't malicious, it is what this share leaves, as "
         "in [bold]sordino graph[/bold]",
         ge=0,
         lt=1,
-        panel=_PANEL,
     )
 
     @model_validator(mode="after")

@@ -32,8 +32,6 @@ def run(
 
     Args:
         name, options: of a task for images that trains many at once.
-        participants: of the round.
-        examples: of each of them.
         threads: of `learning.device.use_threads`; 0: as many as there are cores.
         runs: of each way, in turns; one more before them isn't counted.
 
@@ -43,8 +41,7 @@ def run(
         operation (``one_by_one_torch_threads``); ``speedup``, of the smallest seconds, and that of the pairs; ``same``,
         whether both give the same updates up to rounding; and, for torch, ``limits``.
 
-    Raises:
-        ValueError: no such task, or one that doesn't train many at once; too much of something.
+    Raises ValueError: no such task, or one that doesn't train many at once; too much of something.
     """
     task = make_task(name, options)
     if not (isinstance(task, BatchedTask) and isinstance(task, ModelTask) and hasattr(task.options, "classes")):

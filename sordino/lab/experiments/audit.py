@@ -21,9 +21,10 @@ import copy
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from mechanisms.encoder import Encoder, words_of_sum
 from mechanisms.gaussian_exact import gaussian_epsilon
 from mechanisms.rotation import Rotation
 from mechanisms.statement import GAUSSIAN, LOCAL
+from runtime.text import counted
 from sordino.lab.experiments.audit_bound import best_of, expected_bound, registered_guesses
 from sordino.lab.experiments.audit_noise import noise_check
 from sordino.lab.experiments.tables import Table
@@ -45,12 +47,6 @@ from wire.study import plan_study
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
     from mechanisms.randomness import RandomBytes
-
-
-from collections.abc import Mapping
-from pathlib import Path
-
-from runtime.text import counted
 
 Floats = NDArray[np.float64]
 Randomness = Callable[[int, int], "RandomBytes"]
@@ -223,11 +219,9 @@ def mistaken(plan: Plan, *, noise_divided_by: float = 1.0, clip_times: float = 1
         noise_divided_by: how many times smaller than planned the deviation of all noise is, at least 1.
         clip_times: updates are cut to that many clips; the grid and the noise stay the plan's.
 
-    Returns:
-        ``plan`` itself without a mistake. Otherwise an object for an `Encoder` only.
+    Returns ``plan`` itself without a mistake. Otherwise an object for an `Encoder` only.
 
-    Raises:
-        ValueError: a factor below 1, or noise that no sampler draws.
+    Raises ValueError: a factor below 1, or noise that no sampler draws.
     """
     if not noise_divided_by >= 1 or not clip_times >= 1:
         raise ValueError("a mistake divides the noise, or multiplies the clip, by at least 1")
@@ -307,9 +301,8 @@ def audit(
         of that size, ``deviation_over_shift`` its multiplier; ``epsilon_lower_expected`` the expected bound;
         ``violation``: the bound exceeds the proved epsilon; the rest is `audit_noise.noise_check`.
 
-    Raises:
-        InfeasiblePlan: no plan fits the setting.
-        UnsuitableSetting: more canaries than values; more leave than the plan allows; a mistake that can't be drawn.
+    Raises InfeasiblePlan: no plan fits the setting; UnsuitableSetting: more canaries than values, more leave than the
+    plan allows, or a mistake that can't be drawn.
     """
     if setting.dim < setting.canaries:
         raise UnsuitableSetting(

@@ -65,11 +65,9 @@ def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: f
         epsilon: 0 to 60.
         delta: in [0, 1].
 
-    Returns:
-        A number in (0, 1], never below the theorem's.
+    Returns a number in (0, 1], never below the theorem's.
 
-    Raises:
-        ValueError: an argument lies outside its range.
+    Raises ValueError: an argument lies outside its range.
     """
     if not 1 <= canaries <= MOST_CANARIES or not 0 <= right <= guesses <= canaries:
         raise ValueError(f"0 <= right <= guesses <= canaries <= {MOST_CANARIES} must hold, with at least one canary")
@@ -89,14 +87,11 @@ def epsilon_lower(*, canaries: int, guesses: int, right: int, delta: float, erro
 
     Source: [SNJ23] Lemma 4.7 (p-values to confidence bounds) on `p_value`, which gives the other arguments.
 
-    Args:
-        error: one minus the confidence, in (0, 1); 1e-3 for 99.9 %.
+    ``error``: one minus the confidence, in (0, 1); 1e-3 for 99.9 %.
 
-    Returns:
-        The largest epsilon that was refuted, or 0 if none was: then nothing is shown.
+    Returns the largest epsilon that was refuted, or 0 if none was: then nothing is shown.
 
-    Raises:
-        ValueError: an argument lies outside its range.
+    Raises ValueError: an argument lies outside its range.
     """
     if not 0 < error < 1:
         raise ValueError("error must lie strictly between 0 and 1")
@@ -196,8 +191,7 @@ def best_of(
         registered: even numbers of guesses, fixed before the run.
         delta, error: as in `epsilon_lower`; ``error`` is that of the answer.
 
-    Returns:
-        JSON names ``epsilon_lower``, ``guesses``, ``right`` of the best one, and ``tried``: the same of all.
+    Returns JSON names ``epsilon_lower``, ``guesses``, ``right`` of the best one, and ``tried``: the same of all.
     """
     tried = []
     for guesses in registered:

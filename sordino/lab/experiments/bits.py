@@ -12,7 +12,7 @@ from typing import Final
 
 from learning.blocks import DatasetError
 from learning.datasets import has_part
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages, combined
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
@@ -35,7 +35,6 @@ MOST_BITS: Final = 24
 class BitsSizes(Sizes):
     """Numbers of a scale, for one kind of data; clip and rate are chosen with the central Gaussian."""
 
-    epsilons: tuple[float, ...]
     bits: tuple[int, ...]
 
 
@@ -138,12 +137,10 @@ def _part(pool: RunPool, request: Request, part: str, sizes: BitsSizes, data: st
     settings = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data))
     central = partial(settings, mechanism=CENTRAL, bits=MOST_BITS)
 
-    choice = tuned(
-        pool,
+    choice = Stages(pool, request.seeds, sizes.last).tuned(
         f"Clip and client rate of the central Gaussian at {CONDITIONAL} {sizes.middle:g}, {part}",
         {"clip": sizes.clips, "rate": sizes.rates},
         partial(central, epsilon=sizes.middle),
-        sizes.last,
     )
     chosen = choice.taken()
     make = partial(settings, **chosen)

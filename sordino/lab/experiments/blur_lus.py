@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from learning.datasets import load_labels
 from learning.tasks.votes import VoteOptions
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, Run, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED, Sizes
@@ -35,7 +35,6 @@ class BlurLusSizes(Sizes):
     """Numbers of a scale.
 
     Attributes:
-        clips, rates: grids of S and of the local rate.
         middle: epsilon of the choices of lambda, c and queries, and of all but Table 1.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.
@@ -123,7 +122,7 @@ class Plays:
     """The runs of one kind of data."""
 
     def __init__(self, pool: RunPool, request: Request, sizes: BlurLusSizes, data: str) -> None:
-        self.pool, self.sizes, self.data, self.seeds = pool, sizes, data, request.seeds
+        self.stages, self.sizes, self.data = Stages(pool, request.seeds, sizes.last), sizes, data
         self._partition = request.partition(data)
 
     def settings(
@@ -137,17 +136,15 @@ class Plays:
         weight: float = 0.4,
         sparsity: float = 0.7,
         queries: int = 20,
-        alpha: float | None = None,
-        steps: int | None = None,
-        cohort: int | None = None,
+        **changed: Any,
     ) -> SimulationSettings:
-        """Return one run; what is None is the scale's."""
-        sizes = self.sizes if cohort is None else replace(self.sizes, cohort=cohort)
+        """Return one run; ``changed``: numbers of the scale that it has otherwise."""
+        sizes = replace(self.sizes, **changed)
         if method == VOTES:
             sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options})
         options = {
             "batch_size": sizes.batch_size,
-            "local_steps": sizes.steps if steps is None else steps,
+            "local_steps": sizes.steps,
             **_method_options(method, weight, sparsity, queries),
         }
         return sizes.settings(
@@ -158,7 +155,6 @@ class Plays:
             mechanism="ddgauss" if method == DDGAUSS else "gaussian",
             clip=None if method == VOTES else clip,
             seed=seed,
-            alpha=sizes.alpha if alpha is None else alpha,
             partition=self._partition,
         )
 
@@ -170,12 +166,11 @@ class Plays:
             given = {"epsilon": self.sizes.middle} | chosen | labels
             return self.settings(clip=setup.clip(given["epsilon"]), **given)
 
-        return self.pool.run(stage, combined({"method": methods, **over}, make, self.seeds, self.sizes.last))
+        return self.stages.results(stage, {"method": methods, **over}, make).rows
 
     def choose(self) -> tuple[Setup, list[Choice]]:
         """Choose by the published protocol, on the selection's seeds."""
-        sizes = self.sizes
-        tune = partial(tuned, self.pool, last=sizes.last)
+        sizes, tune = self.sizes, self.stages.tuned
         rates = tune(
             "Local rate for all methods: federated averaging without noise and clip",
             {"rate": sizes.rates},
@@ -215,16 +210,14 @@ class Plays:
                 below = {"weight": min(setup.weight, 0.9 / rate)}  # lambda below 1 / rate (Lemma 2)
                 return self.settings(method=method, rate=rate, clip=clip, seed=seed, **rest | below)
 
-            choice = tuned(
-                self.pool,
+            choice = self.stages.tuned(
                 f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
                 {"rate": sizes.rates, "clip": clips},
                 one,
-                self.sizes.last,
             )
             own = choice.taken()
-            runs = [Run({"method": method, **own}, one(seed=seed, **own), self.sizes.last) for seed in self.seeds]
-            rows += self.pool.run(f"{method} with a rate of its own", runs)
+            runs = [Run({"method": method, **own}, one(seed=seed, **own), sizes.last) for seed in self.stages.seeds]
+            rows += self.stages.pool.run(f"{method} with a rate of its own", runs)
             choices.append(choice)
         return rows, choices
 

@@ -7,11 +7,10 @@ clip is part of the same noised sum, so all rules cost what a fixed clip costs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
@@ -31,31 +30,21 @@ RULES: Final[Mapping[str, Mapping[str, Any]]] = {
 FIXED: Final = "fixed"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClippingSizes(Sizes):
-    """Numbers of a scale; rates are chosen with a fixed clip, and every rule starts from each of ``clips``."""
-
-    alpha: float
-    epsilons: tuple[float, ...]
-
-
 _TRAINING: Final = {"local_epochs": 3, "batch_size": 20}
 SIZES: Final = {
-    SMALL: ClippingSizes(
+    SMALL: Sizes(
         **FASHION,
         task=POOLED_MLP,
         options=_TRAINING,
         rounds=50,
-        alpha=1.0,
         epsilons=(2.0, 4.0, 8.0),
         clips=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
         rates=(0.05, 0.1, 0.2),
         middle=4.0,
     ),
-    PAPER: ClippingSizes(
+    PAPER: Sizes(
         **FEMNIST,
         options=_TRAINING,
-        alpha=1.0,
         epsilons=(2.0, 4.0, 8.0, 16.0),
         clips=(0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0),
         rates=(0.01, 0.03, 0.1),
@@ -68,22 +57,20 @@ def play(pool: RunPool, request: Request) -> Outcome:
     """Choose the client rate with a fixed clip, then run every rule from every first clip at every epsilon."""
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)
-    make = partial(sizes.settings, data=data, server_momentum=0.9, alpha=sizes.alpha, partition=request.partition(data))
+    stages = Stages(pool, request.seeds, sizes.last)
+    make = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data))
 
     def settings(*, rule: str, **given: Any) -> SimulationSettings:
         return make(**given, **RULES[rule])
 
-    choice = tuned(
-        pool,
+    choice = stages.tuned(
         f"Client rate and fixed clip at {CONDITIONAL} {sizes.middle:g}",
         {"rate": sizes.rates, "clip": sizes.clips},
         partial(settings, rule=FIXED, epsilon=sizes.middle),
-        sizes.last,
     )
     rate = choice.taken()["rate"]
     grid = {"rule": tuple(RULES), "epsilon": sizes.epsilons, "clip": sizes.clips}
-    runs = combined(grid, partial(settings, rate=rate), request.seeds, sizes.last)
-    found = Results(pool.run("clip rules", runs), *grid)
+    found = stages.results("clip rules", grid, partial(settings, rate=rate))
     notes = [
         f"{sizes.described(data)}, client rate {rate:g}, 3 epochs of batches of 20, server momentum 0.9, Dirichlet "
         f"{sizes.alpha:g}; distributed discrete Gaussian, 20 bits.",
@@ -98,7 +85,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     return Outcome(notes, tables, [_picture(found, sizes), _clips(found, sizes)], [choice])
 
 
-def _table(found: Results, sizes: ClippingSizes, epsilon: float) -> Table:
+def _table(found: Results, sizes: Sizes, epsilon: float) -> Table:
     body: list[list[Cell]] = [
         [rule, *(found.cell(rule, epsilon, clip) for clip in sizes.clips), *found.spent(rule=rule, epsilon=epsilon)]
         for rule in RULES
@@ -109,7 +96,7 @@ def _table(found: Results, sizes: ClippingSizes, epsilon: float) -> Table:
     return Table(f"clipping-epsilon-{epsilon:g}", f"Accuracy at {CONDITIONAL} {epsilon:g}", columns, body, note)
 
 
-def _best(found: Results, sizes: ClippingSizes) -> Table:
+def _best(found: Results, sizes: Sizes) -> Table:
     """Best and worst accuracy of a rule over its first clips."""
     body: list[list[Cell]] = []
     for epsilon in sizes.epsilons:
@@ -126,7 +113,7 @@ def _best(found: Results, sizes: ClippingSizes) -> Table:
     return Table("clipping-best", "How much depends on the first clip", columns, body, note)
 
 
-def _picture(found: Results, sizes: ClippingSizes) -> Picture:
+def _picture(found: Results, sizes: Sizes) -> Picture:
     def curve(rule: str, epsilon: float) -> dict[float, Mean]:
         return found.curve(sizes.clips, lambda clip: (rule, epsilon, clip))
 
@@ -148,7 +135,7 @@ def _picture(found: Results, sizes: ClippingSizes) -> Picture:
     return Picture("clipping", axes, note, columns=len(axes), same_y=True)
 
 
-def _clips(found: Results, sizes: ClippingSizes) -> Picture:
+def _clips(found: Results, sizes: Sizes) -> Picture:
     """Draw the course of the flat clip from each first one."""
     series = []
     for at, clip in enumerate(sizes.clips):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, Row, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table
@@ -22,15 +22,19 @@ from sordino.planning.drawing import LOG, Axes, Picture, Series
 NAME: Final = "compression"
 ROWS: Final = 15
 """Of a sketch, as published."""
+BITS: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionSizes(Sizes):
     """Numbers of a scale; clip and rate are chosen without a sketch."""
 
-    epsilons: tuple[float | None, ...]  # from no noise to much
     ratios: tuple[float, ...]
-    bits: int
+
+    @property
+    def levels(self) -> tuple[float | None, ...]:
+        """Return the epsilons, after None for no noise: from no noise to much."""
+        return (None, *self.epsilons)
 
 
 SIZES: Final = {
@@ -39,20 +43,18 @@ SIZES: Final = {
         task="mlp",
         options={"hidden": 32, "local_epochs": 3, "batch_size": 20},
         rounds=40,
-        epsilons=(None, 16.0, 6.0, 2.0),
+        epsilons=(16.0, 6.0, 2.0),
         middle=6.0,
         ratios=(1.0, 2.0, 5.0, 10.0, 20.0, 50.0),
-        bits=16,
         clips=(0.1, 0.3, 1.0),
         rates=(0.03, 0.1),
     ),
     PAPER: CompressionSizes(
         **FEMNIST,
         options={"local_epochs": 1, "batch_size": 20},
-        epsilons=(None, 500.0, 100.0, 30.0, 12.0),
+        epsilons=(500.0, 100.0, 30.0, 12.0),
         middle=30.0,
         ratios=(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0),
-        bits=16,
         clips=(0.01, 0.03, 0.1),
         rates=(0.03, 0.1),
     ),
@@ -63,11 +65,12 @@ def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate without a sketch, then run every ratio at every noise level."""
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)
+    stages = Stages(pool, request.seeds, sizes.last)
     make = partial(
         sizes.settings,
         data=data,
         mechanism="skellam",
-        bits=sizes.bits,
+        bits=BITS,
         server_momentum=0.9,
         partition=request.partition(data),
     )
@@ -78,20 +81,17 @@ def play(pool: RunPool, request: Request) -> Outcome:
         # The sketch is clipped; it is about sqrt(rows) shorter than the update (`Plan.update_norm`).
         return make(clip=clip / math.sqrt(ROWS), sketch_rows=ROWS, sketch_ratio=ratio, **given)
 
-    choice = tuned(
-        pool,
+    choice = stages.tuned(
         f"Clip and client rate without a sketch at {CONDITIONAL} {sizes.middle:g}",
         {"clip": sizes.clips, "rate": sizes.rates},
         partial(settings, epsilon=sizes.middle, ratio=1.0),
-        sizes.last,
     )
     chosen = choice.taken()
-    grid = {"epsilon": sizes.epsilons, "ratio": sizes.ratios}
-    runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
-    found = Results(pool.run("ratios and noise", runs), *grid)
+    grid = {"epsilon": sizes.levels, "ratio": sizes.ratios}
+    found = stages.results("ratios and noise", grid, partial(settings, **chosen))
     notes = [
         f"{sizes.described(data)}, clip {chosen['clip']:g}, client rate {chosen['rate']:g}, server momentum 0.9; "
-        f"Skellam, {sizes.bits} bits, sketches of {ROWS} rows, clipped where an update of that clip has its sketch: "
+        f"Skellam, {BITS} bits, sketches of {ROWS} rows, clipped where an update of that clip has its sketch: "
         f"clip / sqrt({ROWS}).",
         PUBLISHED,
         ENGINE,
@@ -115,7 +115,7 @@ def _level(rows: Sequence[Row], epsilon: float | None) -> str:
 
 def _table(found: Results, sizes: CompressionSizes) -> Table:
     body: list[list[Cell]] = []
-    for epsilon in sizes.epsilons:
+    for epsilon in sizes.levels:
         whole = found.means.get((epsilon, 1.0))
         last = found.means.get((epsilon, sizes.ratios[-1]))
         loss = Share(last.minus(whole), signed=True) if whole is not None and last is not None else None
@@ -145,7 +145,7 @@ def _picture(found: Results, sizes: CompressionSizes) -> Picture:
 
     series = [
         Series(_level(found.rows, epsilon), curve(epsilon), at, dashed=epsilon is None)
-        for at, epsilon in enumerate(sizes.epsilons)
+        for at, epsilon in enumerate(sizes.levels)
     ]
     axes = Axes(
         "Accuracy against compression, by noise",
@@ -155,5 +155,5 @@ def _picture(found: Results, sizes: CompressionSizes) -> Picture:
         scale=LOG,
         ticks=sizes.ratios,
     )
-    note = f"Skellam, {sizes.bits} bits, {ROWS} rows; mean and standard error over seeds. z: deviation of noise / clip."
+    note = f"Skellam, {BITS} bits, {ROWS} rows; mean and standard error over seeds. z: deviation of noise / clip."
     return Picture("compression", [axes], note)

@@ -20,8 +20,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,18 +34,12 @@ from runtime.text import counted
 from sordino.lab.experiments.runs import spread
 from sordino.lab.experiments.tables import Table
 from sordino.planning.bounds import exact_gaussian_multiplier
+from sordino.planning.drawing import COLOURS, LOG, Axes, Picture, Series
+from sordino.planning.drawing import draw as draw_picture
 from wire.study import plan_study
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan
-
-
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from sordino.planning.drawing import COLOURS, LOG, Axes, Picture, Series
-from sordino.planning.drawing import draw as draw_picture
 
 Vectors = NDArray[np.float64]
 
@@ -106,7 +101,6 @@ def squared_error(plan: Plan, setting: Setting, trial: int) -> float:
 
 
 def run_chunk(chunk: Chunk) -> list[float]:
-    """Return the squared error of each trial."""
     _, setting, trials = chunk
     plan = plan_of(setting)
     return [squared_error(plan, setting, trial) for trial in trials]
@@ -154,8 +148,7 @@ def run(
         workers: processes; 1 works in this one.
         progress: called with the number of encodings done and the total.
 
-    Returns:
-        One row per setting, under stable JSON names; a row of an infeasible setting holds the reason.
+    Returns one row per setting, under stable JSON names; a row of an infeasible setting holds the reason.
     """
     rows: list[dict[str, Any]] = []
     chunks: list[Chunk] = []
@@ -177,9 +170,7 @@ def run(
             **{name: getattr(plan, name) for name in ("adjacency", "padded_dim", "granularity", "local_stddev")},
             "local_stddev_grid": math.sqrt(plan.local_variance),
             "noise_multiplier": plan.noise_multiplier,
-            "mse_closed_form": forms["closed_form"],
-            "mse_expected": forms["expected"],
-            "mse_integer_stddev": forms["integer_stddev"],
+            **{f"mse_{name}": form for name, form in forms.items()},
             "closed_form_over_central": forms["closed_form"] / central,
         }
         each = max(1, _CHUNK_ENCODINGS // setting.clients)
@@ -219,16 +210,8 @@ _MOST_TICKS: Final = 12
 
 def body_of(common: Setting, rows: Sequence[Mapping[str, Any]], trials: int) -> dict[str, Any]:
     """Return the JSON object: common settings, then the rows."""
-    return {
-        "dim": common.dim,
-        "delta": common.delta,
-        "clip": common.clip,
-        "k_stddevs": common.k_stddevs,
-        "data": common.data,
-        "seed": common.seed,
-        "trials": trials,
-        "rows": [dict(row) for row in rows],
-    }
+    shared = {name: getattr(common, name) for name in ("dim", "delta", "clip", "k_stddevs", "data", "seed")}
+    return shared | {"trials": trials, "rows": [dict(row) for row in rows]}
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], file: Path) -> None:

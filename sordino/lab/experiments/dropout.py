@@ -8,19 +8,18 @@ no dropout, and what it has spent follows from the noise shares that were really
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from mechanisms.privacy_curves import epsilon_with_sampler_error
-from mechanisms.round_cost import Noise, coarse_orders, planned_draws, round_curve
+from mechanisms.round_cost import coarse_orders, planned_draws, round_curve
 from mechanisms.statement import COORDINATOR, Statement
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE
 from sordino.lab.experiments.tables import Cell, Mean, Results, Share, Table, accuracy, gathered
@@ -99,17 +98,15 @@ def play(pool: RunPool, request: Request) -> Outcome:
         )
         return SimulationSettings(study=study, seed=seed, drop=leaving)
 
-    choice = tuned(
-        pool,
+    stages = Stages(pool, request.seeds, sizes.last)
+    choice = stages.tuned(
         "Clip and client rate, with a plan for 30 % and 10 % leaving",
         {"clip": sizes.clips, "rate": sizes.rates},
         partial(settings, planned=0.3, leaving=0.1),
-        sizes.last,
     )
     chosen = choice.taken()
     grid = {"planned": sizes.planned, "leaving": sizes.leaving}
-    runs = combined(grid, partial(settings, **chosen), request.seeds, sizes.last)
-    found = Results(pool.run("plans against dropouts", runs), *grid)
+    found = stages.results("plans against dropouts", grid, partial(settings, **chosen))
     careless = {
         leaving: Mean.of(
             [spent_unnoticed(settings(planned=0.0, leaving=leaving, seed=seed, **chosen)) for seed in request.seeds]
@@ -125,8 +122,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
         NOT_CHARGED,
     ]
     both = {"epsilon": sizes.surplus, "noise": (STAYS, TAKEN_BACK)}
-    runs = combined(both, partial(_surplus, data, sizes), request.seeds, sizes.last)
-    surplus = Results(pool.run("surplus noise", runs), *both)
+    surplus = stages.results("surplus noise", both, partial(_surplus, data, sizes))
     tables = [_accuracies(found, sizes), _epsilons(found, sizes, careless), _surplus_table(surplus, sizes)]
     tables.append(choice.table("dropout-choice"))
     return Outcome(notes, tables, [_picture(found, sizes, careless)], [choice])
@@ -186,15 +182,13 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     plan = settings.plan()
     if plan is None or plan.min_survivors != plan.clients or plan.colluders:
         raise ValueError("this function takes plans without dropouts only")
-    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Statement)}
-    noise = Noise(plan.granularity, plan.local_variance)
-    stated = Statement(**fields)
+    stated = Statement(**{field.name: getattr(plan, field.name) for field in fields(Statement)})
     orders = coarse_orders(stated, COORDINATOR)
     spent = np.zeros(orders.shape)
     for round_ in range(1, plan.rounds + 1):
         left = len(survivors_of(settings, cohort_of(settings, round_), round_, 1))
-        fewer = Statement(**{**fields, "min_survivors": left, "quorum": left})
-        spent += round_curve(fewer, noise, left)(orders)
+        fewer = replace(stated, min_survivors=left, quorum=left)
+        spent += round_curve(fewer, plan.noise, left)(orders)
     return float(epsilon_with_sampler_error(orders, spent, plan.delta, planned_draws(stated)))
 
 

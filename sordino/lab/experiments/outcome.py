@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of
-from sordino.lab.experiments.tables import CONDITIONAL, Mean, Share, Table, accuracy, gathered, shown
+from sordino.lab.experiments.tables import CONDITIONAL, Mean, Results, Share, Table, accuracy, gathered, shown
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import Picture, draw
 
@@ -28,7 +28,6 @@ class Choice:
     """Result of a grid.
 
     Attributes:
-        what: one line.
         of, names: the labels for each of whose values there is a choice, and those that are chosen.
         chosen: the combination, for each value of ``of``; None if no run completed.
         means: of every combination: (of, names...) to the accuracy on the selection's seeds.
@@ -90,31 +89,43 @@ def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[st
     return Choice(what, tuple(of), tuple(names), chosen, means, first)
 
 
-def tuned(
-    pool: RunPool,
-    what: str,
-    grid: Mapping[str, Sequence[Any]],
-    make: Callable[..., SimulationSettings],
-    last: int,
-    *,
-    of: Mapping[str, Sequence[Any]] | None = None,
-) -> Choice:
-    """Run a grid and choose.
-
-    ``grid``: names to the values to choose from; ``make``: called with ``seed`` and a value for each name of ``grid``
-    and ``of``; ``last``: evaluated rounds that count; ``of``: names to the values for each of which there is a choice.
-    """
-    outer = dict(of or {})
-    runs = combined(outer | dict(grid), make, SEEDS, last)
-    return choose(what, pool.run(f"choosing {', '.join(grid)}", runs), tuple(grid), tuple(outer))
-
-
 def combined(
     grid: Mapping[str, Sequence[Any]], make: Callable[..., SimulationSettings], seeds: Sequence[int], last: int
 ) -> list[Run]:
-    """Return a run for every combination of a grid's values and every seed; arguments as in `tuned`."""
+    """Return a run for every combination of a grid's values and every seed; arguments as in `Stages`."""
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return [Run(one, make(seed=seed, **one), last) for one in combinations for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of one experiment: grids of runs, on `SEEDS` to choose, else on ``seeds``.
+
+    In all of them a grid is names to their values, ``make`` is called with ``seed`` and a value for each name, and the
+    mean accuracy of the ``last`` evaluated rounds counts.
+    """
+
+    pool: RunPool
+    seeds: Sequence[int]
+    last: int
+
+    def tuned(
+        self,
+        what: str,
+        grid: Mapping[str, Sequence[Any]],
+        make: Callable[..., SimulationSettings],
+        of: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Choice:
+        """Run a grid and choose from it; ``of``: names to the values for each of which there is a choice."""
+        outer = dict(of or {})
+        runs = combined(outer | dict(grid), make, SEEDS, self.last)
+        return choose(what, self.pool.run(f"choosing {', '.join(grid)}", runs), tuple(grid), tuple(outer))
+
+    def results(
+        self, stage: str, grid: Mapping[str, Sequence[Any]], make: Callable[..., SimulationSettings]
+    ) -> Results:
+        """Run a grid for its results."""
+        return Results(self.pool.run(stage, combined(grid, make, self.seeds, self.last)), *grid)
 
 
 SMALL, PAPER = "small", "paper"

@@ -41,13 +41,13 @@ class PooledMlp(Mlp):
     """Averaged pixels, ``hidden`` rectified units, softmax over the classes."""
 
     Options: Final = PooledMlpOptions  # type: ignore[misc]  # the task's own, as every task has
+    options: PooledMlpOptions
 
     def __init__(self, options: PooledMlpOptions) -> None:
         super().__init__(options)
-        self._pooling = options.pooling
         inputs = (options.side // options.pooling) ** 2 * options.channels
-        self.shapes = {**self.shapes, "hidden_weights": (inputs, options.hidden)}
+        self.contribution_shapes = {**self.contribution_shapes, "hidden_weights": (inputs, options.hidden)}
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Averaged pixels, float32 (n, inputs), spread over [-1, 1]."""
-        return pooled_pixels(features, self._pooling) * np.float32(2) - np.float32(1)
+        return pooled_pixels(features, self.options.pooling) * np.float32(2) - np.float32(1)

@@ -31,6 +31,10 @@ Row = dict[str, Any]
 DONE, INFEASIBLE, UNAVAILABLE = ROUNDS_DONE, "infeasible", "unavailable"
 NORMS: Final = ("0.1", "0.5", "0.9")
 """Quantiles of the norms before clipping that a row keeps."""
+_KEPT: Final = (
+    *("outcome", "rounds_completed", "aborted_attempts", "wall_s"),
+    *("delta", "epsilon_released", "epsilon_coordinator"),
+)
 FORMAT: Final = 1
 """Raise this number by hand when the meaning of a setting changes."""
 # How the work is done, not what comes out.
@@ -99,12 +103,10 @@ def play(run: Run) -> Row:
 def figures_of(result: SimulationResult, last: int) -> Row:
     """Return what a row keeps of a simulation; ``last`` evaluated rounds give the mean accuracy."""
     summary, judged = result.summary, [row for row in result.rows if row["accuracy"] is not None]
-    plan = result.configuration["plan"]
     return {
-        "outcome": summary["outcome"],
+        **{name: summary[name] for name in _KEPT},
         "accuracy": _mean([row["accuracy"] for row in judged[-last:]]),
         "accuracy_last": summary["accuracy"],
-        "rounds_completed": summary["rounds_completed"],
         "rounds": [row["round"] for row in judged],
         "accuracies": [row["accuracy"] for row in judged],
         "losses": [row["loss"] for row in judged],
@@ -113,14 +115,9 @@ def figures_of(result: SimulationResult, last: int) -> Row:
         "diverged": sum(row["diverged"] for row in result.rows),
         "wrapped_share": max((row["wrapped_share"] for row in result.rows), default=None),
         "survivors": [row["survivors"] for row in result.rows],
-        "aborted_attempts": summary["aborted_attempts"],
-        "epsilon_coordinator": summary["epsilon_coordinator"],
-        "epsilon_released": summary["epsilon_released"],
         "epsilon_conditional": summary.get("epsilon_conditional"),
-        "delta": summary["delta"],
-        "plan": plan,
+        "plan": result.configuration["plan"],
         "settings": result.configuration["settings"],
-        "wall_s": summary["wall_s"],
         "versions": versions(),
     }
 
@@ -175,9 +172,7 @@ class RunPool:
         progress: called whenever a run has ended.
         device: of models that train with torch: "cpu", "cuda" or "auto".
 
-    Raises:
-        ExperimentError: the file holds something else.
-        OSError: it can't be read or written.
+    Raises ExperimentError: the file holds something else; OSError: it can't be read or written.
     """
 
     def __init__(

@@ -7,13 +7,14 @@ round, an epoch for the rounds that each is in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from mechanisms.statement import participations
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, combined, tuned
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import RunPool
-from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes, published
+from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes
 from sordino.lab.experiments.tables import SPENT, Cell, Results, Table
 from sordino.lab.simulation.settings import SimulationSettings, resized
 
@@ -21,31 +22,20 @@ NAME: Final = "sampling"
 WAYS: Final = ("none", "lottery", "epochs")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingSizes(Sizes):
-    """Numbers of a scale; clip and rate are chosen for each way and epsilon, from the same grid."""
-
-    epsilons: tuple[float, ...]
-    alpha: float
-    delta: float
-
-
 SIZES: Final = {
-    SMALL: SamplingSizes(
+    SMALL: Sizes(
         **FASHION,
         task="softmax-regression",
         rounds=100,
-        alpha=1.0,
         delta=1e-5,
         epsilons=(2.0, 8.0),
         middle=8.0,
         clips=(0.1, 0.3, 1.0),
         rates=(0.1, 0.3, 1.0),
     ),
-    PAPER: SamplingSizes(
+    PAPER: Sizes(
         **FEMNIST,
         options={"local_epochs": 1, "batch_size": 20},
-        alpha=1.0,
         delta=1 / 3400,
         epsilons=(4.0, 8.0, 16.0),
         middle=8.0,
@@ -59,38 +49,25 @@ def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and client rate for each way of inviting and epsilon, then run each on the seeds."""
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)
-    given: dict[str, Any] = {"bits": 18, "alpha": sizes.alpha, "delta": sizes.delta, "server_momentum": 0.9}
-    given["partition"] = request.partition(data)
+    stages = Stages(pool, request.seeds, sizes.last)
+    everybody = replace(sizes, cohort=sizes.participants)
+    make = partial(everybody.settings, data=data, bits=18, server_momentum=0.9, partition=request.partition(data))
 
-    def settings(*, sampling: str, rate: float, **chosen: Any) -> SimulationSettings:
+    def settings(*, sampling: str, **chosen: Any) -> SimulationSettings:
         """Whoever is not drawn isn't there: with "none" all are in every round."""
-        drawn = published(
-            task=sizes.task,
-            options={**sizes.options, "client_rate": rate},
-            data=data,
-            participants=sizes.participants,
-            cohort=sizes.participants,
-            rounds=sizes.rounds,
-            evaluate_every=sizes.evaluate_every,
-            **given | chosen,
-        )
+        drawn = make(**chosen)
         cohort = None if sampling == "none" else sizes.cohort
         return drawn.changed(study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
 
     grid = {"sampling": WAYS, "epsilon": sizes.epsilons}
-    choice = tuned(
-        pool,
-        "Clip and client rate for each way of inviting",
-        {"clip": sizes.clips, "rate": sizes.rates},
-        settings,
-        sizes.last,
-        of=grid,
+    choice = stages.tuned(
+        "Clip and client rate for each way of inviting", {"clip": sizes.clips, "rate": sizes.rates}, settings, of=grid
     )
 
     def tuned_settings(**labels: Any) -> SimulationSettings:
         return settings(**labels, **choice.taken(labels["sampling"], labels["epsilon"]))
 
-    found = Results(pool.run("ways of inviting", combined(grid, tuned_settings, request.seeds, sizes.last)), *grid)
+    found = stages.results("ways of inviting", grid, tuned_settings)
     notes = [
         f"{sizes.described(data)}; distributed discrete Gaussian, 18 bits, delta {sizes.delta:g}, server momentum 0.9. "
         "No participant drops out or colludes.",
@@ -104,7 +81,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     return Outcome(notes, tables, [], [choice])
 
 
-def _table(found: Results, sizes: SamplingSizes, epsilons: Sequence[float]) -> Table:
+def _table(found: Results, sizes: Sizes, epsilons: Sequence[float]) -> Table:
     body: list[list[Cell]] = []
     for way in WAYS:
         cohort = sizes.participants if way == "none" else sizes.cohort

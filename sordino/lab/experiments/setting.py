@@ -43,7 +43,10 @@ class Sizes:
     Attributes:
         data: the data set; empty if it must be named.
         options: of the task, besides the client rate.
+        epsilons: of all rounds, that are compared.
         middle: epsilon at which hyper-parameters are chosen.
+        alpha: of Dirichlet.
+        delta: by default 1 / participants, as published.
         clips, rates: the grids of clip and client rate.
         evaluate_every: rounds.
         last: evaluated rounds at the end whose mean accuracy counts.
@@ -55,84 +58,73 @@ class Sizes:
     participants: int
     cohort: int
     rounds: int
+    epsilons: tuple[float, ...]
     middle: float
+    alpha: float = 1.0
+    delta: float | None = None
     clips: tuple[float, ...]
     rates: tuple[float, ...]
     evaluate_every: int
     last: int
 
-    def settings(self, *, rate: float, options: Mapping[str, Any] | None = None, **others: Any) -> SimulationSettings:
-        """Return a run of this size: client rate, further task options, and more arguments of `published`."""
-        return published(
-            task=self.task,
-            options={**self.options, "client_rate": rate, **(options or {})},
-            participants=self.participants,
-            cohort=self.cohort,
-            rounds=self.rounds,
-            evaluate_every=self.evaluate_every,
+    def settings(
+        self,
+        *,
+        data: str,
+        epsilon: float | None,
+        clip: float | None,
+        rate: float,
+        seed: int,
+        mechanism: str = "ddgauss",
+        options: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> SimulationSettings:
+        """Return a run of this size in the published setting: a cohort of each round, amplification by sampling.
+
+        Cohorts have a fixed size, as in the papers, and not Poisson's law, as their figure assumes: the simulation cuts
+        a Poisson draw at its mean (`sordino.lab.simulation.cohorts`), so that the theorem wouldn't cover it either.
+        Tables name the figure for what it is, beside those that hold.
+
+        Args:
+            epsilon: of all rounds, conditional; None: no noise.
+            clip: None takes the task's own.
+            options: of the task, besides those of the size.
+            others: further keys of a study.
+        """
+        study = {
+            "alpha": self.alpha,
+            "server_momentum": 0.0,
+            "bits": 20,
+            "max_dropout": 0.0,
+            "adversarial": 0.0,
+            "delta": 1 / self.participants if self.delta is None else self.delta,
             **others,
+        }
+        sampled = self.cohort < self.participants
+        given = {**self.options, "client_rate": rate, **(options or {})}
+        return SimulationSettings(
+            study=simulated_study(
+                name="experiment",
+                task=self.task,
+                task_options=with_start(self.task, given, seed),
+                dataset=data,
+                seed=seed,
+                participants=self.participants,
+                cohort=self.cohort if sampled else None,
+                sampling="fixed" if sampled else "none",
+                rounds=self.rounds,
+                mechanism="none" if epsilon is None else mechanism,
+                epsilon=8.0 if epsilon is None else epsilon,  # counts for nothing without noise
+                clip=clip,
+                **study,
+            ),
+            target="conditional" if sampled and epsilon is not None else "coordinator",
+            seed=seed,
+            evaluate_every=self.evaluate_every,
         )
 
     def described(self, data: str) -> str:
-        """Return data, task and size, in words."""
         return f"{data}, {self.task}, {self.participants} participants, {self.cohort} a round, {self.rounds} rounds"
-
-
-def published(
-    *,
-    task: str,
-    options: Mapping[str, Any],
-    data: str,
-    participants: int,
-    cohort: int,
-    rounds: int,
-    epsilon: float | None,
-    clip: float | None,
-    seed: int,
-    mechanism: str = "ddgauss",
-    evaluate_every: int = 1,
-    **others: Any,
-) -> SimulationSettings:
-    """Return the published setting: a cohort of each round, amplification by sampling, delta = 1 / participants.
-
-    Cohorts have a fixed size, as in the papers, and not Poisson's law, as their figure assumes: the simulation cuts a
-    Poisson draw at its mean (`sordino.lab.simulation.cohorts`), so that the theorem wouldn't cover it either. Tables
-    name the figure for what it is, beside those that hold.
-
-    Args:
-        epsilon: of all rounds, conditional; None: no noise.
-        clip: None takes the task's own.
-        others: further keys of a study.
-    """
-    study = {
-        "server_momentum": 0.0,
-        "bits": 20,
-        "max_dropout": 0.0,
-        "adversarial": 0.0,
-        "delta": 1 / participants,
-        **others,
-    }
-    sampled = cohort < participants
-    return SimulationSettings(
-        study=simulated_study(
-            name="experiment",
-            task=task,
-            task_options=with_start(task, options, seed),
-            dataset=data,
-            seed=seed,
-            participants=participants,
-            cohort=cohort if sampled else None,
-            sampling="fixed" if sampled else "none",
-            rounds=rounds,
-            mechanism="none" if epsilon is None else mechanism,
-            epsilon=8.0 if epsilon is None else epsilon,  # counts for nothing without noise
-            clip=clip,
-            **study,
-        ),
-        target="conditional" if sampled and epsilon is not None else "coordinator",
-        seed=seed,
-        evaluate_every=evaluate_every,
-    )
 
 
 def with_start(task: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:

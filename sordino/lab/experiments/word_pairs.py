@@ -15,46 +15,25 @@ from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.local_training import Arrays
-from learning.options import TrainingOptions, require
 from learning.parameters import Parameters
 from learning.public_random import PublicRandom
+from learning.tasks.inputs import WordOptions, check_words
 from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
 
 NAME: Final = "sordino.lab.experiments.word_pairs:WordPairs"
-SPECIAL: Final = 4
-"""Besides the words: padding is 0, words are 1 to V, then out of vocabulary, beginning, end of sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordPairsOptions(TrainingOptions):
+class WordPairsOptions(WordOptions):
     """Options of the model, besides those of training.
 
     Attributes:
-        vocabulary: V, the number of words, 1 to 100,000.
-        length: L, words of an example, 1 to 10,000.
-        embedding: numbers for a word, 1 to 4,096; d = (V + 4) (2 embedding + 1).
-        initial_seed: public seed of the initial weights.
+        embedding: numbers for a word; d = (V + 4) (2 embedding + 1).
     """
 
     vocabulary: int = 500
-    length: int = 20
     embedding: int = 8
-    initial_seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, most in (("vocabulary", 100_000), ("length", 10_000), ("embedding", 4_096)):
-            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
-
-    @property
-    def classes(self) -> int:
-        return self.vocabulary + SPECIAL
-
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """(L,)."""
-        return (self.length,)
+    largest: ClassVar = {"vocabulary": 100_000, "length": 10_000, "embedding": 4_096}
 
 
 class WordPairs(NumpyTask):
@@ -68,21 +47,21 @@ class WordPairs(NumpyTask):
 
     name: Final = "word-pairs"
     rows_a_block: ClassVar[int] = 100
-    options: WordPairsOptions  # type: ignore[assignment]  # has all that is read of the images' options
+    options: WordPairsOptions
 
     def __init__(self, options: WordPairsOptions) -> None:
-        self.options = options
-        words, size = options.classes, options.embedding
-        self.shapes = {"words": (words, size), "next": (size, words), "bias": (words,)}
+        words, size = options.words, options.embedding
+        super().__init__(options, words, {"words": (words, size), "next": (size, words), "bias": (words,)})
 
     def initial_parameters(self) -> Parameters:
         """Uniform in +-1 / sqrt(embedding) for words, zeros for the rest: the same in every process."""
-        words, size = self.shapes["words"]
+        shapes = self.contribution_shapes
+        words, size = shapes["words"]
         uniform = PublicRandom(b"word pairs", self.options.initial_seed).uniform(words * size)
         return {
             "words": ((2 * uniform - 1) / math.sqrt(size)).astype(np.float32).reshape(words, size),
-            "next": np.zeros(self.shapes["next"], np.float32),
-            "bias": np.zeros(self.shapes["bias"], np.float32),
+            "next": np.zeros(shapes["next"], np.float32),
+            "bias": np.zeros(shapes["bias"], np.float32),
         }
 
     def inputs(self, features: NDArray[Any]) -> NDArray[Any]:
@@ -104,13 +83,14 @@ class WordPairs(NumpyTask):
         if counted is not None:
             real &= np.repeat(counted, inputs.shape[-1], axis=-1)
         rows = words.reshape(-1, words.shape[-1])  # one line a participant, or one
-        table = model["words"].reshape(len(rows), *self.shapes["words"])
+        shape = self.contribution_shapes["words"]
+        table = model["words"].reshape(len(rows), *shape)
         known = np.take_along_axis(table, rows[..., None], axis=1).reshape(*words.shape, -1)
         scores = known @ model["next"] + model["bias"][..., None, :]
         scores = cross_entropy_slopes(scores, targets, real)
         back = scores @ model["next"].swapaxes(-1, -2)
         return {
-            "words": _scattered(rows, back, *self.shapes["words"]).reshape(*leading, *self.shapes["words"]),
+            "words": _scattered(rows, back, *shape).reshape(*leading, *shape),
             "next": known.swapaxes(-1, -2) @ scores,
             "bias": scores.sum(axis=-2),
         }
@@ -120,18 +100,7 @@ class WordPairs(NumpyTask):
         return (labels >= 1) & (labels <= self.options.vocabulary)
 
     def check(self, data: Dataset) -> None:
-        """Raise ``ValueError`` unless examples are words, with as many labels."""
-        shape = (len(data), self.options.length)
-        if data.features.dtype != np.int32 or data.features.shape != shape or data.labels.shape != shape:
-            raise ValueError(
-                f"examples are {data.features.dtype}{list(data.features.shape)} with labels {list(data.labels.shape)}; "
-                f"this task takes int32 (n, {self.options.length}) words and as many labels"
-            )
-        for kind, words in (("words", data.features), ("labels", data.labels)):
-            if len(data) and not 0 <= int(words.min()) <= int(words.max()) < self.options.classes:
-                raise ValueError(
-                    f"{kind} run from {words.min()} to {words.max()}; this task takes 0 to {self.options.classes - 1}"
-                )
+        check_words(data, self.options.length, self.classes)
 
 
 def _scattered(rows: NDArray[np.int64], values: NDArray[np.floating], words: int, size: int) -> NDArray[np.floating]:

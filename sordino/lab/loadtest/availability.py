@@ -54,7 +54,9 @@ class Availability(Fault):
             return self.offline_s / (self.online_s + self.offline_s)
         trace = read_trace(Path(self.trace))
         moments = {0.0, *(end for stays in trace.values() for _, end in stays if math.isfinite(end))}
-        away = max(sum(not _within(stays, at) for stays in trace.values()) for at in moments)
+        away = max(
+            sum(all(not begin <= at < end for begin, end in stays) for stays in trace.values()) for at in moments
+        )
         return min(1.0, away / clients)
 
 
@@ -63,8 +65,7 @@ class Presence:
 
     def __init__(self, availability: Availability | None, seed: int) -> None:
         """
-        Raises:
-            Failure: the trace can't be used.
+        Raises Failure: the trace can't be used.
         """
         self._availability, self._seed = availability, seed
         self._trace = read_trace(Path(availability.trace)) if availability is not None and availability.trace else {}
@@ -146,7 +147,3 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _bad(path: Path, number: int, why: str) -> InputFailure:
     return InputFailure(f"availability: line {number} of the trace {path} {why}.")
-
-
-def _within(stays: list[Stay], at_s: float) -> bool:
-    return any(begin <= at_s < end for begin, end in stays)

@@ -78,8 +78,7 @@ class PlannedBehaviour(Behaviour):
 
     def __init__(self, load: LoadOptions, me: int, identity: bytes, executor: Executor) -> None:
         """
-        Args:
-            me: position on the roster.
+        ``me``: position on the roster.
         """
         self._load, self._me, self._identity, self._executor = load, me, identity, executor
         self._cheat = load.cheaters().get(me)
@@ -314,7 +313,6 @@ def run(home: Path, load_options: LoadOptions) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The process: see the module."""
     home, behaviour, _, parent = arguments
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a storm before any participant is connected
     end_with_parent(int(parent))

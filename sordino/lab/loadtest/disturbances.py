@@ -66,12 +66,7 @@ class Recovery:
 
 
 def due(storm: Storm, event: Event, ended: int) -> bool:
-    """Whether a storm comes now.
-
-    Args:
-        event: the last one.
-        ended: rounds that have ended by now. When the storm's phase was never reached, it comes at the round's end.
-    """
+    """Whether a storm comes now, with ``ended`` rounds: at the end of its round where its phase is never reached."""
     if ended >= storm.round:
         return True
     if not isinstance(event, PhaseStarted) or storm.at == BETWEEN_ROUNDS:

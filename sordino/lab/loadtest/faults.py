@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, model_validator
@@ -69,13 +70,11 @@ def drops_of(seed: int, round_: int, attempt: int, *, clients: int, share: float
     """Participants that leave an attempt, and how.
 
     Args:
-        seed: of the load test.
         clients: participants are numbered 0..clients-1, as in the roster.
         share: of them that leave, in [0, 1].
         at: a name in ``PHASE_NAMES``, or ``any``: a phase is drawn for each.
 
-    Returns:
-        Exactly ``dropped_count(clients, share)`` participants.
+    Returns exactly ``dropped_count(clients, share)`` participants.
     """
     draws = {who: digest(b"drop", seed, round_, attempt, who) for who in range(clients)}
     leaving = sorted(draws, key=lambda who: draws[who])[: dropped_count(clients, share)]
@@ -145,13 +144,8 @@ class Link(Fault):
 
 def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:
     """Participant -> its link; a participant that isn't named has this machine's."""
-    ranked, place = _ranked(b"link", seed, range(clients)), 0
-    found: dict[int, Link] = {}
-    for link in links:
-        size = dropped_count(clients, link.share)
-        found |= dict.fromkeys(ranked[place : place + size], link)
-        place += size
-    return found
+    ranked = iter(_ranked(b"link", seed, range(clients)))
+    return {who: link for link in links for who in islice(ranked, dropped_count(clients, link.share))}
 
 
 class Storm(Fault):

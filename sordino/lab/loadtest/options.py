@@ -8,6 +8,7 @@ a list there (``crash = [2, 4]``) or an array of tables (``[[link]]``); the othe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -28,17 +29,14 @@ FAULTS: Final = "Faults"
 BOUNDS: Final = "Bounds (broken: exit code 1)"
 _DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}  # with `disconnect` phases end without waiting
 _PAUSE_S: Final = 1.0
+_load, _planned = partial(key, panel=LOAD), partial(key, panel=FAULTS)
+_seconds: Final = partial(_load, None, unit="s")
 
 
 def _fault(default: Any, about: str, kind: type[faults.Fault], **more: Any) -> Any:
     """A key whose value is a table of a fault; its help names the fault's keys."""
     names = ", ".join(kind.model_fields)
-    return key(default, help=f"{about}: {names}", panel=FAULTS, metavar="NAME=VALUE,...", **more)
-
-
-def _seconds(alias: str, about: str, shown: str, **limits: float) -> Any:
-    """A key of seconds whose default depends on other options."""
-    return key(None, help=about, unit="s", shown=shown, alias=alias, panel=LOAD, **limits)
+    return _planned(default, help=f"{about}: {names}", metavar="NAME=VALUE,...", **more)
 
 
 def _bound(about: str, **more: Any) -> Any:
@@ -67,50 +65,46 @@ class LoadOptions(Table):
     model_config = ConfigDict(populate_by_name=True)
 
     description: str = key("", help="purpose of a scenario", option=None)
-    clients: int = key(50, help="participants in all", ge=3, le=65_519, panel=LOAD)
-    processes: int = key(4, help="client processes that share the participants evenly", ge=1, panel=LOAD)
-    dim: int = key(10_000, help="values of a vector, before padding", ge=1, le=1 << 28, panel=LOAD)
-    bits: int = key(20, help="bits of one value on the wire", ge=1, le=62, panel=LOAD)
-    key_agreement: Literal["x25519", "x25519-mlkem768"] = key(
-        "x25519", help="of channels and masks: x25519, or x25519-mlkem768", panel=LOAD
+    clients: int = _load(50, help="participants in all", ge=3, le=65_519)
+    processes: int = _load(4, help="client processes that share the participants evenly", ge=1)
+    dim: int = _load(10_000, help="values of a vector, before padding", ge=1, le=1 << 28)
+    bits: int = _load(20, help="bits of one value on the wire", ge=1, le=62)
+    key_agreement: Literal["x25519", "x25519-mlkem768"] = _load(
+        "x25519", help="of channels and masks: x25519, or x25519-mlkem768"
     )
-    rounds: int = key(5, help="rounds to begin, aborted ones included", ge=1, panel=LOAD)
-    seed: int = key(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1, panel=LOAD)
+    rounds: int = _load(5, help="rounds to begin, aborted ones included", ge=1)
+    seed: int = _load(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1)
     deadline_s: float | None = _seconds(
-        "deadline", "longest wait of each phase", "60, or 10 if silent", ge=0.1, le=86_400
+        alias="deadline", help="longest wait of each phase", shown="60, or 10 if silent", ge=0.1, le=86_400
     )
     pause_s: float | None = _seconds(
-        "pause", "pause between rounds", "0, or 1 with crashes and storms between rounds", ge=0, le=604_800
+        alias="pause",
+        help="pause between rounds",
+        shown="0, or 1 with crashes and storms between rounds",
+        ge=0,
+        le=604_800,
     )
     resume_s: float | None = _seconds(
-        "resume",
-        "how long a broken connection keeps its slot in a round",
-        "0, or 2 with resets and storms",
+        alias="resume",
+        help="how long a broken connection keeps its slot in a round",
+        shown="0, or 2 with resets and storms",
         ge=0,
         le=3600,
     )
-    noise: bool = key(
-        False,
-        help="add real noise to updates of zero; each sum is compared with the planned deviation, not bit by bit",
-        panel=LOAD,
+    noise: bool = _load(
+        False, help="add real noise to updates of zero; each sum is compared with the planned deviation, not bit by bit"
     )
-    verify_once: bool = key(
-        False, help="participants of one process verify each signature once, as in one sordino join", panel=LOAD
+    verify_once: bool = _load(
+        False, help="participants of one process verify each signature once, as in one sordino join"
     )
-    drop: float = key(
-        0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1", panel=FAULTS
+    drop: float = _planned(0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1")
+    at: Literal["any", faults.PhaseName] = _planned(
+        faults.ANY, help=f"phase at which they leave: {', '.join(faults.PHASE_NAMES)}, or any", metavar="PHASE"
     )
-    at: Literal["any", faults.PhaseName] = key(
-        faults.ANY,
-        help=f"phase at which they leave: {', '.join(faults.PHASE_NAMES)}, or any",
-        metavar="PHASE",
-        panel=FAULTS,
-    )
-    drop_style: Literal["disconnect", "silent"] = key(
+    drop_style: Literal["disconnect", "silent"] = _planned(
         "disconnect",
         help="disconnect: they close the connection, and reconnect for the next round. silent: they stay connected "
         "and send nothing, so the phase waits for its deadline",
-        panel=FAULTS,
     )
     stragglers: faults.Stragglers | None = _fault(
         None, "participants that answer late in each round", faults.Stragglers
@@ -125,12 +119,11 @@ class LoadOptions(Table):
         tuple[Annotated[int, Field(ge=1)], ...],
         _several("[2, 4]"),
         AfterValidator(lambda rounds: tuple(sorted(rounds))),
-    ] = key(
+    ] = _planned(
         (),
         help="kill the coordinator at the end of this round and restart it; can be repeated",
         metavar="ROUND",
         alias="crash",
-        panel=FAULTS,
     )
     cheats: faults.Cheats | None = _fault(None, "participants that cheat", faults.Cheats)
     availability: Availability | None = _fault(None, "participants that go online and offline", Availability)

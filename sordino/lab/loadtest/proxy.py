@@ -39,12 +39,7 @@ class TcpProxy:
     """Forwards connections to a target. Use it from one event loop, without threads."""
 
     def __init__(self, target: tuple[str, int], link: Link = UNIMPAIRED, *, seed: int = 0) -> None:
-        """
-        Args:
-            target: host and port.
-            link: its conditions.
-            seed: of jitter, losses and resets.
-        """
+        """``target``: host and port; ``seed``: of jitter, losses and resets."""
         self.target, self.loss = target, link.loss
         self.latency_s, self.jitter_s = link.latency_ms / 1000, link.jitter_ms / 1000
         self.bytes_per_s = link.mbit_s * 1e6 / 8

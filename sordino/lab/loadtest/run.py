@@ -45,7 +45,6 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
     """Run a load test.
 
     Args:
-        options: of the load test.
         display: shows it; entered by the caller.
         out: new or empty folder for result, figures, study and logs; None keeps nothing.
 
@@ -53,9 +52,7 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
         Figures under their stable JSON names; ``broken`` lists the broken bounds. After Ctrl-C or the unplanned end of
         a process they cover the rounds so far; ``incomplete`` is the reason (else None), ``exit_code`` its code.
 
-    Raises:
-        Failure: an option can't be used, or no plan holds.
-        KeyboardInterrupt: before any process was started.
+    Raises Failure: an option can't be used, or no plan holds; KeyboardInterrupt: before any process was started.
     """
     options.check()
     allow_open_files(options)

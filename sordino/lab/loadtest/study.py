@@ -27,10 +27,9 @@ def load_study(options: LoadOptions, port: int) -> NewStudy:
     rounds abort, as they should. Raises Failure: no plan holds this number of participants, values and bits; names the
     nearest that does.
     """
-    reasons: list[str] = []
-    found = _feasible(options, port, reasons)
-    if found is None:
-        raise Failure(ExitCode.INFEASIBLE, f"no plan holds this: {reasons[0]}", _nearest(options))
+    found = _feasible(options, port)
+    if isinstance(found, str):
+        raise Failure(ExitCode.INFEASIBLE, f"no plan holds this: {found}", _nearest(options))
     return found
 
 
@@ -62,24 +61,25 @@ def _fewest(options: LoadOptions) -> int:
     return _study(options, 1, _STDDEVS[0]).study.privacy.min_survivors or 0
 
 
-def _feasible(options: LoadOptions, port: int, reasons: list[str]) -> NewStudy | None:
-    """The first study with a plan; the reasons against the others go into ``reasons``."""
+def _feasible(options: LoadOptions, port: int) -> NewStudy | str:
+    """The first study with a plan; if there is none the reason against the first."""
+    why = ""
     for stddevs in _STDDEVS:
         study = _study(options, port, stddevs)
         try:
             study.study.plan()
         except InfeasiblePlan as error:
-            reasons.append(error.reason)
-            continue
-        return study
-    return None
+            why = why or error.reason
+        else:
+            return study
+    return why
 
 
 def _nearest(options: LoadOptions) -> str:
     """The option that makes a plan with the smallest change."""
 
     def works(**changed: int) -> bool:
-        return _feasible(options.model_copy(update=changed), 1, []) is not None
+        return not isinstance(_feasible(options.model_copy(update=changed), 1), str)
 
     for distance in range(1, 62):
         for bits in (options.bits - distance, options.bits + distance):

@@ -129,11 +129,8 @@ class Outcomes:
     _unseen_before: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._presence, self._linked, self._cheaters = (
-            self.options.presence(),
-            self.options.linked(),
-            self.options.cheaters(),
-        )
+        self._presence = self.options.presence()
+        self._linked, self._cheaters = self.options.linked(), self.options.cheaters()
 
     @property
     def connected(self) -> frozenset[int]:

@@ -21,6 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from mechanisms.encoder import word_dtype
 from mechanisms.plan import Plan
 from sordino.lab.loadtest.faults import digest
 
@@ -29,11 +30,11 @@ _BLOCK: Final = 16
 
 
 def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, bits: int) -> Words:
-    """One participant's vector: uniform modulo 2^bits, words of the smallest type that holds ``bits`` bits.
+    """One participant's vector: uniform modulo 2^bits, words of `mechanisms.encoder.word_dtype`.
 
     ``identity``: the participant's public key, 32 bytes; ``dim``: of the vector that is sent, padding included.
     """
-    dtype = words_of(bits)
+    dtype = word_dtype(bits)
     key = digest(b"vector", seed, round_, attempt, identity)[:16]
     size = dim * dtype.itemsize
     stream = np.empty(size + _BLOCK, dtype=np.uint8)  # update_into requires room for one block more
@@ -43,14 +44,9 @@ def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, b
     return words
 
 
-def words_of(bits: int) -> np.dtype[Any]:
-    """The smallest little-endian unsigned word that holds ``bits`` bits, 1 to 62."""
-    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= bits)}")
-
-
 def plain_sum(seed: int, round_: int, attempt: int, identities: Iterable[bytes], *, dim: int, bits: int) -> Words:
     """The sum of these participants' vectors modulo 2^bits, without any mask."""
-    dtype = words_of(bits)
+    dtype = word_dtype(bits)
     total: Words = np.zeros(dim, dtype=dtype)
     for identity in identities:
         total += vector(seed, round_, attempt, identity, dim=dim, bits=bits)  # wraps at the word, a multiple of 2^bits
@@ -151,6 +147,7 @@ def figures(seen: Sequence[NoiseSeen]) -> Mapping[str, Any] | None:
 
 def _model(folder: Path, round_: int) -> NDArray[np.float64]:
     from learning.checkpoints import load_checkpoint
+    from learning.parameters import flatten
 
     parameters = load_checkpoint(folder / f"round-{round_:06d}.npz").parameters
-    return np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in parameters.values()])
+    return flatten(parameters).astype(np.float64)

@@ -19,11 +19,9 @@ class Engine(Protocol):
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:
         """Yield the results in the given order."""
-        ...
 
     def close(self) -> None:
         """End the processes."""
-        ...
 
 
 class OneProcess:

@@ -11,6 +11,7 @@ from learning.blocks import DatasetError
 from learning.data_checks import fitting_options
 from learning.datasets import Dataset
 from learning.own_data import SUFFIXES, check_form, content_sha256, load_test, read_held, says_nothing
+from learning.published import file_version
 from learning.task_names import STATISTICS
 
 if TYPE_CHECKING:
@@ -40,19 +41,17 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
         name: of the task.
         test: the coordinator's own file; empty for none.
 
-    Returns:
-        The participants' data, in the order of the files' names, and the coordinator's.
+    Returns the participants' data, in the order of the files' names, and the coordinator's.
 
-    Raises:
-        DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
-            isn't that of the participants.
+    Raises DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
+    isn't that of the participants.
     """
     files = own_files(Path(folder))
     if len(files) != participants:
         raise DatasetError(
             f"the folder {folder} holds {len(files)} files for {participants} participants: one file, one participant"
         )
-    found = _read(tuple((path, *_version(path)) for path in files), name in STATISTICS)
+    found = _read(tuple((path, *file_version(path)) for path in files), name in STATISTICS)
     for path, one in zip(files, found, strict=True):
         try:
             check_form(task, one, path)
@@ -70,11 +69,6 @@ def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> 
     if fitting and labels != getattr(task.options, "classes", labels):
         fitting.append(f"--task-option classes={labels}")
     return f". Use {' '.join(fitting)}." if fitting else ""
-
-
-def _version(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns
 
 
 @lru_cache(maxsize=2)

@@ -28,7 +28,7 @@ from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
 from learning.task import BatchedTask, update_rng
 from mechanisms.clip_rule import ClipRule
-from mechanisms.clipping import clip_layers
+from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.sketch import CountMeanSketch
 from sordino.lab.simulation.own_files import load_own
@@ -109,12 +109,7 @@ def in_order(
 
 
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
-    """Cut one or more survivors into shards of about the same size, in their order.
-
-    Args:
-        dim: values of one update.
-        at_once: whether a shard is trained at once.
-    """
+    """Cut one or more survivors into shards of about the same size, in their order; ``dim``: values of one update."""
     size = max(1, min(MOST_IN_A_SHARD if at_once else FEW_IN_A_SHARD, _VALUES_IN_A_SHARD // dim))
     parts = np.array_split(np.asarray(survivors, np.int64), math.ceil(len(survivors) / size))
     return [tuple(map(int, part)) for part in parts]
@@ -137,9 +132,8 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
         own: folder with one file per participant; None if a data set is cut.
         task: of the study; needed with ``own``.
 
-    Raises:
-        learning.blocks.DatasetError: the set is unknown, missing or damaged; a file can't be used.
-        SimulationError: the set can't be cut so.
+    Raises learning.blocks.DatasetError: the set is unknown, missing or damaged, or a file can't be used;
+    SimulationError: the set can't be cut so.
     """
     data = study.data
     if own is not None and task is not None:
@@ -172,7 +166,7 @@ class Participants:
         self.plan = settings.plan()
         coding = settings.coding()
         self.rule: ClipRule = coding["clipping"] if self.plan is None else self.plan.clipping
-        self._sketch_shape: tuple[int, int] = coding["sketch"]
+        self.sketch_shape: tuple[int, int] = coding["sketch"]  # rows and width; no rows where updates travel whole
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
 
@@ -214,21 +208,15 @@ class Participants:
         return self.work(replace(assignment, parameters=parameters))
 
     def misfit(self, error: ValueError) -> SimulationError:
-        """Explain a task's complaint about examples."""
         study = self._settings.study
         return SimulationError(
             f"the task {study.study.task} can't use the examples of {study.data.dataset}: {with_place(error)}; name "
             "another task or data set, or fit it with options of the task"
         )
 
-    @property
-    def sketch_rows(self) -> int:
-        """0 where updates travel whole."""
-        return self._sketch_shape[0]
-
     def sketch(self, rotation_seed: bytes) -> CountMeanSketch | None:
         """Of a round without noise; None where updates travel whole."""
-        rows, width = self._sketch_shape
+        rows, width = self.sketch_shape
         if not rows:
             return None
         return CountMeanSketch(hashlib.sha256(b"simulated sketch" + rotation_seed).digest(), self.task.dim, rows, width)
@@ -293,12 +281,10 @@ class Participants:
 
     def _below(self, updates: NDArray[Any], clips: Sequence[float]) -> NDArray[np.int64] | None:
         """Count the norms within each layer's clip; None where a sketch is clipped, whose norm is another."""
-        found, start = [], 0
-        if self._sketch_shape[0]:
+        if self.sketch_shape[0]:
             return None
-        for size, clip in zip(self.rule.layers, clips, strict=True):
-            layer = updates[:, start : start + size]
-            start += size
+        found = []
+        for layer, clip in zip(layers_in(updates, self.rule.layers), clips, strict=True):
             norms = np.sqrt(np.einsum("ij,ij->i", layer, layer, dtype=np.float64))
             found.append(np.count_nonzero(norms <= clip))
         return np.array(found, np.int64)

@@ -27,7 +27,6 @@ class SimulationProgress:
 
     Args:
         stream: for lines; a terminal gets a moving line.
-        quiet: print nothing.
         console: replaces the stream's, for tests.
     """
 

@@ -26,11 +26,9 @@ _ADDRESSED: Final = frozenset({"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN",
 class RayWorkers:
     """Actors that run participants. Ray is started if it isn't running, and then ended again by ``close``.
 
-    Args:
-        workers: actors, of one CPU each.
+    ``workers``: actors, of one CPU each.
 
-    Raises:
-        SimulationError: Ray isn't installed, or doesn't start.
+    Raises SimulationError: Ray isn't installed, or doesn't start.
     """
 
     def __init__(self, settings: SimulationSettings, workers: int) -> None:

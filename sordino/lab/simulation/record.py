@@ -61,9 +61,8 @@ class Record:
             path: of the lines; the checkpoint is beside it, with ``.npz`` appended.
             configuration: the first line.
 
-        Raises:
-            SimulationError: the file is not this simulation's, with the setting that differs; or it is damaged.
-            OSError: it can't be written.
+        Raises SimulationError: the file is damaged, or not this simulation's: names the setting that differs; OSError:
+        it can't be written.
         """
         self.path, self.checkpoint = path, path.with_name(path.name + ".npz")
         self.rows: list[dict[str, Any]] = []

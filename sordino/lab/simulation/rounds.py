@@ -58,15 +58,10 @@ class _Clock:
 class Rounds:
     """A running simulation.
 
-    Args:
-        settings: of the whole simulation.
-        engine: runs the participants; by default the one in the settings.
-
-    Raises:
-        InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
+    Raises InfeasiblePlan, OptionError, TaskUnavailable, DatasetError, SimulationError: something can't be made.
     """
 
-    def __init__(self, settings: SimulationSettings, engine: Engine | None = None) -> None:
+    def __init__(self, settings: SimulationSettings) -> None:
         self.settings = settings = settings.settled()
         self._here = Participants(settings)
         self.plan: Plan | None = self._here.plan
@@ -80,7 +75,7 @@ class Rounds:
         self.completed = 0
         self.outcome: str | None = None
         self.charges: list[tuple[int, int]] = []
-        self._engine = engine
+        self._engine: Engine | None = None
         self._parameters = None if self.plan is None else round_parameters(self.plan)
 
     def restore(self, completed: int, clips: tuple[float, ...], charges: list[tuple[int, int]]) -> None:
@@ -91,11 +86,10 @@ class Rounds:
     def charge_again(self, charges: list[tuple[int, int]]) -> None:
         """Charge sums that were opened before the simulation stopped, each as often as it was opened.
 
-        Args:
-            charges: (round, attempt) of each; the participants in it follow from the seed.
+        ``charges``: (round, attempt) of each; the participants in it follow from the seed.
         """
         for round_, attempt in charges:
-            self._charge(round_, attempt, survivors_of(self.settings, self._cohort(round_), round_, attempt))
+            self._charge(round_, attempt, self.survivors(self._cohort(round_), round_, attempt))
 
     def run(self) -> Iterator[Row]:
         """Yield a row for each attempt that ends, ``round`` or ``aborted``; ``outcome`` then gives the reason."""
@@ -118,7 +112,6 @@ class Rounds:
         self.outcome = ROUNDS_DONE
 
     def close(self) -> None:
-        """End the processes of the engine."""
         if self._engine is not None:
             self._engine.close()
 
@@ -149,11 +142,15 @@ class Rounds:
             return cohort
         return cohort[~np.isin(cohort, list(self.account.spent()))]
 
+    def survivors(self, cohort: Cohort, round_: int, attempt: int) -> Cohort:
+        """Members of the cohort that send their vector, ascending."""
+        return survivors_of(self.settings, cohort, round_, attempt)
+
     def _attempt(self, round_: int, attempt: int) -> Row:
         began, clock = time.perf_counter(), _Clock()
         settings = self.settings
         cohort = self._cohort(round_)
-        survivors = survivors_of(settings, cohort, round_, attempt)
+        survivors = self.survivors(cohort, round_, attempt)
         least, quorum = settings.study.privacy.min_survivors or 1, settings.study.privacy.quorum or 1
         about = {"round": round_, "attempt": attempt, "participants": len(cohort), "survivors": len(survivors)}
         if len(cohort) < quorum or len(survivors) < least:
@@ -216,7 +213,7 @@ class Rounds:
         self, round_: int, survivors: NDArray[np.int64], seed: bytes, secure: SecureSum | None, clock: _Clock
     ) -> tuple[NDArray[Any], list[Shard]]:
         """Return the sum that the coordinator sees, and the shards that only a simulation sees."""
-        reach = update_norm(self.clips, self._here.sketch_rows)
+        reach = update_norm(self.clips, self._here.sketch_shape[0])
         broadcast = self.learner.broadcast()
         assignments = [
             Assignment(

@@ -77,7 +77,6 @@ def simulate_study(
     noise ("none") equal settings give equal results.
 
     Args:
-        settings: of the whole simulation.
         output: file for a line of JSON per round, with a checkpoint beside it. If it exists with the same settings,
             the simulation continues, or returns the recorded result if it was complete. After a kill, rounds after the
             last checkpoint are repeated and charged both times.
@@ -85,8 +84,7 @@ def simulate_study(
         on_row: called with every row, aborted attempts included.
         on_start: called once with the configuration and the number of rounds done before.
 
-    Returns:
-        All rows, also those of an earlier run.
+    Returns all rows, also those of an earlier run.
 
     Raises:
         SimulationError: a setting or the file can't be used.

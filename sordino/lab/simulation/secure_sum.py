@@ -29,7 +29,6 @@ class SecureSum(InMemoryAttempt):
         parameters: of the plan.
         members: participants of the round, ascending, whose numbers are those of ``finish``; at least the quorum, else
             `secagg.errors.TooFewClients`.
-        round, attempt: >= 1.
     """
 
     def __init__(self, parameters: RoundParameters, members: tuple[int, ...], round: int, attempt: int) -> None:
@@ -60,12 +59,10 @@ class SecureSum(InMemoryAttempt):
     def finish(self, vectors: Mapping[int, NDArray[Any]]) -> Completed:
         """Mask, sum and unmask. To be called once.
 
-        Args:
-            vectors: of the survivors, by their numbers: (padded_dim,) words below 2^B. All other members leave after
-                the encrypted shares; `secagg.errors.TooFewClients` if the plan needs more survivors.
+        ``vectors``: of the survivors, by their numbers: (padded_dim,) words below 2^B. All other members leave after
+        the encrypted shares; `secagg.errors.TooFewClients` if the plan needs more survivors.
 
-        Returns:
-            The end of the attempt, with u3 under the members' numbers.
+        Returns the end of the attempt, with u3 under the members' numbers.
         """
         self._vectors = vectors
         self.leaving = {MASKED_INPUT: [who for who, number in enumerate(self._members) if number not in vectors]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -116,8 +117,7 @@ class SimulationSettings(SimulationOptions):
         batched: train many participants at once if the task can.
         data: folder with a .csv or .npz of each participant, if the study's data set is "own"; else None.
 
-    Raises:
-        SimulationError: a value outside its range.
+    Raises SimulationError: a value outside its range.
     """
 
     study: SimulatedStudy = Field(default_factory=simulated_study)
@@ -167,7 +167,6 @@ class SimulationSettings(SimulationOptions):
 
     @property
     def private(self) -> bool:
-        """Return whether noise is added."""
         return self.study.privacy.mechanism != NO_NOISE
 
     @property
@@ -206,7 +205,7 @@ class SimulationSettings(SimulationOptions):
         study["task_options"] = dict(settled.make_task().options.to_mapping())
         for name in ("in_a_round", "largest_roster", "pause_s"):
             study.pop(name, None)
-        return {"study": {name: _plain(value) for name, value in study.items()}} | self.model_dump(exclude={"study"})
+        return {"study": json.loads(json.dumps(study, default=str))} | self.model_dump(exclude={"study"})
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -223,11 +222,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -171,7 +171,6 @@ class InMemoryGrid(Grid):
 
 
 def one_round(clients: int, dim: int, drop: float, neighbours: int | None, threshold: int, seed: int) -> dict[str, Any]:
-    """Run one round and return its figures."""
     numbers = np.random.default_rng(seed)
     draw = random.Random(seed)
     nodes = draw.sample(range(1 << 32, 1 << 63), clients)
@@ -268,10 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
         json.dumps(
             {
                 "peer": "flower",
-                "clients": given.clients,
-                "dim": given.dim,
-                "drop": given.drop,
-                "neighbours": given.neighbours,
+                **{name: getattr(given, name) for name in ("clients", "dim", "drop", "neighbours")},
                 "threshold": threshold,
                 **figures,
                 "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sordino.lab.bench.timing import Spread
 
@@ -26,6 +26,7 @@ REQUIREMENTS: Final = HERE / "requirements.txt"
 OURS: Final = (sys.executable, "-m", "sordino")
 TIMEOUT_S: Final = 600.0
 _BITS: Final = 20  # of a value in our round
+_SPREAD: Final = ("law_ok", "spread_ok")  # ours and OpenDP's
 SIDES: Final = {
     "secagg": (
         (
@@ -65,15 +66,10 @@ class PeerFailed(RuntimeError):
     """A run ended without figures, with a wrong result, or too late."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeerFigures:
-    """What one run measured."""
-
-    name: str  # "flower", "opendp" or "sordino"
-    value: float  # the figure that is compared
-    unit: str  # "CPU s" or "ns a sample"
-    right: bool  # the sum is right, or the noise is spread as asked
-    details: dict[str, Any] = field(repr=False)  # all that the run printed
+Figures: TypeAlias = dict[str, Any]
+"""All that one run printed; a peer's name stands under ``peer``."""
+_COMPARED: Final = {"secagg": ("CPU s", "cpu_s", ("sum_ok",)), "noise": ("ns a sample", "ns_per_sample", _SPREAD)}
+"""Work -> unit and name of the figure that is compared, and names under which a side says that its result is right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +78,13 @@ class Comparison:
 
     work: str  # "secagg" or "noise"
     peer: str
-    unit: str
+    unit: str  # "CPU s" or "ns a sample"
     setting: dict[str, Any]
     ours: Spread
     peers: Spread
     ratio: Spread  # the peer's over ours, of each pair
     versions: dict[str, str]  # of the peer's environment
-    last: tuple[dict[str, Any], dict[str, Any]] = field(repr=False)  # ours' and the peer's details in the last pair
+    last: tuple[Figures, Figures] = field(repr=False)  # ours and the peer's of the last pair
 
     def to_json(self) -> dict[str, Any]:
         """All fields, under their names, and what each side does and leaves out."""
@@ -101,11 +97,9 @@ class Comparison:
 def find_environment(root: Path | None = None) -> Path:
     """The python of the peers' environment.
 
-    Args:
-        root: folder that holds `.venv-peers`; None means the repository.
+    ``root``: folder that holds `.venv-peers`; None means the repository.
 
-    Raises:
-        PeersMissing: it isn't there, or holds other versions than `sordino/lab/bench/peers/requirements.txt`.
+    Raises PeersMissing: it isn't there, or holds other versions than `sordino/lab/bench/peers/requirements.txt`.
     """
     environment = (ROOT if root is None else root) / ENVIRONMENT
     python = environment / "bin" / "python"
@@ -123,7 +117,7 @@ def pins() -> dict[str, str]:
     return {name: version for name, _, version in lines if name in ("flwr", "opendp")}
 
 
-def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> PeerFigures:
+def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> Figures:
     """Run one round of Flower's SecAgg+.
 
     Args:
@@ -131,21 +125,15 @@ def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: floa
         timeout_s: wall-clock limit.
         options: of `flower_secagg.py`: ``clients``, ``dim``, ``drop``, ``neighbours``, ``threshold``.
 
-    Returns:
-        CPU seconds of all participants and the server. ``details`` has ``server_cpu_s`` and ``client_cpu_s``, the mean
-        of the survivors.
-
-    Raises:
-        PeerFailed: no figures, or too late.
+    Returns its figures: ``cpu_s`` of all participants and the server, ``server_cpu_s``, ``client_cpu_s``, the mean of
+    the survivors, and more. Raises PeerFailed: no figures, or too late.
     """
-    details = _run((str(python), "-I", str(HERE / "flower_secagg.py"), *_arguments(options)), timeout_s)
-    return _figures("flower", "CPU s", "cpu_s", "sum_ok", details)
+    return _run((str(python), "-I", str(HERE / "flower_secagg.py"), *_arguments(options)), timeout_s)
 
 
-def opendp_noise(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> PeerFigures:
+def opendp_noise(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> Figures:
     """Draw a vector of OpenDP's discrete Gaussian noise; as `flower_secagg`, with ``stddev`` and ``dim``."""
-    details = _run((str(python), "-I", str(HERE / "opendp_noise.py"), *_arguments(options)), timeout_s)
-    return _figures("opendp", "ns a sample", "ns_per_sample", "spread_ok", details)
+    return _run((str(python), "-I", str(HERE / "opendp_noise.py"), *_arguments(options)), timeout_s)
 
 
 def _arguments(options: Mapping[str, float | None]) -> list[str]:
@@ -159,26 +147,20 @@ def compare_secagg(
 
     Flower gets the threshold that ours used. Its warm-up is a small round, since a whole one takes half a minute.
 
-    Args:
-        repeats: pairs.
-        command: starts ours.
-
-    Raises:
-        PeerFailed: a run failed, or the two sides had not the same number of survivors.
+    ``command``: starts ours. Raises PeerFailed: a run failed, or the two sides had not the same number of survivors.
     """
     work = {"clients": clients, "dim": dim, "drop": drop}
 
-    def ours() -> PeerFigures:
+    def ours() -> Figures:
         arguments = [*_arguments(work), f"--bits={_BITS}", "--graph=complete", "--json"]
-        details = _run((*command, "bench", "secagg", *arguments), TIMEOUT_S)
-        return _figures("sordino", "CPU s", "cpu_s", "sum_ok", details)
+        return _run((*command, "bench", "secagg", *arguments), TIMEOUT_S)
 
-    threshold = int(ours().details["threshold"])  # and ours' warm-up
+    threshold = int(ours()["threshold"])  # and ours' warm-up
     flower_secagg(python, clients=5, dim=100, drop=0.2)
     setting = work | {"bits": _BITS, "graph": "complete", "neighbours": None, "threshold": threshold}
     flower = functools.partial(flower_secagg, python, threshold=threshold, **work)
     comparison = _compare("secagg", setting, ours, flower, repeats)
-    mine, theirs = (details["survivors"] for details in comparison.last)
+    mine, theirs = (figures["survivors"] for figures in comparison.last)
     if mine != theirs:
         raise PeerFailed(f"not the same work: {mine} survivors in ours, {theirs} in Flower's. Lower the dropouts")
     return comparison
@@ -191,9 +173,8 @@ def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Com
     """
     work = {"stddev": stddev, "dim": dim}
 
-    def ours() -> PeerFigures:
-        details = _run((*OURS, "bench", "noise", "--law=gaussian", *_arguments(work), "--json"), TIMEOUT_S)
-        return _figures("sordino", "ns a sample", "ns_per_sample", "law_ok", details)
+    def ours() -> Figures:
+        return _run((*OURS, "bench", "noise", "--law=gaussian", *_arguments(work), "--json"), TIMEOUT_S)
 
     ours()
     opendp_noise(python, stddev=stddev, dim=1000)
@@ -201,39 +182,41 @@ def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Com
 
 
 def _compare(
-    work: str, setting: dict[str, Any], ours: Callable[[], PeerFigures], peer: Callable[[], PeerFigures], repeats: int
+    work: str, setting: dict[str, Any], ours: Callable[[], Figures], peer: Callable[[], Figures], repeats: int
 ) -> Comparison:
-    pairs = [(_right(ours()), _right(peer())) for _ in range(repeats)]
-    mine, theirs = pairs[-1]
+    pairs, runs = [], []
+    for _ in range(repeats):
+        runs.append((ours(), peer()))
+        pairs.append(tuple(_compared(work, one) for one in runs[-1]))
     return Comparison(
         work=work,
-        peer=theirs.name,
-        unit=theirs.unit,
+        peer=runs[-1][1]["peer"],
+        unit=_COMPARED[work][0],
         setting=setting,
-        ours=Spread.of([one.value for one, _ in pairs]),
-        peers=Spread.of([other.value for _, other in pairs]),
-        ratio=Spread.of([other.value / one.value for one, other in pairs]),
-        versions=theirs.details["versions"],
-        last=(mine.details, theirs.details),
+        ours=Spread.of([one for one, _ in pairs]),
+        peers=Spread.of([other for _, other in pairs]),
+        ratio=Spread.of([other / one for one, other in pairs]),
+        versions=runs[-1][1]["versions"],
+        last=runs[-1],
     )
 
 
-def _right(figures: PeerFigures) -> PeerFigures:
-    if not figures.right:
-        raise PeerFailed(f"{figures.name}: the result is wrong, so its time says nothing: {figures.details}")
-    return figures
-
-
-def _figures(name: str, unit: str, value: str, right: str, details: dict[str, Any]) -> PeerFigures:
+def _compared(work: str, figures: Figures) -> float:
+    """The figure that is compared. Raises PeerFailed: it is missing, or the run's result is wrong."""
+    _, name, checks = _COMPARED[work]
+    side, right = figures.get("peer", "sordino"), [bool(figures[one]) for one in checks if one in figures]
     try:
-        return PeerFigures(
-            name=name, value=float(details[value]), unit=unit, right=bool(details[right]), details=details
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PeerFailed(f"{name}: no {value} or {right} among the figures: {sorted(details)}") from error
+        found = float(figures[name])
+    except (KeyError, TypeError, ValueError):
+        right = []
+    if not right:
+        raise PeerFailed(f"{side}: no {name} or {' or '.join(checks)} among the figures: {sorted(figures)}")
+    if not all(right):
+        raise PeerFailed(f"{side}: the result is wrong, so its time says nothing: {figures}")
+    return found
 
 
-def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
+def _run(command: Sequence[str], timeout_s: float) -> Figures:
     """The JSON object that a command prints. One that finds a wrong sum exits with 1 and prints it all the same."""
     threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     name = " ".join(Path(part).name if os.sep in part else part for part in command)
