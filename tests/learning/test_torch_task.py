@@ -119,20 +119,21 @@ def test_sizes_are_the_published_ones(name: str, options: dict[str, object], dim
     assert isinstance(task, Classifier)
 
 
-@pytest.mark.parametrize("name", ["cnn", "femnist-cnn", "lstm"])
-def test_the_start_is_the_same_in_another_process(name: str) -> None:
-    options = {"initial_seed": 7}
-    parameters = make_task(name, options).initial_parameters()
+def test_the_start_is_the_same_in_another_process() -> None:
+    names = ("cnn", "femnist-cnn", "lstm")
     code = (
-        "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task;"
-        "from tests.learning.digests import parameters_digest; before = torch.get_rng_state();"
-        f"task = make_task({name!r}, {options}); found = parameters_digest(task.initial_parameters()).hex();"
-        "print(found, torch.equal(before, torch.get_rng_state()), torch.get_num_threads())"
+        "import torch; torch.manual_seed(5); torch.rand(3); from learning.make_task import make_task\n"
+        "from tests.learning.digests import parameters_digest\n"
+        f"for name in {names}:\n"
+        "    before = torch.get_rng_state(); task = make_task(name, {'initial_seed': 7})\n"
+        "    found = parameters_digest(task.initial_parameters()).hex()\n"
+        "    print(found, torch.equal(before, torch.get_rng_state()), torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [parameters_digest(parameters).hex(), "True", "1"]
-    other = make_task(name, {"initial_seed": 8}).initial_parameters()
-    assert parameters_digest(other) != parameters_digest(parameters)
+    for name, line in zip(names, done.stdout.splitlines(), strict=True):
+        digests = [parameters_digest(make_task(name, {"initial_seed": one}).initial_parameters()) for one in (7, 8)]
+        assert line.split() == [digests[0].hex(), "True", "1"]
+        assert digests[0] != digests[1]
 
 
 @pytest.mark.parametrize(
