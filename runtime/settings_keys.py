@@ -226,7 +226,7 @@ def tables_toml(
         several = isinstance(held, list | tuple)
         for table in held if several else [held]:
             rows = [
-                (f"{one} = {toml_value(value)}", (comments or {}).get(one) or _comment(field, one))
+                (f"{_toml_key(one)} = {toml_value(value)}", (comments or {}).get(one) or _comment(field, one))
                 for one, value in table.items()
                 if value is not None
             ]
@@ -271,6 +271,11 @@ def with_table(
     if tomllib.loads(changed) != tomllib.loads(text) | {name: table}:
         raise ValueError(f"the table [{name}] can't be replaced")
     return changed
+
+
+def _toml_key(name: str) -> str:
+    """Names of a task's options come from strangers."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def toml_value(value: object) -> str:

@@ -295,7 +295,7 @@ class Enrolment:
             raise InvalidRoster(
                 "it was signed with other terms than study.toml has: sign these with `sordino authority terms DIR`"
             )
-        if roster.version > newest.version:
+        if roster.version > newest.version or package.lottery_file is not None:  # it replaces the one that is here
             read_draws(roster, package.lottery_file, plan)
         answers = [(verify_answer(one, self._authority_public), one) for one in package.answers]
         if any(answer.roster_version > roster.version for answer, _ in answers):

@@ -8,6 +8,7 @@ back a frozen :class:`StudyConfiguration` with absolute paths.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -151,7 +152,7 @@ class StudyConfiguration(Settings):
             task=self.make_task().name,
             task_options=options,
             plan=self.plan(participants),
-            roster_valid_s=round(self.study.roster_valid_h * 3600),
+            roster_valid_s=math.ceil(self.study.roster_valid_h * 3600),  # 0 only where it says 0
             own_data=self.data.dataset == OWN,
         )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from client.host_file import load
+from client.host_file import HostConfiguration, load
 from runtime.settings_file import ConfigurationError
+from runtime.settings_keys import tables_toml
 from tests.client.conftest import LEAST
 
 
@@ -108,3 +110,9 @@ def test_loads_nothing_of_the_server() -> None:
     heavy = ("server", "torch", "scipy", "matplotlib", "grpc", "numpy")
     out = subprocess.run([sys.executable, "-c", code % (heavy,)], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", 'a"b', "a\nb = 1", ""])
+def test_option_names_of_strangers_are_written_as_they_are(name: str) -> None:
+    written = tables_toml(HostConfiguration, {"task": {name: 3}})
+    assert tomllib.loads(written) == {"task": {name: 3}}
