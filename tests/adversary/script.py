@@ -49,7 +49,7 @@ class Naive:
     Attributes:
         module: dotted name, as ``secagg.client_phases``.
         without: fragments of source; each fits exactly one ``if`` that only refuses, which is removed
-            (`tests.support.naive_variants.without`).
+            (`tests.support.naive_variants.variant`).
         changed: pieces of source and their replacements (`tests.support.naive_variants.changed`), for other checks.
         also: further modules of the same naive side, for what is checked in two places.
         shows: a piece of the naive run's outcome, detail or broken promises; empty: anything but the script's outcome.

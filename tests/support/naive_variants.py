@@ -48,14 +48,9 @@ def checks_of(module: ModuleType) -> list[str]:
     return found
 
 
-def without(module: ModuleType, fragment: str) -> ModuleType:
-    """Return the module without the one ``if`` that only refuses and whose source holds `fragment`."""
-    return variant(module, (fragment,), ())
-
-
 @cache
 def variant(module: ModuleType, removed: tuple[str, ...], exchanged: tuple[tuple[str, str], ...]) -> ModuleType:
-    """Return the module without some ``if`` as in `without`, and with pieces of its source replaced."""
+    """Return the module without the ``if`` that only refuses and holds each fragment, and with pieces replaced."""
     source = inspect.getsource(module)
     for old, new in exchanged:
         assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module.__name__}"
@@ -122,7 +117,7 @@ class Side:
         return [text for module in self.modules for text in checks_of(module)]
 
     def without(self, fragment: str) -> Side:
-        """As `without`."""
+        """Return it without the one ``if`` that only refuses and whose source holds `fragment`."""
         return self.variant((fragment,))
 
     def changed(self, old: str, new: str) -> Side:
