@@ -26,6 +26,7 @@ log = structlog.get_logger()
 
 ENROLMENT_FOLDER: Final = "enrolment"
 UNDER_WAY: Final = "roster.under-way"
+_HELD: Final = 4  # statements
 """In the folder of enrolment: a roster with its lottery that is being written."""
 
 
@@ -56,7 +57,7 @@ class RosterFile:
         self._history, self._statement = roster.with_name(HISTORY_FILE), roster.with_name(NEWEST_FILE)
         self.statement_file = b""
         self.statement: NewestRoster | None = None
-        self._stated = b"", 0.0
+        self._stated: dict[bytes, tuple[bytes, float]] = {}  # by digest of its roster
         self._heads: tuple[RosterHead, ...] = ()
         self._writing = threading.Lock()  # no one reads half-written files
 
@@ -104,9 +105,7 @@ class RosterFile:
 
     def stated(self, in_use: Roster) -> tuple[bytes, float]:
         """The last statement about the roster in use, and when it ends: the files may have a later roster already."""
-        if self.statement is not None and self.statement.roster == in_use.digest():
-            self._stated = self.statement_file, float(self.statement.until)
-        return self._stated
+        return self._stated.get(in_use.digest(), (b"", 0.0))
 
     def heads(self, after: int, until: int) -> list[RosterHead]:
         """What the authority signed of the versions after one and up to another, as far as it is known here."""
@@ -120,6 +119,7 @@ class RosterFile:
         if not heads or heads[-1].digest() != roster.digest():
             raise InvalidRoster(f"{HISTORY_FILE} doesn't end with version {roster.version} of the roster")
         self.statement_file, self.statement, self._heads = newest_file, statement, heads
+        self._stated = dict([*self._stated.items(), (roster.digest(), (newest_file, float(statement.until)))][-_HELD:])
 
     def _load(self) -> RosterFiles:
         roster_file = self._roster.read_bytes()
