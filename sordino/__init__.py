@@ -20,6 +20,7 @@ __version__ = VERSION
 if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the same
     from authority.new_study import new_study as new_study
     from client.host_file import HostConfiguration as HostConfiguration
+    from client.saved_phases import SavedPhases as SavedPhases
     from learning.checkpoints import SavedModel as SavedModel
     from learning.checkpoints import load_model as load_model
     from learning.datasets import Dataset as Dataset
@@ -31,10 +32,14 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from learning.task import ModelTask as ModelTask
     from learning.task import Task as Task
     from learning.tasks.torch_task import TorchTask as TorchTask
+    from mechanisms.accounting import Account as Account
+    from mechanisms.accounting import RoundCharge as RoundCharge
     from mechanisms.baselines.registry import MECHANISMS as MECHANISMS
+    from mechanisms.discrete_gaussian import discrete_gaussian as discrete_gaussian
     from mechanisms.encoder import Encoder as Encoder
     from mechanisms.plan import InfeasiblePlan as InfeasiblePlan
     from mechanisms.plan import Plan as Plan
+    from mechanisms.skellam import skellam as skellam
     from runtime.failure import ExitCode as ExitCode
     from runtime.settings_file import ConfigurationError as ConfigurationError
     from server.study_file import StudyConfiguration as StudyConfiguration
@@ -53,6 +58,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
         for module, names in {
             "authority.new_study": ("new_study",),
             "client.host_file": ("HostConfiguration",),
+            "client.saved_phases": ("SavedPhases",),
             "learning.datasets": ("Dataset", "load_dataset"),
             "learning.make_task": ("make_task",),
             "learning.options": ("TaskOptions", "TrainingOptions"),
@@ -60,8 +66,11 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "learning.checkpoints": ("SavedModel", "load_model"),
             "learning.task": ("ModelTask", "Task"),
             "learning.tasks.torch_task": ("TorchTask",),
+            "mechanisms.accounting": ("Account", "RoundCharge"),
+            "mechanisms.discrete_gaussian": ("discrete_gaussian",),
             "mechanisms.encoder": ("Encoder",),
             "mechanisms.plan": ("InfeasiblePlan", "Plan"),
+            "mechanisms.skellam": ("skellam",),
             "mechanisms.baselines.registry": ("MECHANISMS",),
             "runtime.failure": ("ExitCode",),
             "runtime.settings_file": ("ConfigurationError",),
