@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,10 +47,23 @@ def test_one_clear_error(vectors: Any, drop: list[int], error: str) -> None:
         secure_sum(vectors, drop=drop)
 
 
+def test_the_page_encodes_and_decodes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
+    encoded, decoded = re.findall(r"```python\n(.*?)```", page, re.S)[-1].split("mean =")
+    update = np.random.default_rng().normal(size=500)
+    names: dict[str, Any] = {"context": bytes(32), "update": update, "survivors": 100}
+    exec(encoded, names)
+    words = (names["encoder"].encode(update, os.urandom).astype(np.int64) for _ in range(100))
+    names["total"] = (sum(words) % (1 << 16)).astype(np.uint16)
+    exec(f"mean ={decoded}", names)
+    assert np.linalg.norm(names["mean"] - update / np.linalg.norm(update)) < 2 * names["plan"].noise_norm
+
+
 def test_it_needs_neither_grpc_nor_protobuf_nor_torch() -> None:
     code = (
-        "import sys, sordino; sordino.secure_sum([[1]] * 3);"
-        "from sordino import Account, Encoder, Plan, SavedPhases, skellam; print({'grpc', 'google', 'torch', 'pydantic'} & {*sys.modules})"
+        "import sys, sordino; sordino.secure_sum([[1]] * 3)\n"
+        "from sordino import Account, Encoder, Plan, SavedPhases, skellam\n"
+        "print({'grpc', 'google', 'torch', 'pydantic'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"
