@@ -105,7 +105,7 @@ def verify(
         contents = read(find(path))
         had_at = None if head is None else row_of_head(contents, head)
     except ChangedLedger as error:
-        print(f"sordino budget: {error}. {error.suggestion}", file=sys.stderr)
+        print(f"sordino budget verify: {error}. {error.suggestion}", file=sys.stderr)
         if as_json:
             body = {"ok": False, "row": error.row, "error": str(error), "exit_code": int(ExitCode.LEDGER)}
             typer.echo(json.dumps(body))

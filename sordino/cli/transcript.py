@@ -45,15 +45,14 @@ def verify(
     as_json: Json = False,
 ) -> int:
     known = read_authority(authority)
-    first = read_file(files[0])  # a missing file is reported before anything is loaded
     from sordino.reporting.transcript_text import figures
     from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
 
     chain, held = Chain(), list[dict[str, Any]]()
-    for number, path in enumerate(files):
+    for path in files:
         try:
-            verified = verify_transcript(read_file(path) if number else first, known)
+            verified = verify_transcript(read_file(path), known)
             chain.add(verified)
         except InvalidTranscript as error:
             return _refused("verify", path, error, as_json, held)
@@ -124,10 +123,10 @@ def read_file(path: Path) -> bytes:
         if (path / "coordinator").is_dir():  # a study's
             place = path / "coordinator" / "transcripts"
         raise InputFailure(f"{path} is a folder: name the files in it, such as {place}/*.transcript")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputFailure(f"{path}: {error.strerror}. Name a transcript.") from error
+    data = path.read_bytes()
+    if not data.startswith(b'{"'):
+        raise InputFailure(f"{path} isn't a transcript. Name a file such as round-000001.transcript.")
+    return data
 
 
 def read_authority(text: str) -> bytes:
