@@ -85,7 +85,7 @@ app = typer.Typer(
         "[bold]sordino serve my-study[/bold] in one terminal and "
         "[bold]sordino join --home my-study/hosts/host-01[/bold] in another."
     ),
-    epilog="Every command takes --json and --help, and its help lists its exit codes; so does each command of a group.",
+    epilog="--help works everywhere. Every command takes --json; groups, such as budget, list their commands.",
 )
 
 
@@ -267,4 +267,4 @@ def _tell(failure: Failure, arguments: Sequence[str]) -> None:
             print(printable(suggestion), file=sys.stderr)
     if "--json" in arguments:
         body = {"error": failure.message, "suggestion": failure.suggestion, "exit_code": int(failure.code)}
-        print(json.dumps(body), flush=True)
+        print(json.dumps(body | failure.about), flush=True)

@@ -79,7 +79,7 @@ class Joining(Table):
     """Options that say how a place in a study is got, and over which data."""
 
     desk: Path | None = _code(
-        help="socket of the authority's desk, which gives a code; in place of --code", metavar="PATH"
+        help="the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
     )
     homes: Path | None = _code(
         help="folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
