@@ -39,7 +39,7 @@ ONE_MACHINE: Final = (
     "machine controls coordinator, authority and participants alike."
 )
 _HEADER: Final = (
-    "A Sordino study. `sordino serve` reads this file; SORDINO_PRIVACY__EPSILON=4 and the like override single keys.",
+    "A Sordino study, read by `sordino serve`; SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443 and the like override keys.",
     "What is marked (fixed) is part of what participants sign: to change it, make a new folder with `sordino init`.",
 )
 _HOST_HEADER: Final = (
@@ -128,8 +128,8 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
     none = making.participants == making.hosts == 0 and making.enrol > 0
     if not none and not 1 <= making.hosts <= making.participants:
         raise InputFailure(
-            f"{making.hosts} hosts can't share {making.participants} participants. "
-            "Give each host at least one: lower --hosts or raise --participants."
+            f"--hosts {making.hosts} can't share --participants {making.participants}: each host needs at least one. "
+            f"Use --hosts {f'1 to {making.participants}' if making.participants else 0}."
         )
     listen = str(values.get("listen", "127.0.0.1:8443"))
     try:
@@ -153,7 +153,7 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
     sampling = values.get("sampling", "none")
     if sampling == "none":
         if cohort is not None or population is not None:
-            raise InputFailure("--cohort and --population are of drawn cohorts: add --sampling lottery or epochs.")
+            raise InputFailure("--cohort and --population need drawn cohorts: add --sampling lottery or epochs.")
         return build(model, {"in_a_round": max(places, 1), **values})
     if cohort is None:
         raise InputFailure(f"--sampling {sampling} draws a cohort for each round: say how many with --cohort.")

@@ -301,7 +301,7 @@ class ParticipantHost:
             if give_up_s and time.monotonic() - away_since > give_up_s:
                 expired = self._certificate.not_after <= time.time()
                 when = f"; the certificate expired on {minute(self._certificate.not_after)}" if expired else ""
-                advice = ": check the address and that it runs, or raise coordinator.give_up_s"
+                advice = ". Check the address and that it runs, or raise coordinator.give_up_s"
                 away = f"could not be reached for {give_up_s:g} s"
                 state = away if likeliest.tells < ANSWERED else "answers, but can't be used"
                 raise NetworkFailure(

@@ -72,7 +72,7 @@ def main(settings_fd: int) -> NoReturn:
             raise
         message = f"a fault in sordino: {type(error).__name__}. SORDINO_TRACEBACK=1 shows where."
     if message:
-        print(f"sordino join: {message}", file=sys.stderr)
+        print(f"sordino join: {message.rstrip('.')}.", file=sys.stderr)
         if service is not None:
             service.status(message)
     if as_json:

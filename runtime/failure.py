@@ -45,6 +45,7 @@ class Failure(Exception):
         code: the exit code.
         message: what went wrong and what to change, one sentence.
         suggestion: the nearest thing that works; None where the message already says what to do.
+        about: further fields of the JSON object that describes it.
     """
 
     in_user_code: ClassVar[bool] = False
@@ -55,6 +56,7 @@ class Failure(Exception):
         self.code = code
         self.message = message
         self.suggestion = suggestion
+        self.about: dict[str, object] = {}
 
     def __str__(self) -> str:
         return self.message

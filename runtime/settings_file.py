@@ -22,6 +22,10 @@ from runtime.settings_keys import settings_keys
 from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
+TABLES = {  # of all settings files: a variable may be for another one
+    *("authority", "conditions", "coordinator", "data", "deadlines", "host", "participants", "policy", "privacy"),
+    *("server_optimizer", "study", "task"),
+}
 NAME_IN_WORDS = "letters, digits, . _ - after a first letter or digit"
 _PLAIN = {  # by the beginning of pydantic's kind of error
     "bool": "should be true or false",
@@ -71,6 +75,11 @@ def read_settings(
     for key in content:
         if key.startswith("_"):  # pydantic-settings would read it as one of its own options, such as _env_file
             raise ConfigurationError(f"{path}: {key} is not a known key.{_suggestion(model, (key,))}")
+    for name in os.environ:
+        table, key, _ = name.lower().partition("__")
+        if key and (wrong := table.removeprefix("sordino_")) not in {*TABLES, table}:
+            near = did_you_mean(wrong, TABLES)
+            raise ConfigurationError(f"environment variable {name}: there is no table [{wrong}].{near}")
     if prepare is not None:
         content = prepare(content)
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
@@ -101,7 +110,7 @@ def read_settings(
         raise ConfigurationError("\n".join(lines)) from None
     except SettingsError as error:
         raise ConfigurationError(
-            f"environment: {error}. Set single keys, such as {ENVIRONMENT_PREFIX}PRIVACY__EPSILON=8."
+            f"environment: {error}. Set single keys, such as {ENVIRONMENT_PREFIX}COORDINATOR__LISTEN=0.0.0.0:8443."
         ) from None
 
 

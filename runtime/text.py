@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,11 +22,13 @@ def terminal_width() -> int:
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """`` Did you mean mnist?``, with the blank before it; empty where no known name is near."""
-    import difflib  # only in an error
+def did_you_mean(given: object, known: Collection[str]) -> str:
+    """`` Did you mean mnist?``, with the blank before it; empty where no known name is near, or begins nearly so."""
+    from difflib import get_close_matches  # only in an error
 
-    near = difflib.get_close_matches(str(given)[:80].lower(), list(known), n=1, cutoff=0.6)
+    word = str(given)[:80].lower()
+    begins = {name[: len(word) + 1]: name for name in sorted(known, key=len, reverse=True)}
+    near = [begins[one] for one in get_close_matches(word, begins, 1, 0.8)] or get_close_matches(word, known, 1)
     return f" Did you mean {near[0]}?" if near else ""
 
 

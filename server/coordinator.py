@@ -146,7 +146,10 @@ def check_terms_signed(configuration: StudyConfiguration, document: StudyDocumen
         return
     place = configuration.coordinator.roster.parent
     replace_durably(place / TERMS_FILE, document.to_bytes())
-    undo = "" if roster.terms == NONE else "undo changes of its (fixed) keys, or "
+    fixed = ("SORDINO_STUDY__", "SORDINO_TASK__", "SORDINO_PRIVACY__")
+    by = ", ".join(name for name in os.environ if name.upper().startswith(fixed))
+    keys = "its (fixed) keys" + (f" (the environment sets {by})" if by else "")
+    undo = "" if roster.terms == NONE else f"undo changes of {keys}, or "
     told = (
         f"the study's authority hasn't signed the terms of study.toml: {undo}run `sordino authority terms DIR "
         f"{TERMS_FILE} --out FOLDER` where DIR is the authority's folder, and copy the files in FOLDER to {place}, "

@@ -47,7 +47,7 @@ _HINT = "Name a study's folder or its study.toml; `sordino init DIR` makes one."
 class StudyConfiguration(Settings):
     """One study as its owner configured it; frozen, validated once.
 
-    ``SORDINO_PRIVACY__EPSILON=4`` and the like override single keys of the file.
+    ``SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443`` and the like override single keys of the file.
     """
 
     study: StudyTable = key(help="", option=None)
@@ -205,7 +205,7 @@ def load(path: Path) -> StudyConfiguration:
     readable = {f"coordinator.{name}": value for name, value in paths.items()}
     if configuration.data.test:
         readable["data.test"] = base / configuration.data.test
-    check_files(file, readable, hint="Correct the path, or make the study again with `sordino init`.")
+    check_files(file, readable, hint="Correct the path, or restore the file from a copy.")
     data = configuration.data
     examples = {"dataset": located(data.dataset, base), "test": str(base / data.test) if data.test else ""}
     return configuration.model_copy(update={"coordinator": table, "data": data.model_copy(update=examples)})

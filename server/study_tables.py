@@ -87,9 +87,8 @@ class StudyTable(Table):
     )
     roster_valid_h: float = _study(
         168.0,
-        help="a revocation that the coordinator withholds is noticed within this time: for so long holds the "
-        "authority's statement that a roster is the newest, and then rounds wait for it; 0: no such statement",
-        unit="h",
+        help="hours for which the authority's statement of the newest roster is valid. When it expires, rounds wait "
+        "for a new one, so the coordinator can't withhold a revocation for longer. 0: no statement",
         ge=0,
         le=8784,
         fixed=True,
@@ -204,8 +203,8 @@ class PrivacyTable(Table):
     )
     sampling: Literal["none", "lottery", "epochs"] = _privacy(
         "none",
-        help="none: all participants in each round; lottery: a cohort, drawn by seeds of the authority; epochs: the "
-        "same, and nobody twice before all had their turn",
+        help="none: all participants in each round; lottery: a cohort, drawn by seeds of the authority; epochs: as "
+        "lottery, but a participant is drawn again only after all others were drawn",
     )
     population: int | None = _privacy(
         None,
@@ -242,13 +241,13 @@ class PrivacyTable(Table):
     )
     key_agreement: Literal["x25519", "x25519-mlkem768"] = _privacy(
         "x25519-mlkem768",
-        help="of channels and masks: x25519-mlkem768 keeps recorded traffic closed if X25519 is broken one day; x25519",
+        help="key agreement for channels and masks: x25519 or x25519-mlkem768. With the second, recorded traffic stays "
+        "secret even if X25519 is broken later",
     )
     offer_offset_s: float = _privacy(
         0.0,
-        help="all offers leave that long after a round's start, with zeros where training takes more than 4/5 of it; "
-        "0: when done",
-        unit="s",
+        help="seconds after a round's start at which every participant offers its upload. Training that takes longer "
+        "than 4/5 of this sends zeros. 0: each offers when it is ready",
         ge=0,
         le=86400,
     )
@@ -261,7 +260,7 @@ class PrivacyTable(Table):
     quorum: int | None = _privacy(None, help="fewest participants that begin a round", shown="min_survivors", ge=1)
     beta: float = _privacy(
         math.exp(-0.5),
-        help="conditional rounding repeats above the norm bound of this probability",
+        help="rounding is repeated if its norm exceeds a bound; beta sets that bound",
         shown="e^-0.5",
         ge=0,
         le=0.9,
@@ -332,7 +331,7 @@ class DeadlineTable(Table):
     unmasking_s: Seconds = key(15.0, help="the shares that open the sum", unit="s")
     resume_s: float = key(
         2.0,
-        help="how long a broken connection keeps its place in a round; 0: a dropout at once",
+        help="how long a broken connection keeps its reconnection slot in an attempt; 0: a dropout at once",
         unit="s",
         ge=0,
         le=3600,

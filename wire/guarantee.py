@@ -55,7 +55,7 @@ def trust_of(mechanism: str, adversary: str) -> Trust:
     return Trust(f"the coordinator, {what}: {meaning}; {reason}", proviso)
 
 
-CURIOUS_TRUST: Final = "trusted to follow the protocol: it sends everybody the same, and reads what it can"
+CURIOUS_TRUST: Final = "it follows the protocol and reads all it receives"
 """What a curious coordinator is, in every text that names it."""
 KEYS: Final[Mapping[str, str]] = {
     "x25519": "X25519: whoever records traffic can open it once X25519 is broken",
@@ -73,8 +73,8 @@ could learn, or all (measured with tasks that ship: docs/choosing_epsilon.md).""
 
 def noise_adds_up(norm: float, rounds: int) -> str:
     """The noise of the mean beside the updates, in every text that says so; ``norm``: `Plan.noise_norm`."""
-    every = f"; over {rounds:,} rounds {norm * math.sqrt(rounds):.3g}, beside {rounds:,}" if rounds > 1 else ""
-    return f"its norm, beside that of an update, 1 at most{every}"
+    all_rounds = f". Over {rounds:,} rounds: noise {norm * math.sqrt(rounds):.3g}, updates {rounds:,}"
+    return "norm of the noise; an update has at most 1" + (all_rounds if rounds > 1 else "")
 
 
 def outweighs(norm: float, rounds: int) -> bool:

@@ -87,7 +87,7 @@ def _noise(document: StudyDocument) -> list[tuple[str, str]]:
     norm, rounds = document.plan.noise_norm, document.plan.rounds
     if document.task in (*STATISTICS, VOTES):
         return []
-    hardly = ": it outweighs the updates, and little can be learnt" if outweighs(norm, rounds) else ""
+    hardly = ". The noise outweighs the updates, and little can be learnt" if outweighs(norm, rounds) else ""
     return [("noise", f"{norm:.3g} clips in the mean: {noise_adds_up(norm, rounds)}{hardly}")]
 
 

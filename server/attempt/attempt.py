@@ -97,7 +97,7 @@ class Attempt:
             freeze: awaited before u3 is sent to any participant.
             charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
-            resume_s: how long a participant whose connection broke keeps its place.
+            resume_s: how long a participant whose connection broke keeps its reconnection slot.
         """
         self.config, self.cohort = config, cohort
         self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker

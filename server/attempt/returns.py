@@ -1,4 +1,4 @@
-"""What a returning participant receives: its place in the attempt, or how the attempt ended without it."""
+"""What a returning participant receives: its reconnection slot, or how the attempt ended without it."""
 
 from __future__ import annotations
 

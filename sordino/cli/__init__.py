@@ -85,7 +85,7 @@ app = typer.Typer(
         "[bold]sordino serve my-study[/bold] in one terminal and "
         "[bold]sordino join --home my-study/hosts/host-01[/bold] in another."
     ),
-    epilog="Every verb takes --json and --help, and its help lists its exit codes.",
+    epilog="--help works everywhere. Every command takes --json; groups, such as budget, list their commands.",
 )
 
 
@@ -190,7 +190,8 @@ def explain(error: Exception) -> Failure:
     if isinstance(error, ModuleNotFoundError):
         extra = EXTRAS.get((error.name or "").split(".")[0])
         if extra is not None:
-            return InputFailure(f"{error.name} isn't installed. Run pip install '.[{extra}]' in the checkout.")
+            run = f"{sys.executable} -m pip install '.[{extra}]'"
+            return InputFailure(f"{error.name} isn't installed. In the checkout of Sordino, run {run}")
     elif isinstance(error, ImportError):
         return InputFailure(message)
     return _of_a_core(error, message) or Failure(
@@ -219,8 +220,7 @@ def _usage(error: Any) -> str:
         inside = [f"`sordino {name} {word}`" for name in VERBS if word in getattr(verb(name), "commands", ())]
         if inside:
             return f"{unknown[0]}. Did you mean {' or '.join(inside)}?{where}"
-    end = "" if message.endswith("?.") or message.endswith("?") else "."
-    return message.rstrip(".") + end + where
+    return message.rstrip(".") + ("" if message.rstrip(".").endswith("?") else ".") + where
 
 
 def _refused_value(error: Any) -> str | None:
@@ -230,22 +230,23 @@ def _refused_value(error: Any) -> str | None:
         return None
     detail = cause.errors()[0]
     option, given, limits = parameter.opts[0], detail.get("input"), detail.get("ctx", {})
+    shown = f"{option} {given}" if option.startswith("-") else f"{given}"  # an argument has no name for users
     kind = detail["type"]
     if option == "--adversarial" and given in ("malicious", "semi-malicious", "curious"):
         return "--adversarial is a share such as 0.05; what the coordinator may do is --adversary."
     if kind in ("greater_than_equal", "less_than_equal"):
         use = f"at least {limits['ge']}" if "ge" in limits else f"at most {limits['le']}"
-        return f"{option} {given} is out of range. Use {use}."
+        return f"{shown} is out of range. Use {use}."
     if kind in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
-        return f"{option} {given} is not a whole number."
+        return f"{shown} is not a whole number."
     if kind in ("float_parsing", "float_type"):
         if share := re.fullmatch(r"(\d+(?:\.\d+)?) *%", str(given)):
-            return f"{option} {given} is not a number: for {share[1]} % write {float(share[1]) / 100:g}."
-        return f"{option} {given} is not a number."
+            return f"{shown} is not a number: for {share[1]} % write {float(share[1]) / 100:g}."
+        return f"{shown} is not a number."
     names = re.findall(r"'([^']*)'", str(detail["msg"]).partition("is not one of")[2])
     if not names:
         return None
-    return f"{option} {given} is unknown. Use one of: {', '.join(names)}.{did_you_mean(given, names)}"
+    return f"{shown} is unknown. Use one of: {', '.join(names)}.{did_you_mean(given, names)}"
 
 
 def _spoken(arguments: Sequence[str]) -> str:
@@ -266,4 +267,4 @@ def _tell(failure: Failure, arguments: Sequence[str]) -> None:
             print(printable(suggestion), file=sys.stderr)
     if "--json" in arguments:
         body = {"error": failure.message, "suggestion": failure.suggestion, "exit_code": int(failure.code)}
-        print(json.dumps(body), flush=True)
+        print(json.dumps(body | failure.about), flush=True)

@@ -240,22 +240,16 @@ def sign_(
     lines: list[str] = []
     folder = open_folder(directory)
     if after is not None:
-        document = _read(after / TERMS_FILE) if (after / TERMS_FILE).exists() else None
+        document = (after / TERMS_FILE).read_bytes() if (after / TERMS_FILE).exists() else None
         with locked(folder.state) as store:
-            found = adopt(folder, store, _read(after / ROSTER_FILE), _read(after / HISTORY_FILE), time.time(), document)
+            roster, history = (after / ROSTER_FILE).read_bytes(), (after / HISTORY_FILE).read_bytes()
+            found = adopt(folder, store, roster, history, time.time(), document)
         lines = [
             f"Goes on from version {found.version}, digest {found.digest().hex()}. Compare it with a participant's "
             "(`sordino roster verify`): who handed it over may have kept a later one. Open codes are withdrawn; revoke "
             "again whom you revoked since then."
         ]
     _sign(folder, out, offline, as_json, lines)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputFailure(f"{path} can't be read: {error.strerror}.") from None
 
 
 def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: bool, lines: Iterable[str] = ()) -> None:
@@ -303,13 +297,13 @@ def terms(
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
-    from authority.link import open_link
+    from authority.link import LinkError, open_link
     from authority.roster import accept_terms, read_terms
     from client.joining.description import changed_terms, listed, terms_of
 
     folder = open_folder(directory)
     if file is not None:
-        document = _read(file)
+        document = file.read_bytes()
     else:
         with open_link(folder) as link:
             document = link.document()
@@ -328,7 +322,11 @@ def terms(
         typer.confirm("Sign these terms?", abort=True)
     with locked(folder.state) as store:
         accept_terms(folder, store, document, time.time())
-    _sign(folder, out, offline or (file is not None and not folder.settings.coordinator), as_json, lines)
+    try:
+        _sign(folder, out, offline or (file is not None and not folder.settings.coordinator), as_json, lines)
+    except LinkError as error:
+        error.suggestion = f"The terms are recorded. Sign and publish them later: sordino authority sign {directory}"
+        raise
 
 
 @app.command(

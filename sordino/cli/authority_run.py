@@ -80,6 +80,8 @@ def run(
     if desk is None and desk_places is not None:
         raise InputFailure("--desk-places needs --desk PATH.")
     folder = open_folder(directory)
+    if not folder.settings.coordinator:
+        raise InputFailure(f'{directory}/authority.toml names no coordinator: set coordinator = "HOST:ENROLMENT-PORT".')
     policy = None if first_terms is None else load_policy(first_terms)
     stop, reported = threading.Event(), ""
     with (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,17 +97,9 @@ def verify(
     as_json: Json = False,
 ) -> int:
     from sordino.reporting.budget import ending, find, read, row_of_head
-    from wire.records.ledger import ChangedLedger
 
-    try:
-        contents = read(find(path))
-        had_at = None if head is None else row_of_head(contents, head)
-    except ChangedLedger as error:
-        print(f"sordino budget: {error}. {error.suggestion}", file=sys.stderr)
-        if as_json:
-            body = {"ok": False, "row": error.row, "error": str(error), "exit_code": int(ExitCode.LEDGER)}
-            typer.echo(json.dumps(body))
-        return int(ExitCode.LEDGER)
+    contents = read(find(path))
+    had_at = None if head is None else row_of_head(contents, head)
     found = {
         "ok": True,
         "ledger": str(contents.place.ledger.resolve()),

@@ -21,9 +21,10 @@ NAME = "config"
 app = verb_group(
     NAME,
     "Check and explain study.toml and host.toml.\n\nSORDINO_TABLE__KEY in the environment overrides a key of either "
-    "file, for example SORDINO_PRIVACY__EPSILON=4, and counts here too.",
+    "file, for example SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443, and counts here too.",
 )
 _STUDY, _HOST = "study.toml", "host.toml"
+_HINT = "Name a folder with study.toml or host.toml, or one of the two files."
 
 Where = Annotated[
     Path,
@@ -39,7 +40,8 @@ Where = Annotated[
     "check",
     help="Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
     "Files that it names must exist. Not checked: their content and whether others can read a key (`serve` and `join` "
-    "check both), and whether a plan keeps the budget (`plan` and `serve` do).",
+    "check both), whether a plan keeps the budget (`plan` and `serve` do), and whether the authority has signed these "
+    "terms, that is the (fixed) keys (`serve` does).",
     epilog=epilog("config check my-study"),
 )
 def check(path: Where = Path("."), as_json: Json = False) -> None:
@@ -79,11 +81,10 @@ def schema(
     which: Annotated[Literal["study", "host"], typer.Argument(metavar="study|host", help="Which file.")] = "study",
     as_json: Json = False,
 ) -> None:
-    model: type[Settings]
-    if which == "study":
-        from server.study_file import StudyConfiguration as model
-    else:
-        from client.host_file import HostConfiguration as model
+    from client.host_file import HostConfiguration
+    from server.study_file import StudyConfiguration
+
+    model: type[Settings] = StudyConfiguration if which == "study" else HostConfiguration
     typer.echo(json.dumps(model.model_json_schema(), indent=None if as_json else 1, default=str))
 
 
@@ -97,7 +98,7 @@ def _load(path: Path) -> tuple[Path, HostConfiguration | StudyConfiguration]:
     file = path
     if path.is_dir():
         file = path / (_HOST if (path / _HOST).exists() and not (path / _STUDY).exists() else _STUDY)
-    if file.name == _HOST or (file.name != _STUDY and "host" in read_toml(file, hint="")):
+    if file.name == _HOST or (file.name != _STUDY and "host" in read_toml(file, hint=_HINT)):
         from client.host_file import load as load_host
 
         return file, load_host(file)

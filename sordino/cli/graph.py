@@ -248,7 +248,7 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
     lines = [*folded(head, width), "", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
     lines += folded(_set_by(figures), width)
     if figures["adversary"] == "curious":
-        lines += folded(f"A curious coordinator is {CURIOUS_TRUST}.", width)
+        lines += folded(f"A curious coordinator is trusted: {CURIOUS_TRUST}.", width)
     lines += ["", f"  {'coordinator':<16}{'neighbours':>10}{'threshold':>11}  graph     degree due to"]
     for name, one in figures["adversaries"].items():
         lines.append(

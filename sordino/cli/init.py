@@ -79,7 +79,7 @@ def _run(
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "
             "Use at least 3."
         )
-    new = settled(lambda: new_study(carried, **values), lambda made: made.study, values, StudyConfiguration)
+    new = settled(lambda: new_study(carried, **values), lambda made: made.study, values, StudyConfiguration, Making)
     new = replace(new, study=fitted(new.study))
     checked = check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)

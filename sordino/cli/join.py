@@ -79,7 +79,7 @@ class Joining(Table):
     """Options that say how a place in a study is got, and over which data."""
 
     desk: Path | None = _code(
-        help="socket of the authority's desk, which gives a code; in place of --code", metavar="PATH"
+        help="the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
     )
     homes: Path | None = _code(
         help="folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
@@ -129,6 +129,8 @@ def _run(
 
     if end_with:
         end_with_parent(end_with)
+    if address is not None:
+        _check_address(address)
     values = chosen(given, Joining)
     own, how = built(Joining, values), built(Participation, chosen(given, Participation))
     desk, homes, home, code, policy = own.desk, own.homes, how.home, how.code, how.policy
@@ -173,9 +175,7 @@ def _run(
         from client.joining.joining import get_place
         from runtime.health_file import showing_life
 
-        if address is not None:
-            _check_address(address)
-        elif code is not None or desk is not None:
+        if address is None and (code is not None or desk is not None):
             option = "--code" if code is not None else "--desk"
             raise InputFailure(f"HOST:PORT is missing: {option} needs the coordinator's port for enrolment.")
         of_join = own.model_dump(exclude={"desk", "homes"}) | {"part": _part(own.part)}
@@ -224,8 +224,8 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
                 f"sordino join --home {home / 'hosts' / 'host-01'}"
             )
         raise InputFailure(
-            f"{_named(home)} is no host's folder: there is no host.toml in it. Name one with --home, or get a "
-            "place in a study with sordino join HOST:PORT --code CODE."
+            f"{_named(home)} holds no host.toml, so it isn't a host's folder. Name one with --home, or join a study: "
+            f"sordino join {address or 'HOST:PORT'} --code CODE"
         )
     if home.is_dir():
         from client.joining.folder import unfinished
@@ -239,7 +239,6 @@ def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json:
     configuration = load(home, None if policy is None else load_policy(policy))
     chosen_here: dict[str, Any] = {"give_up_s": 0.0} if service else {}
     if address is not None:
-        _check_address(address)
         chosen_here["address"] = address
     table = configuration.coordinator.model_copy(update=chosen_here)
     configuration = configuration.model_copy(update={"coordinator": table})
@@ -259,7 +258,7 @@ def _part(text: str | None) -> int | str | None:
 
 
 def _named(folder: Path) -> str:
-    return "this folder" if folder == Path() else str(folder)
+    return "the current folder" if folder == Path() else str(folder)
 
 
 def _check_address(address: str) -> None:

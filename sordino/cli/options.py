@@ -74,15 +74,12 @@ def _parameter(flat: str, one: SettingsKey, panel: str, changed: dict[str, Any])
     )
 
 
-_UNITS: Final = {"s": "seconds"}
-
-
 def _sentence(one: SettingsKey) -> str:
     """The help as a sentence; a name that the option takes keeps its spelling."""
     about = one.about
     first = about.help.split()[0].rstrip(":;,")
     start = about.help if first in one.choices else about.help[:1].upper() + about.help[1:]
-    return start + (f", {_UNITS.get(about.unit, about.unit)}" if about.unit else "") + "."
+    return start + (f", {'seconds' if about.unit == 's' else about.unit}" if about.unit else "") + "."
 
 
 def _shown(value: Any) -> str | bool:
@@ -125,21 +122,21 @@ def _choices(name: str, models: Sequence[type[BaseModel]]) -> tuple[str, ...]:
 
 
 def settled(
-    make: Callable[[], Model], study: Callable[[Model], Any], given: Mapping[str, Any], model: type[BaseModel]
+    make: Callable[[], Model], study: Callable[[Model], Any], given: Mapping[str, Any], *models: type[BaseModel]
 ) -> Model:
     """Make a model, every refusal in the words of its options; options without effect are refused.
 
     Args:
         make: the model, from ``given`` and more.
         study: of what is made, the settings model whose keys ``given`` holds by flat name.
-        model: the settings model.
+        models: that settings model, and others that ``make`` builds.
 
     Raises Failure: a value that can't be, or one that needs another.
     """
     try:
         made = make()
     except ValidationError as error:
-        raise in_options(error, model) from None
+        raise in_options(error, *models) from None
     keys = settings_keys(type(study(made)))
     for name, value in given.items():
         needs = keys[name].about.needs if name in keys else None
@@ -155,15 +152,15 @@ def built(model: type[Table], values: Mapping[str, Any], given: Mapping[str, Any
     return made
 
 
-def in_options(error: ValidationError, model: type[BaseModel]) -> Failure:
-    """The first refusal of a settings model, in the words of its option."""
-    detail = error.errors(include_url=False)[0]
+def in_options(error: ValidationError, *models: type[BaseModel]) -> Failure:
+    """The first refusal of settings models, in the words of its option; an unknown key before a missing one."""
+    detail = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     where = [part for part in detail["loc"] if isinstance(part, str)]
-    for one in settings_keys(model).values():
+    for one in (one for model in models for one in settings_keys(model).values()):
         if where in ([one.table, one.written], [one.written]):
             return refused(one, detail)
     whole = len(where) < 2 and detail["type"] == "value_error"  # keys that contradict each other: it names them
-    return InputFailure(refusal("", detail) if whole else explain(model, detail))
+    return InputFailure(refusal("", detail) if whole else explain(models[0], detail))
 
 
 def refused(one: SettingsKey, detail: Any) -> Failure:

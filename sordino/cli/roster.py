@@ -10,7 +10,7 @@ import typer
 
 from runtime.failure import InputFailure
 from runtime.text import counted
-from sordino.cli.transcript import KEY_HELP, read_authority, read_file
+from sordino.cli.transcript import KEY_HELP, read_authority
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 NAME = "roster"
@@ -39,7 +39,7 @@ def verify(
     as_json: Json = False,
 ) -> int:
     file = folder / "roster.json" if folder.is_dir() else folder
-    data, known = read_file(file), read_authority(authority)
+    data, known = file.read_bytes(), read_authority(authority)
     from secagg.roster import InvalidRoster, verify_roster
     from wire.roster_history import HISTORY_FILE, NEWEST_FILE, read_history, verify_newest
 
@@ -48,8 +48,8 @@ def verify(
     history, newest = (file.with_name(name) for name in (HISTORY_FILE, NEWEST_FILE))
     try:
         roster = verify_roster(data, known)
-        heads = read_history(read_file(history)) if history.exists() else ()
-        stated = verify_newest(read_file(newest), known) if newest.exists() else None
+        heads = read_history(history.read_bytes()) if history.exists() else ()
+        stated = verify_newest(newest.read_bytes(), known) if newest.exists() else None
         if heads and heads[-1].digest() != roster.digest():
             raise InvalidRoster(f"{HISTORY_FILE} is not the history of this roster")
         if stated is not None and stated.roster != roster.digest():

@@ -24,9 +24,9 @@ NAME = "serve"
 HELP = (
     "Run the coordinator of a study until its last round, or until the privacy budget is reached.\n\nOn a "
     "terminal a panel shows the phase and what it waits for, participants, dropouts with their reason, accuracy "
-    "and both epsilons; elsewhere each important event is one plain line. Ctrl-C stops cleanly; the same "
-    "command continues where the journal ends. SORDINO_TABLE__KEY in the environment overrides a key of "
-    "study.toml, such as SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
+    "and both epsilons; elsewhere each important event is one plain line. Ctrl-C ends the attempt under way, "
+    "which stays charged if it was charged before; the same command continues where the journal ends. "
+    "SORDINO_TABLE__KEY in the environment overrides a key of study.toml: SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
 )
 _WARNINGS = ("attempt_aborted", "participant_dropped", "participant_excluded", "participant_set_aside")
 EPILOG = epilog("serve my-study", *A_STUDY, ExitCode.BUDGET, ExitCode.LEDGER)
@@ -46,8 +46,9 @@ def run(
 
     if end_with:
         end_with_parent(end_with)
-    if study.is_dir() and not (study / "study.toml").exists() and (study / "host.toml").exists():
-        raise InputFailure(f"{study} is a host's folder: sordino join --home {study}")
+    for party, verb in (("host", "join --home"), ("authority", "authority run")):
+        if study.is_dir() and not (study / STUDY_FILE).exists() and (study / f"{party}.toml").exists():
+            raise InputFailure(f"{study} is the folder of a study's {party}: sordino {verb} {study}")
     configuration = load(study)
     check_task_table(study / STUDY_FILE if study.is_dir() else study, configuration.study.task, configuration.task)
     from runtime.logs import configure_logs

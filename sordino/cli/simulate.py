@@ -35,7 +35,7 @@ from sordino.planning.expected_errors import default_bounds_note
 NAME = "simulate"
 HELP = (
     "Run a study without a network, with thousands of participants if you like.\n\nThe tasks, the encoder, the plan "
-    "and the accounting are those of a served study; so are the epsilons, what it would have spent. Every survivor's "
+    "and the accounting are those of a served study; the epsilons are those that it would have spent. Every survivor's "
     "update is clipped, rotated, rounded and noised by itself, with the operating system's randomness. Secure "
     "aggregation is replaced by its ideal sum, or with --secagg real run in memory; every output says which. Take a "
     "study's folder, DIR, or choose with the options of `sordino init`. With DIR only --participants, --cohort, "
@@ -113,7 +113,7 @@ def _run(
                 f"--cohort {participants}, or more participants."
             )
         changed = partial(simulated_study, **({"name": NAME} | values))
-        study = fitted(settled(changed, lambda study: study, values, SimulatedStudy))
+        study = fitted(settled(changed, lambda study: study, values, SimulatedStudy, Sizes))
     try:
         folder = None if data is None else str(data.absolute())
         settings = SimulationSettings(study=study, seed=seed, data=folder, **own)
@@ -147,8 +147,7 @@ def _run(
             print(f"sordino simulate: stopped {progress.reached}. {message}", file=sys.stderr)
             raise
     if as_json:
-        names = ("configuration", "rows", "aborted", "summary")
-        body = {name: getattr(result, name) for name in names}
+        body = {name: getattr(result, name) for name in ("configuration", "rows", "aborted", "summary")}
         typer.echo(json.dumps(finite(body), allow_nan=False))
     else:
         typer.echo()
@@ -190,8 +189,8 @@ def _from_folder(
         source = context.get_parameter_source(option.name or "")
         if option.name in _DECIDED and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
             raise InputFailure(
-                f"{option.opts[0]} doesn't go with {directory}: its study.toml says it. Change it there, or leave out "
-                "the folder and choose all with options."
+                f"{option.opts[0]} can't be combined with {directory}, whose study.toml sets it. Change it there, or "
+                "leave out the folder and choose all with options."
             )
     configuration = load(directory)
     places = configuration.study.participants or len(RosterFile.of(configuration).read().roster)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from learning.task_names import CLASSIFIER, TASKS
 from runtime.failure import InputFailure
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, task_options
@@ -18,11 +19,23 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
 
     Raises Failure: a file that isn't there, or an option of the task that can't be.
     """
+    from learning.make_task import options_of
+    from learning.options import OptionError
+
     values = chosen(given, *models)
     training = {name: given[name] for name in TaskTable.model_fields if name != "task_option"}
     options = task_options(given["task_option"], training)
     if options:
         values["task_options"] = options
+    try:
+        if options and (task := values.get("task", CLASSIFIER)) in TASKS:
+            options_of(task, options)
+    except OptionError as error:
+        name = error.option
+        flag = f"--{name.replace('_', '-')}" if training.get(name) is not None else f"--task-option {name}"
+        said = error.message.replace(f"unknown option {name!r}", f"{flag} is unknown")
+        error.message = f"--task {task}: {said.replace(f'option {name!r}', flag)}"
+        raise
     if "test" in values and not Path(values["test"]).is_file():
         raise InputFailure(f"--test {values['test']}: there is no such file.")
     if values.get("sketch_rows") and values.get("clip_by_layer"):

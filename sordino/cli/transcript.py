@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure
+from runtime.failure import ExitCode, Failure, InputFailure
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 NAME = "transcript"
@@ -45,18 +43,17 @@ def verify(
     as_json: Json = False,
 ) -> int:
     known = read_authority(authority)
-    first = read_file(files[0])  # a missing file is reported before anything is loaded
     from sordino.reporting.transcript_text import figures
     from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
 
     chain, held = Chain(), list[dict[str, Any]]()
-    for number, path in enumerate(files):
+    for path in files:
         try:
-            verified = verify_transcript(read_file(path) if number else first, known)
+            verified = verify_transcript(read_file(path), known)
             chain.add(verified)
         except InvalidTranscript as error:
-            return _refused("verify", path, error, as_json, held)
+            raise _refused(path, error, held) from None
         held.append({"file": str(path), **figures(verified)})
     said = [
         f"{one['file']}: round {one['round']} of {one['study']} holds: u1 {one['u1']}, u2 {one['u2']}, "
@@ -98,24 +95,15 @@ def show(
     try:
         verified = verify_transcript(data, known)
     except InvalidTranscript as error:
-        return _refused("show", file, error, as_json, [])
+        raise _refused(file, error, []) from None
     body = {"file": str(file), "authority_known": known is not None, **figures(verified)}
     return answer(as_json, body, lines(verified, known is not None))
 
 
-def _refused(verb: str, path: Path, error: Any, as_json: bool, held: list[dict[str, Any]]) -> int:
-    print(f"sordino transcript {verb}: {path}: {error}.", file=sys.stderr)
-    if as_json:
-        body = {
-            "ok": False,
-            "file": str(path),
-            "check": error.check,
-            "error": error.sentence,
-            "exit_code": int(ExitCode.TRANSCRIPT),
-            "transcripts": held,
-        }
-        typer.echo(json.dumps(body))
-    return int(ExitCode.TRANSCRIPT)
+def _refused(path: Path, error: Any, held: list[dict[str, Any]]) -> Failure:
+    failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
+    failure.about = {"ok": False, "file": str(path), "check": error.check, "error": error.sentence, "transcripts": held}
+    return failure
 
 
 def read_file(path: Path) -> bytes:
@@ -124,10 +112,10 @@ def read_file(path: Path) -> bytes:
         if (path / "coordinator").is_dir():  # a study's
             place = path / "coordinator" / "transcripts"
         raise InputFailure(f"{path} is a folder: name the files in it, such as {place}/*.transcript")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputFailure(f"{path}: {error.strerror}. Name a transcript.") from error
+    data = path.read_bytes()
+    if not data.startswith(b'{"'):
+        raise InputFailure(f"{path} isn't a transcript. Name a file such as round-000001.transcript.")
+    return data
 
 
 def read_authority(text: str) -> bytes:

@@ -36,8 +36,8 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
     if figures.adversary == "curious":
         here = " (the hosts' files made here already do: curious_coordinator = true)" if hosts_made else ""
         found.append(
-            f"Note: the coordinator is {CURIOUS_TRUST}. Participants join only if their policy accepts that{here}; a "
-            "participant that missed a sum doesn't take its charge back, and no transcripts are kept."
+            f"Note: the coordinator is trusted: {CURIOUS_TRUST}. Participants join only if their policy accepts "
+            f"that{here}; a participant that missed a sum doesn't take its charge back, and no transcripts are kept."
         )
     if figures.mechanism == "gaussian":
         found.append("Note: the coordinator is trusted: it sees every sum without noise.")

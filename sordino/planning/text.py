@@ -172,7 +172,7 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
         if figures.noise_parts:
-            said = f"if more than {figures.min_survivors:,} survive, each takes back what is then too much"
+            said = f"if more than {figures.min_survivors:,} survive, each removes the surplus part of its noise"
             rows.append(("noise in parts", f"{figures.noise_parts}", said))
     if figures.trains:
         norm = figures.noise_norm

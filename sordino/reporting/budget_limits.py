@@ -95,8 +95,8 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
         said.append(f"  {name:<{width}}  {attempts:>8} {figure:>10} {delta:>9.3g}   {allowed}")
     said += [
         "",
-        "epsilon bounds what those who see a study's sums can tell about one participant's updates: less is better.",
-        "It is that of the data here from which most was spent, by all identities over it together.",
+        "Epsilon bounds what a reader of a study's sums can learn about one participant's updates; smaller is better.",
+        "The figure is for the participant's data with the largest total here, over all its identities.",
         "A study's figure holds under its condition:",
         *(line for one in found["studies"] for line in wrapped(f"{one['study']}: {one['holds']}")),
     ]

@@ -119,16 +119,12 @@ def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
         return _START_WHAT_IS_MISSING
     named = [f"{number} ({host})" for number, host in sorted(refused)]
     shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
-    always = all(attempts <= of_one for of_one in refused.values())
-    often = f"all {len(attempts)} attempts" if always else f"some of {len(attempts)} attempts"
-    if len(attempts) == 1:
-        often = "the attempt"
-    whose = (
-        ("its", "ask its owner", "its own log") if len(named) == 1 else ("their", "ask their owners", "their own logs")
-    )
+    always = "all" if all(attempts <= of_one for of_one in refused.values()) else "some of"
+    often = "the attempt" if len(attempts) == 1 else f"{always} {len(attempts)} attempts"
+    whose, s = ("its", "") if len(named) == 1 else ("their", "s")
     return (
-        f"Participant{'' if len(named) == 1 else 's'} {shown} refused by {whose[0]} policy or budget in {often}: "
-        f"{whose[1]}, the reason is in {whose[2]}; let more join, or serve again later."
+        f"Participant{s} {shown} refused by {whose} policy or budget in {often}. The reason is in {whose} own log{s}. "
+        "If it is a budget, serving again won't help; otherwise let more join, or serve again later."
     )
 
 

@@ -267,7 +267,7 @@ class StudyPanel:
     def _dropouts(self, narrow: bool, low: bool) -> list[RenderableType]:
         view = self.view
         entries: list[tuple[int, str, str, str]] = [
-            (number, phase, _who(members, narrow), _said(reason, narrow))
+            (number, phase, _who(members, narrow), reason.replace("refused: the round breaks its", "refused by its"))
             for number, phase, reason, members in dropout_groups(view)
         ]
         entries += [(end.round, end.phase, f"attempt {end.attempt} aborted", end.reason) for end in view.aborted]
@@ -312,10 +312,6 @@ def _who(members: Sequence[ParticipantDropped], narrow: bool) -> str:
     if narrow and all(member.host.startswith(_ENROLLED) for member in members):
         return f"participant {members[0].participant}" if len(members) == 1 else f"{len(members)} participants"
     return people(members)
-
-
-def _said(reason: str, narrow: bool) -> str:
-    return reason.replace("refused: the round breaks its", "refused by its") if narrow else reason
 
 
 def _bar(share: float, width: int, style: str) -> Text:

@@ -117,10 +117,10 @@ def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
     plan = verified.document.plan
     holds = condition(plan.mechanism, plan.colluders, f"of the {plan.clients}", adversary=plan.adversary)
     said = [
-        f"Alone, at the study's order, this sum is epsilon {body['epsilon']:.4g} for each of the {body['u3']} in it, "
-        f"at delta {body['delta']:g}, {adjacency_word(plan.adjacency)}, "
-        f"{holds}; such figures don't add up: "
-        + ("the one round is" if plan.rounds == 1 else f"all {plan.rounds} rounds together are")
+        f"By itself, at the study's order, this sum costs each of the {body['u3']} in it epsilon "
+        f"{body['epsilon']:.4g}, at delta {body['delta']:g}, {adjacency_word(plan.adjacency)}, {holds}. Such figures "
+        "can't be added; "
+        + ("the one round costs" if plan.rounds == 1 else f"all {plan.rounds} rounds together cost")
         + f" at most {plan.epsilon:g}.",
         f"With fewer than {plan.min_survivors} in it the sum stays closed; any {body['threshold']} of "
         + ("u1" if body["graph"] == COMPLETE else f"its {body['degree']} neighbours on the ring")

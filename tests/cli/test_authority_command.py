@@ -261,12 +261,16 @@ def test_a_coordinator_that_is_away_or_another(run: Run, home: Path, coordinator
     (home / "tls-ca.pem").write_bytes(stranger.pem)
     (home / "tls-ca.key").write_bytes(stranger.key_pem)
     assert "can't be reached" in refusal(run, "authority", "approve", home, code=4)
+    later = home.with_name("terms.json")
+    later.write_bytes(document(epsilon=20.0).to_bytes())
+    assert "The terms are recorded." in run("authority", "terms", home, later, "--yes")[2]
     (home / "tls-ca.key").write_bytes(good[0])
     (home / "tls-ca.pem").write_bytes(good[1])
     assert run("authority", "approve", home)[0] == 0
     text = (home / "authority.toml").read_text()
     (home / "authority.toml").write_text(text.replace(coordinator.address, ""))
     assert "names no coordinator" in refusal(run, "authority", "approve", home, code=4)
+    assert "names no coordinator" in refusal(run, "authority", "run", home, code=2)
 
 
 def test_run_approves_and_signs_by_itself(

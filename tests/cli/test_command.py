@@ -121,7 +121,7 @@ def test_exit_codes_are_stable() -> None:
     [
         (("play",), 2, "No such command 'play'"),
         (("invite",), 2, "Did you mean `sordino authority invite`?"),
-        (("join",), 2, "this folder is no host's folder"),
+        (("join",), 2, "the current folder holds no host.toml"),
         (("plan", "--clients", "many"), 2, "--clients many is not a whole number."),
         (("graph", "--clients", "1"), 2, "--clients 1 is out of range. Use 2 to 1,000,000."),
         (("graph", "--adversarial", "1"), 2, "--adversarial 1 is out of range. Use at least 0 and below 1."),
@@ -142,7 +142,7 @@ def test_exit_codes_are_stable() -> None:
         (("report", "/nowhere"), 2, "there is no such file"),
         (("join", "here", "--home", "HOME"), 2, "must read HOST:PORT"),
         (("join", "localhost:0", "--home", "HOME"), 2, "names no port"),
-        (("serve", "HOME"), 2, "is a host's folder: sordino join --home"),
+        (("serve", "HOME"), 2, "is the folder of a study's host: sordino join --home"),
         (("join", "--home", "STUDY"), 2, "is a study's folder; its hosts are under"),
         (("demo", "--participants", "3", "--processes", "5"), 2, "--processes 5 can't share --participants 3"),
         (("report", "STUDY"), 2, "nothing is recorded yet"),
@@ -224,7 +224,7 @@ def test_a_signal_while_a_class_is_made_ends_with_the_code_of_a_signal(tmp_path:
 def test_a_missing_extra_is_named() -> None:
     failure = explain(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.figure"))
     assert failure.code is ExitCode.INPUT
-    assert "pip install '.[server]' in the checkout" in failure.message
+    assert f"In the checkout of Sordino, run {sys.executable} -m pip install '.[server]'" in failure.message
 
 
 def modules_after(code: str) -> set[str]:

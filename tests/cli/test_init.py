@@ -139,7 +139,7 @@ def test_a_trusted_coordinator_is_named(run: Run, tmp_path: Path) -> None:
 
 def test_a_curious_coordinator_is_named(run: Run, tmp_path: Path) -> None:
     said = words(run, "init", tmp_path / "trial", "--participants", 10, "--epsilon", 20, "--adversary", "curious")
-    assert "Note: the coordinator is trusted to follow the protocol: it sends everybody the same, and" in said
+    assert "Note: the coordinator is trusted: it follows the protocol and reads all it receives." in said
     assert "accepts that (the hosts' files made here already do: curious_coordinator = true)" in said
     configuration = server.study_file.load(tmp_path / "trial")
     assert (configuration.privacy.adversary, configuration.privacy.graph) == ("curious", "auto")
@@ -212,7 +212,7 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
         (("--min-survivors", 101), 2, "--min-survivors 101 exceeds --participants 100"),
         (("--participants", 0, "--enrol", 1), 2, "Use at least 3"),
         (("--participants", 0, "--enrol", 2), 3, "Use --enrol 5."),
-        (("--participants", 0, "--enrol", 20, "--hosts", 4), 2, "4 hosts can't share 0 participants"),
+        (("--participants", 0, "--enrol", 20, "--hosts", 4), 2, "each host needs at least one. Use --hosts 0."),
         (("--enrol", 8, "--min-survivors", 200), 2, "exceeds --participants and --enrol, together 108"),
         (("--enrol", 8, "--listen", "localhost:65535"), 2, "enrolment takes the port after it"),
         (("--cohort", 7), 2, "add --sampling lottery"),
@@ -229,11 +229,14 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
         (("--sketch-rows", 15, "--clip-by-layer"), 2, "a sketch mixes the layers"),
         (("--bits", 4), 3, "Use --bits 9"),
         (("--separate-machines",), 3, "the largest host holds 10 participants"),
-        (("--hosts", 200), 2, "200 hosts can't share 100 participants"),
+        (("--hosts", 200), 2, "--hosts 200 can't share --participants 100: each host needs at least one. Use"),
         (("--task", "gpt"), 2, "--task 'gpt' is unknown"),
         (("--dataset", "MNIST?"), 2, "--dataset 'MNIST?' is unknown"),
         (("--partition", "odd"), 2, "--partition odd is unknown"),
-        (("--client-rate", -1), 2, "client_rate"),
+        (("--client-rate", -1), 2, "--task softmax-regression: --client-rate is -1.0; it must be"),
+        (("--task-option", "foo=3"), 2, "--task-option foo is unknown. Known options:"),
+        (("--enrol", -1), 2, "--enrol -1 is out of range. Use at least 0."),
+        (("--task", "softmx"), 2, "Did you mean softmax-regression?"),
         (("--listen", "nowhere"), 2, "--listen nowhere must read HOST:PORT, such as localhost:8443"),
         (("--host", "a b"), 2, "--host: 'a b' is neither a host name nor an IP address"),
         (("--name", "a b"), 2, "--name"),

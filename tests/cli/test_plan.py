@@ -223,8 +223,7 @@ def test_the_rotation_is_named(run: Run) -> None:
             ("--clients", 100, "--max-dropout", 0.1, "--adversary", "curious"),
             (
                 "graph ring of 20 k-regular: each shares with 10 on either side, of 99 others",
-                "coordinator curious trusted to follow the protocol: it sends everybody the same, and reads what it "
-                "can; the survivor sets are not signed",
+                "coordinator curious it follows the protocol and reads all it receives; the survivor sets are not",
                 "Participants join only if their policy accepts that; a participant that missed a sum",
                 "Trusts: the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
             ),

@@ -111,7 +111,7 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
     body = body_of(run, str(folder), "--participants", "300", "--cohort", "40")
     assert body["configuration"]["plan"]["sampling"] == "lottery"
     assert [row["participants"] for row in body["rows"]] == [40, 40]
-    assert "--epsilon doesn't go with" in refusal(run, "simulate", str(folder), "--epsilon", "3")
+    assert "--epsilon can't be combined with" in refusal(run, "simulate", str(folder), "--epsilon", "3")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_failures_have_a_code_and_a_sentence(run: Run, arguments: tuple[str, ...
         (("--server-rate", "nan"), "--server-rate nan is out of range"),
         (("--server-second-momentum", "1"), "--server-second-momentum 1 is out of range"),
         (("--server-adaptivity", "0"), "--server-adaptivity 0 is out of range"),
-        (("--method", "fedprx"), "'method' is 'fedprx'; it must be one of"),
+        (("--method", "fedprx"), "--method is 'fedprx'; it must be one of"),
         (("--mechanism", "binomial"), "binomial"),
     ],
 )

@@ -360,7 +360,7 @@ async def test_a_coordinator_does_not_choose_what_is_said_of_it(
 
     monkeypatch.setattr(server.service, "_handshake", handshake)
     error, logs = await against(study_folder, tmp_path, coordinator={"give_up_s": 0.3})
-    assert f"""for 0.3 s: it ended the session ("{words}"): check the address""" in str(error)
+    assert f"""for 0.3 s: it ended the session ("{words}"). Check the address""" in str(error)
     reasons = {entry["reason"] for entry in logs if entry["event"] == "coordinator away, trying again for 0.3 s"}
     assert reasons == {f'it ended the session ("{words}")'}
 

@@ -148,7 +148,7 @@ def test_the_command_without_a_coordinator(tmp_path: Path, systemd: tuple[socket
     [
         (["--service"], "--service needs --home DIR"),
         (["localhost:8444", "--service", "--yes", "--home", "{}"], "there is no join code: hand it over as systemd's"),
-        (["--service", "--home", "{}"], "is no host's folder: there is no host.toml in it"),
+        (["--service", "--home", "{}"], "holds no host.toml, so it isn't a host's folder"),
     ],
 )
 def test_what_is_missing(

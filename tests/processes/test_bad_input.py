@@ -171,7 +171,7 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
     "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
     "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
     "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
-    "nothing there": (lambda folder: (home(folder) / "host.toml").unlink(), 2, "there is no host.toml in it"),
+    "nothing there": (lambda folder: (home(folder) / "host.toml").unlink(), 2, "holds no host.toml"),
     "a policy that contradicts itself": (
         edits("hosts/host-01/host.toml", "max_epsilon =", "max_epsilon_total = 0.1\nmax_epsilon ="),
         2,

@@ -217,8 +217,7 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
         "It is trusted to send all participants the same sets: the plan is for a curious coordinator",
         "If it lies, it can open sums over fewer participants.",
         "the coordinator, to follow the protocol: it sends everybody the same; each of h_min honest",
-        "trusted to follow the protocol: it sends everybody the same, and reads what it can; the survivor sets are not "
-        "signed",
+        "it follows the protocol and reads all it receives; the survivor sets are not signed",
     )
     assert "honest participants stop" not in text
     assert "honest participants stop" in page_of("ddgauss")

@@ -220,8 +220,8 @@ def test_participants_that_refused_are_named_when_the_study_stops() -> None:
     view.apply_all(refused_attempts())
     assert why_stopped(view) == (
         "the study stopped: round 3, AdvertiseKeys: 1 participants, 2 needed. Participant 4 (host-04) refused by its "
-        "policy or budget in all 3 attempts: ask its owner, the reason is in its own log; let more join, or serve "
-        "again later."
+        "policy or budget in all 3 attempts. The reason is in its own log. If it is a budget, serving again won't "
+        "help; otherwise let more join, or serve again later."
     )
     about: dict[str, Any] = {"round": 3, "attempt": 3, "phase": "AdvertiseKeys"}
     view.apply(ParticipantDropped(**about, participant=9, host="host-09", reason=REFUSED, at=40.0))

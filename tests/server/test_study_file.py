@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from runtime.settings_file import read_settings
+from authority.folder import AuthoritySettings
+from client.host_file import HostConfiguration
+from runtime.settings_file import TABLES, read_settings
 from runtime.settings_keys import build, settings_keys, settings_toml
 from server.study_file import ConfigurationError, StudyConfiguration, load
 from tests.server.study_docs import PAGE, page
@@ -82,6 +84,12 @@ def test_environment_wins_over_the_file(study: Path, monkeypatch: pytest.MonkeyP
 def test_a_bad_variable_is_named_itself(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORDINO_PRIVACY__DELTA", "3")
     assert refusal(study) == "environment variable SORDINO_PRIVACY__DELTA: privacy.delta = '3' should be less than 1."
+    monkeypatch.setenv("SORDINO_PRVACY__EPSILON", "4")
+    assert refusal(study) == (
+        "environment variable SORDINO_PRVACY__EPSILON: there is no table [prvacy]. Did you mean privacy?"
+    )
+    monkeypatch.delenv("SORDINO_PRVACY__EPSILON")
+    monkeypatch.setenv("SORDINO_AUTHORITY__COORDINATOR", "localhost:8444")  # of another file
     monkeypatch.setenv("SORDINO_PRIVACY", "epsilon")
     assert "Set single keys" in refusal(study)
 
@@ -172,3 +180,8 @@ def test_the_written_file_reads_back_as_it_was(tmp_path: Path) -> None:
     file.write_text(settings_toml(study, ["A study."], comments={"client_rate": "step"}))
     assert read_settings(StudyConfiguration, file, hint="") == study
     assert "client_rate = 0.5  # step" in file.read_text()
+
+
+def test_every_table_may_be_named_by_a_variable() -> None:
+    models = (StudyConfiguration, HostConfiguration, AuthoritySettings)
+    assert {table for model in models for table in model.model_fields} == TABLES

@@ -277,7 +277,7 @@ def test_a_change_is_found_and_nothing_is_written(path: Path, name: str) -> None
     with pytest.raises(ChangedLedger, match=r"ledger\.sqlite") as error:
         read_ledger(path)
     assert told in str(error.value)
-    assert error.value.row == row
+    assert error.value.about["row"] == row
     with pytest.raises(ChangedLedger) as error:
         open_(path)
     assert told in str(error.value)
@@ -337,7 +337,7 @@ def test_any_changed_byte_of_a_row_is_found(three_rows: Path, row: int, place: i
     try:
         with pytest.raises(ChangedLedger, match=f"row {row} was changed") as error:
             read_ledger(three_rows)
-        assert error.value.row == row
+        assert error.value.about["row"] == row
     finally:
         tamper(three_rows, (update, (body, row)))
     assert read_ledger(three_rows)[1].rows == 3

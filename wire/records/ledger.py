@@ -50,14 +50,14 @@ class LedgerError(StorageError):
 
 
 class ChangedLedger(LedgerError):
-    """The ledger was changed after it was written; ``row``: the first wrong one, from 1, or None if it isn't a single
+    """The ledger was changed after it was written; ``about["row"]``: the first wrong one, from 1; None if it isn't one
     row.
     """
 
     def __init__(self, path: Path, reason: str, row: int | None = None) -> None:
         super().__init__(path, reason)
         self.code, self.suggestion = ExitCode.LEDGER, ExitCode.LEDGER.remedy
-        self.row = row
+        self.about = {"ok": False, "row": row}
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class LoadOptions(Table):
     )
     resume_s: float | None = _seconds(
         alias="resume",
-        help="how long a broken connection keeps its slot in a round",
+        help="how long a broken connection keeps its reconnection slot in an attempt",
         shown="0, or 2 with resets and storms",
         ge=0,
         le=3600,
