@@ -337,13 +337,11 @@ def measure_networked_round() -> dict[str, Any] | None:
 
     Raises KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
-    from sordino.lab.loadtest.display import LoadDisplay
     from sordino.lab.loadtest.options import LoadOptions
     from sordino.lab.loadtest.run import run_load_test
 
     options = LoadOptions(clients=5, processes=5, dim=_NETWORKED_DIM, rounds=_NETWORKED_ROUNDS, drop=0.0, noise=True)
-    with LoadDisplay(quiet=True) as display:
-        result = run_load_test(options, display)
+    result = run_load_test(options)
     if result["exit_code"] == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if not result["rounds_completed"]:

@@ -393,11 +393,6 @@ class Display:
             for line in self._lines.of(event):
                 self.say(line)
 
-    @property
-    def live(self) -> bool:
-        """Whether a panel is on the terminal."""
-        return self._live is not None
-
     def remark(self, text: str) -> None:
         """A word of the demo itself, such as which processes it has just killed."""
         self.panel.remark = text
