@@ -44,8 +44,8 @@ from sordino.lab.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.lab.loadtest.study import check_can_end, load_study
 from sordino.lab.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
 from sordino.lab.loadtest.sums import plain_sum, sum_digest, vector
+from sordino.planning.text import figures_of
 from tests.support.commands import Run, refusal, says
-from wire.study import plan_figures
 
 IDENTITIES = [bytes([number]) * 32 for number in range(20)]
 OPTIONS = LoadOptions(clients=20, processes=2, dim=100, bits=20, rounds=3, drop=0.2, at="share-keys")
@@ -143,8 +143,8 @@ def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, de
     """With as few survivors as the protocol allows so many could leave that no ring would hold together."""
     options = OPTIONS.changed(clients=clients, drop=drop)
     plan = load_study(options, 8443).study.plan()
-    figures = plan_figures(plan)
-    assert (figures["graph"], figures["degree"]) == (graph, degree)
+    figures = figures_of(plan)
+    assert (figures.graph, figures.degree) == (graph, degree)
     assert plan.min_survivors <= clients - options.dropped
     least = complete_graph_threshold(clients, plan.colluders)
     assert (plan.min_survivors > least) == (graph == "harary")

@@ -34,6 +34,7 @@ from sordino.lab.loadtest.study import load_study
 from sordino.lab.loadtest.summary import Outcomes, broken_bounds
 from sordino.lab.loadtest.sums import NoiseSeen, decoded_sum, noise_in, plain_sum, sum_digest
 from sordino.lab.loadtest.sums import figures as noise_figures
+from sordino.planning.text import figures_of
 
 RESULT_FILE: Final = "result.json"
 _OTHER_FILES: Final = 256  # of any process: its libraries, journal and log
@@ -331,10 +332,8 @@ class LoadTest:
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
-        from wire.study import plan_figures
-
         plan = self.study.plan
-        shared = plan_figures(plan)
+        figures = figures_of(plan)
         rows, ledger_error = self._ledger()
         result = outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
@@ -356,7 +355,7 @@ class LoadTest:
                 "A": plan.colluders,
                 "min_survivors": plan.min_survivors,
                 "quorum": plan.quorum,
-                **{name: shared[name] for name in ("graph", "degree", "threshold")},
+                **{name: getattr(figures, name) for name in ("graph", "degree", "threshold")},
             },
         }
         broken = broken_bounds(result, self.options)
