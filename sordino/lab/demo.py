@@ -20,8 +20,8 @@ from typing import Any, Final
 from authority.new_study import LocalStudy, NewStudy, make_local_study, new_study
 from mechanisms.statement import DDGAUSS
 from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
-from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.processes import free_port, port_is_free
+from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
@@ -43,20 +43,12 @@ _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of the demo.
-
-    Attributes:
-        out: the study's folder, new or empty; None makes ./demo-DATE-TIME.
-        faults: kill two client processes in the middle of a round and start them again later.
-        port: of the coordinator; 0 takes a free one.
-    """
+    """Options of the demo; ``out``: the study's folder, new or empty; None makes ./demo-DATE-TIME."""
 
     rounds: int = 15
     processes: int = 10
     participants: int = 100
     out: Path | None = None
-    faults: bool = True
-    port: int = 0
 
     def study(self, port: int) -> NewStudy:
         return new_study(
@@ -181,8 +173,6 @@ class Demo:
 
     def _faults(self) -> None:
         view = self.view
-        if not self.options.faults:
-            return
         # As early as possible once all have dealt: a participant that has sent its vector is in the sum, and may leave
         # unnoticed.
         ended = view.current.phase_seconds
@@ -386,7 +376,7 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
 
     Returns the demo's figures under their stable JSON names.
 
-    Raises Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
+    Raises Failure: an option can't be used, or not all rounds ended in a sum.
     """
     from sordino.reporting.report import write_report
 
@@ -395,10 +385,8 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
             f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
             f"at least one. Use --processes {options.participants} or fewer, or more participants."
         )
-    if options.port and not port_is_free(options.port):
-        raise NetworkFailure(f"port {options.port} is in use. Choose another with --port, or 0 for a free one.")
     folder = options.out or default_folder()
-    study = make_local_study(folder, options.study(options.port or free_port()))
+    study = make_local_study(folder, options.study(free_port()))
     try:
         result = Demo(options, display, study).run()
     except KeyboardInterrupt:
