@@ -43,12 +43,11 @@ _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of the demo; ``out``: the study's folder, new or empty; None makes ./demo-DATE-TIME."""
+    """Options of the demo."""
 
     rounds: int = 15
     processes: int = 10
     participants: int = 100
-    out: Path | None = None
 
     def study(self, port: int) -> NewStudy:
         return new_study(
@@ -354,14 +353,6 @@ def accuracies(results: Path) -> list[float]:
     return [float(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
 
-class Interrupted(KeyboardInterrupt):
-    """The demo was interrupted with Ctrl-C; ``folder`` holds the records up to then."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-
 def default_folder() -> Path:
     """``demo-20260131-0912`` in the working directory; with a number behind it where that exists."""
     stem = time.strftime("demo-%Y%m%d-%H%M%S")
@@ -369,10 +360,10 @@ def default_folder() -> Path:
     return next(Path(name) for name in names if not Path(name).exists())
 
 
-def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
+def run_demo(options: DemoOptions, folder: Path, display: Display) -> dict[str, Any]:
     """Make a study, run it, and write its report.
 
-    ``display``: entered by the caller.
+    ``folder``: the study's, new or empty; ``display``: entered by the caller.
 
     Returns the demo's figures under their stable JSON names.
 
@@ -385,12 +376,8 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
             f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
             f"at least one. Use --processes {options.participants} or fewer, or more participants."
         )
-    folder = options.out or default_folder()
     study = make_local_study(folder, options.study(free_port()))
-    try:
-        result = Demo(options, display, study).run()
-    except KeyboardInterrupt:
-        raise Interrupted(folder) from None
+    result = Demo(options, display, study).run()
     path, _ = write_report(study.directory)
     return result | {"report": str(path.resolve())}
 

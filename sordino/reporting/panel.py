@@ -326,9 +326,7 @@ def _bar(share: float, width: int, style: str) -> Text:
 def _spark(values: Sequence[float], width: int = 15) -> str:
     """Accuracies as a line of blocks, scaled from their least to their greatest."""
     shown = list(values[-width:])
-    if not shown:
-        return ""
-    low, high = min(shown), max(shown)
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
     if high - low < 1e-9:
         return _SPARKS[0] * len(shown)
     return "".join(_SPARKS[round((value - low) / (high - low) * (len(_SPARKS) - 1))] for value in shown)
