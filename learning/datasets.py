@@ -4,8 +4,8 @@ Images stay uint8 until a task turns a batch of them into numbers: 60,000 of the
 float32. A participant's process asks ``load_partition`` for its own rows and holds only those.
 
 ``learning.data_names`` lists the kinds of names. Two forms of Fashion-MNIST ([XRV17], MIT licence) are built in: the
-whole of it in IDX files, as the Debian package ``dataset-fashion-mnist`` installs them, and a class-balanced subset of
-6,000 training and 2,000 test images that ships with Sordino (made by ``learning/make_fashion_mnist_subset.py``).
+whole of it in IDX files, as the Debian package ``dataset-fashion-mnist`` installs them, and a subset that ships with
+Sordino: the first 600 training and the first 200 test images of each class, in the order of those files.
 """
 
 from __future__ import annotations

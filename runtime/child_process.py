@@ -112,25 +112,23 @@ class StopRequest:
                 signal.signal(number, handler)
 
 
-def stop(coordinator: Child | None, clients: Sequence[Child]) -> None:
+def stop(coordinator: Child, clients: Sequence[Child]) -> None:
     """Ask all to end, then kill them; a second Ctrl-C kills them at once."""
-    children = [*clients] if coordinator is None else [coordinator, *clients]
     with contextlib.suppress(KeyboardInterrupt):
-        _ask(coordinator, clients, children)
-    for child in children:
+        _ask(coordinator, clients)
+    for child in (coordinator, *clients):
         child.signal(signal.SIGKILL)
         if child.process is not None:
             child.process.wait()
 
 
-def _ask(coordinator: Child | None, clients: Sequence[Child], children: Sequence[Child]) -> None:
+def _ask(coordinator: Child, clients: Sequence[Child]) -> None:
     """Wait until all have ended or `STOP_S` has passed. Clients end by themselves once they learn the study's end."""
-    if coordinator is not None:
-        coordinator.signal(signal.SIGTERM)
+    coordinator.signal(signal.SIGTERM)
     until = time.monotonic() + STOP_S
     ask_at: float | None = None
-    while any(child.running for child in children) and time.monotonic() < until:
-        if coordinator is None or not coordinator.running:
+    while any(child.running for child in (coordinator, *clients)) and time.monotonic() < until:
+        if not coordinator.running:
             ask_at = ask_at if ask_at is not None else time.monotonic() + _GRACE_S
             if time.monotonic() >= ask_at:
                 ask_at = until

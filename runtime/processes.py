@@ -126,17 +126,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen there now, at 127.0.0.1."""
-    with socket.socket(socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
 CPUINFO: Final = Path("/proc/cpuinfo")
 # Names as in /proc/cpuinfo: SSE3 is "pni" there.
 _LEVEL_2: Final = ("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2")

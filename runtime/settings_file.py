@@ -82,7 +82,7 @@ def read_settings(
             raise ConfigurationError(f"environment variable {name}: there is no table [{wrong}].{near}")
     if prepare is not None:
         content = prepare(content)
-    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+    from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
     class FromEnvironment(BaseSettings):
         """Variables first, no .env file or secrets folder."""
@@ -90,15 +90,8 @@ def read_settings(
         model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
 
         @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return env_settings, init_settings
+        def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
+            return sources["env_settings"], sources["init_settings"]
 
     # Bases in this order: what the model says of its fields wins.
     sourced: Any = type(model.__name__, (model, FromEnvironment), {"__module__": __name__})

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 KEY_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 KEM_SEED_BYTES: Final = 64
 KEM_CIPHERTEXT_BYTES: Final = 1088
 HYBRID_KEY_BYTES: Final = KEY_BYTES + 1184

@@ -10,6 +10,7 @@ secrets of one participant. `secagg.sharing` has the rules for sparse graphs ([B
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -139,16 +140,12 @@ def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_pro
     Never below the threshold of the full cohort (a lower value is infeasible). The default probability is displayed as
     0.1 %: for 100 participants of whom 30 % leave it gives 56 (0.11 %).
     """
-    low, high = complete_graph_threshold(cohort, colluders), cohort
-    if low >= high:
-        return cohort
-    while low < high:  # the probability grows with min_survivors: find the largest that is rare enough
-        middle = (low + high + 1) // 2
-        if probability_below(cohort, dropout, middle) <= abort_probability:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def often(survivors: int) -> bool:
+        return probability_below(cohort, dropout, survivors) > abort_probability
+
+    threshold = complete_graph_threshold(cohort, colluders)  # the probability grows with min_survivors
+    return min(cohort, threshold + bisect_left(range(threshold + 1, cohort + 1), True, key=often))
 
 
 def probability_below(cohort: int, dropout: float, survivors: int) -> float:

@@ -11,6 +11,7 @@ the same numbers for the same input. `MALICIOUS` is our rule. docs/graph.md deri
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -127,14 +128,7 @@ def connected_degree(
     step = 1
     while not holds(2 * (low + step - 1)):
         low, step = low + step, 2 * step
-    high = low + step - 1
-    while low < high:
-        middle = (low + high) // 2
-        if holds(2 * middle):
-            high = middle
-        else:
-            low = middle + 1
-    return 2 * low
+    return 2 * (low + bisect_left(range(low, low + step - 1), True, key=lambda half: holds(2 * half)))
 
 
 def conditions(

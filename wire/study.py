@@ -25,15 +25,12 @@ from secagg.messages import CIPHERTEXT_BYTES, NOISE_SEED_BYTES, SALT_BYTES, SHAR
 from secagg.packing import packed_size
 from secagg.parameters import (
     COMMITMENT_BYTES,
-    COMPLETE,
-    HARARY,
     X25519,
     RoundParameters,
     assumed_colluders,
     choose_graph,
     colluders_in_cohort,
     default_min_survivors,
-    probability_below,
 )
 from secagg.roster import InvalidRoster, Roster
 from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
@@ -354,38 +351,6 @@ class StudyDocument:
             roster_valid_s=valid_s,
             own_data="own_data" in document,
         )
-
-
-def plan_figures(plan: Plan) -> dict[str, Any]:
-    """A plan's numbers under their stable JSON names; data units, not grid units."""
-    sharing = round_parameters(plan).sharing(plan.clients)
-    return {name: getattr(plan, name) for name in _FIGURES} | {
-        "clipping": plan.clipping.to_json(),
-        "sketch": [plan.sketch_rows, plan.sketch_width] if plan.sketch_rows else None,
-        # None: above the largest epsilon, about 70, that the sampler's distance from the exact law allows to state.
-        "epsilon_coordinator": _stated(plan.epsilon_coordinator),
-        "epsilon_released": _stated(plan.epsilon_released),
-        "epsilon_conditional": _stated(plan.epsilon_conditional) if plan.amplified else None,
-        "A": plan.colluders,
-        "graph": COMPLETE if sharing.degree == plan.clients - 1 else HARARY,
-        "threshold": sharing.threshold,
-        "degree": sharing.degree,
-        "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
-        "upload_bytes": planned_upload_bytes(plan),
-    }
-
-
-_FIGURES: Final = (
-    *("mechanism", "clients", "population", "sampling", "dim", "coded_dim", "padded_dim", "rotation", "block_dim"),
-    *("bits", "clip", "rounds", "participations", "delta", "granularity", "local_stddev", "central_stddev"),
-    *("full_stddev", "noise_norm", "noise_multiplier", "inflated_clip", "effective_noise_multiplier"),
-    *("target", "adjacency", "h_min"),
-    *("min_survivors", "quorum", "adversary", "key_agreement", "offer_offset_s", "noise_parts"),
-)
-
-
-def _stated(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
 
 
 def planned_upload_bytes(plan: Plan) -> int:

@@ -8,6 +8,7 @@ rounds' epsilons fixed in advance.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Final
@@ -236,23 +237,14 @@ class _Search:
     def solve(self, bits: int) -> tuple[int, float] | None:
         """(trials of a share, clip in grid units), or None if nothing fits."""
         high = LARGEST_TRIALS // 2
-        if self.longest(bits, high) < 1:
-            low, high = 0, high
-            while low < high:  # the most noise that leaves room for one grid step of signal
-                middle = (low + high + 1) // 2
-                low, high = (middle, high) if self.longest(bits, middle) >= 1 else (low, middle - 1)
+        if self.longest(bits, high) < 1:  # the most noise that leaves room for one grid step of signal
+            high = bisect_left(range(1, high), True, key=lambda half: self.longest(bits, half) < 1)
         if high < 1:
             return None
         if not self.meets(high, self.longest(bits, high)):
             return self._coarser(high, self.longest(bits, high)) if high == LARGEST_TRIALS // 2 else None
-        low = 1
-        while low < high:
-            middle = (low + high) // 2
-            if self.meets(middle, self.longest(bits, middle)):
-                high = middle
-            else:
-                low = middle + 1
-        return 2 * high, self.longest(bits, high)
+        least = 1 + bisect_left(range(1, high), True, key=lambda half: self.meets(half, self.longest(bits, half)))
+        return 2 * least, self.longest(bits, least)
 
     def _coarser(self, half: int, too_long: float) -> tuple[int, float] | None:
         low, high = 1.0, too_long

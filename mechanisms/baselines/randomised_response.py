@@ -35,7 +35,6 @@ NAME: Final = "randomised-response"
 LARGEST_LOCAL_EPSILON: Final = 60.0
 LARGEST_CATEGORIES: Final = 1 << 20
 _DENOMINATOR: Final = 1 << 40
-_HAIR: Final = 1e-12
 _MARGIN: Final = 1e-9
 
 

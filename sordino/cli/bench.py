@@ -18,7 +18,7 @@ from secagg.masking import choose_keystream
 from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
 from sordino.cli.options import built, chosen, options, task_options, with_options
 from sordino.cli.verbs import Json, epilog, verb_group
-from sordino.lab.bench.bounds import OUR_BOUNDS, broken, read_bounds
+from sordino.lab.bench.bounds import BOUNDS, broken
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.secagg import Setting, run_attempt
 from sordino.lab.bench.timing import describe, one_line
@@ -36,14 +36,6 @@ _CODES = (ExitCode.BOUND, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 Runs = Annotated[int, typer.Option(min=1, max=99, help="Runs of each; one more before them isn't counted.")]
 Figure = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw the table as .svg or .png.", show_default="no figure")
-]
-BoundFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="TOML with the tables \\[most] and \\[least], in place of ours.",
-        show_default="the one shipped",
-    ),
 ]
 
 
@@ -189,16 +181,14 @@ def primitives(runs: Runs = 7, as_json: Json = False) -> int:
 def everything(
     runs: Runs = 5,
     only: Annotated[str | None, typer.Option(metavar="PATH", help="One path.", show_default="all paths")] = None,
-    bounds: BoundFile = None,
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
     from sordino.lab.bench.paths import run
 
     _check_figure(figure)
-    machine = _calibrated()
+    machine, most = _calibrated(), BOUNDS["most"]
     try:
-        most = read_bounds(bounds or OUR_BOUNDS).most
         rows = run(runs, only)
     except ValueError as error:
         raise InputFailure(str(error)) from error
@@ -237,19 +227,17 @@ def peers(
     drop: Annotated[float, typer.Option(min=0, max=0.3, help="Share that leaves before the masked input.")] = 0.2,
     stddev: Annotated[float, typer.Option(min=1, help="Of the noise, in grid steps.")] = 10.0,
     repeats: Annotated[int, typer.Option(min=1, max=99, help="Pairs of runs.")] = 3,
-    bounds: BoundFile = None,
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
     from sordino.lab.bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
 
     _check_figure(figure)
-    machine = _calibrated()
+    machine, least = _calibrated(), dict(BOUNDS["least"])
+    # Ours grows more slowly than Flower's, so a bound for one size says nothing about another.
+    if (clients, dim, drop) != (50, 100_000, 0.2):
+        least.pop("flower_secagg")
     try:
-        least = read_bounds(bounds or OUR_BOUNDS).least
-        # Ours grows more slowly than Flower's, so a bound for one size says nothing about another.
-        if bounds is None and (clients, dim, drop) != (50, 100_000, 0.2):
-            least.pop("flower_secagg")
         python = find_environment()
         found = {
             "flower_secagg": compare_secagg(python, clients=clients, dim=dim, drop=drop, repeats=repeats),

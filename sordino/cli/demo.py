@@ -33,26 +33,22 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Folder for the study, new or empty.", show_default="./demo-DATE-TIME"),
     ] = None,
-    faults: Annotated[
-        bool, typer.Option("--faults/--no-faults", help="Kill two processes and start them again.")
-    ] = True,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 takes a free one.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
     check_extra("server")  # before anything is made or started: coordinator and report need it
     from authority.new_study import ONE_MACHINE
-    from sordino.lab.demo import DemoOptions, Interrupted, final_lines, run_demo
+    from sordino.lab.demo import DemoOptions, default_folder, final_lines, run_demo
     from sordino.reporting.panel import Display, StudyPanel
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that every process is stopped too
-    options = DemoOptions(
-        rounds=rounds, processes=processes, participants=participants, out=out, faults=faults, port=port
-    )
+    options = DemoOptions(rounds=rounds, processes=processes, participants=participants)
+    folder = out or default_folder()
     try:
         with Display(StudyPanel(), plain=as_json) as display:
-            result = run_demo(options, display)
-    except Interrupted as stop:
-        typer.echo(f"\nstopped; what was recorded is in {stop.folder}", err=True)
+            result = run_demo(options, folder, display)
+    except KeyboardInterrupt:
+        if folder.exists():
+            typer.echo(f"\nstopped; what was recorded is in {folder}", err=True)
         raise
     if as_json:
         typer.echo(json.dumps(result))

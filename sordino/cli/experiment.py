@@ -238,48 +238,42 @@ _TIMES: Final = "\n\nTime on two cores: {small} with --scale small; {paper} with
 
 EXPERIMENTS: Final = {
     "clipping": (
-        "clipping",
         "Fixed clips against clips that follow a quantile, flat and by layer: accuracy against epsilon and first clip.",
         ("10 to 20 minutes", "four months by estimate, on the CPU"),
         (),
     ),
     "blur-lus": (
-        "blur_lus",
         "DP-FedAvg, AE-DPFL, the distributed discrete Gaussian and BLUR + LUS: accuracy against epsilon, "
         "heterogeneity, sparsity, local steps, active participants and local rate; norms before clipping.",
         ("15 to 40 minutes", "half a year by estimate, on the CPU: see --device and --parts"),
         ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates"),
     ),
     "bits": (
-        "bits",
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
         "Gaussian, on images and on the next word of a text.",
         ("10 to 20 minutes", "images two months, text years, by estimate on the CPU"),
         ("images", "text"),
     ),
     "compression": (
-        "compression",
         "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
         "parameter.",
         ("5 to 15 minutes", "a month by estimate, on the CPU"),
         (),
     ),
     "sampling": (
-        "sampling",
         "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
         "coordinator.",
         ("10 minutes", "months by estimate, on the CPU"),
         (),
     ),
     "dropout": (
-        "dropout",
         "Participants that leave silently: accuracy, epsilon as planned and as spent, aborted rounds, and what a "
         "system that ignores them claims.",
         ("1 minute", "days by estimate"),
         (),
     ),
 }
-"""Name to module, help, times of both scales, and parts that --parts may name."""
+"""Name to help, times of both scales, and parts that --parts may name; the module is called as the experiment."""
 
 
 class GridOptions(Table):
@@ -339,7 +333,7 @@ def _play(name: str, own: GridOptions, as_json: bool) -> int:
     from sordino.lab.simulation.record import versions
     from sordino.lab.simulation.settings import SimulationError
 
-    module, _, _, known = EXPERIMENTS[name]
+    *_, known = EXPERIMENTS[name]
     for option, value, fits in (
         ("--colour", own.colour, name == "blur-lus"),
         ("--text", own.text, name == "bits"),
@@ -355,7 +349,7 @@ def _play(name: str, own: GridOptions, as_json: bool) -> int:
     began = time.monotonic()
     try:
         pool = RunPool(folder, own.workers or os.cpu_count() or 1, _telling(quiet=as_json), own.device)
-        outcome = import_module(f"sordino.lab.experiments.{module}").play(pool, request)
+        outcome = import_module(f"sordino.lab.experiments.{name.replace('-', '_')}").play(pool, request)
         files = write(outcome, folder)
     except (ExperimentError, DatasetError, OptionError, SimulationError) as error:
         raise InputFailure(f"{error}.") from None
@@ -425,7 +419,7 @@ def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:
     return with_options(run, options(GridOptions, **changed))
 
 
-for _name, (_, _wording, (_small, _paper), _parts) in EXPERIMENTS.items():
+for _name, (_wording, (_small, _paper), _parts) in EXPERIMENTS.items():
     app.command(
         _name,
         help=_wording + _COMMON + _TIMES.format(small=_small, paper=_paper),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,7 +46,6 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     **given: Any,
 ) -> int:
-    from sordino.lab.loadtest.display import LoadDisplay
     from sordino.lab.loadtest.run import run_load_test
     from sordino.lab.loadtest.study import check_can_end
 
@@ -54,8 +54,7 @@ def _run(
     load = settled(lambda: LoadOptions.model_validate(values), lambda load: load, values, LoadOptions)
     load.check()
     check_can_end(load)
-    with LoadDisplay(plain=as_json) as display:
-        result = run_load_test(load, display, out)
+    result = run_load_test(load, _say, out)
     if as_json:
         typer.echo(json.dumps(result))
     else:
@@ -66,6 +65,11 @@ def _run(
 
 
 run = with_options(_run, options(LoadOptions))
+
+
+def _say(line: str) -> None:
+    """A plain line with the time; standard output is the verb's answer."""
+    print(f"{time.strftime('%H:%M:%S')}  {line}", file=sys.stderr, flush=True)
 
 
 def _print(result: dict[str, Any], out: Path | None) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Final
 from authority.new_study import LocalStudy, NewStudy, make_local_study, new_study
 from mechanisms.statement import DDGAUSS
 from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
-from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.processes import free_port, port_is_free
+from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
@@ -43,20 +43,11 @@ _BEFORE_THE_SUM: Final = (ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT)
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of the demo.
-
-    Attributes:
-        out: the study's folder, new or empty; None makes ./demo-DATE-TIME.
-        faults: kill two client processes in the middle of a round and start them again later.
-        port: of the coordinator; 0 takes a free one.
-    """
+    """Options of the demo."""
 
     rounds: int = 15
     processes: int = 10
     participants: int = 100
-    out: Path | None = None
-    faults: bool = True
-    port: int = 0
 
     def study(self, port: int) -> NewStudy:
         return new_study(
@@ -181,8 +172,6 @@ class Demo:
 
     def _faults(self) -> None:
         view = self.view
-        if not self.options.faults:
-            return
         # As early as possible once all have dealt: a participant that has sent its vector is in the sum, and may leave
         # unnoticed.
         ended = view.current.phase_seconds
@@ -337,13 +326,11 @@ def measure_networked_round() -> dict[str, Any] | None:
 
     Raises KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
-    from sordino.lab.loadtest.display import LoadDisplay
     from sordino.lab.loadtest.options import LoadOptions
     from sordino.lab.loadtest.run import run_load_test
 
     options = LoadOptions(clients=5, processes=5, dim=_NETWORKED_DIM, rounds=_NETWORKED_ROUNDS, drop=0.0, noise=True)
-    with LoadDisplay(quiet=True) as display:
-        result = run_load_test(options, display)
+    result = run_load_test(options)
     if result["exit_code"] == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if not result["rounds_completed"]:
@@ -366,14 +353,6 @@ def accuracies(results: Path) -> list[float]:
     return [float(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
 
-class Interrupted(KeyboardInterrupt):
-    """The demo was interrupted with Ctrl-C; ``folder`` holds the records up to then."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-
 def default_folder() -> Path:
     """``demo-20260131-0912`` in the working directory; with a number behind it where that exists."""
     stem = time.strftime("demo-%Y%m%d-%H%M%S")
@@ -381,14 +360,14 @@ def default_folder() -> Path:
     return next(Path(name) for name in names if not Path(name).exists())
 
 
-def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
+def run_demo(options: DemoOptions, folder: Path, display: Display) -> dict[str, Any]:
     """Make a study, run it, and write its report.
 
-    ``display``: entered by the caller.
+    ``folder``: the study's, new or empty; ``display``: entered by the caller.
 
     Returns the demo's figures under their stable JSON names.
 
-    Raises Failure: an option can't be used, the port is taken, or not all rounds ended in a sum.
+    Raises Failure: an option can't be used, or not all rounds ended in a sum.
     """
     from sordino.reporting.report import write_report
 
@@ -397,14 +376,8 @@ def run_demo(options: DemoOptions, display: Display) -> dict[str, Any]:
             f"--processes {options.processes} can't share --participants {options.participants}: each process needs "
             f"at least one. Use --processes {options.participants} or fewer, or more participants."
         )
-    if options.port and not port_is_free(options.port):
-        raise NetworkFailure(f"port {options.port} is in use. Choose another with --port, or 0 for a free one.")
-    folder = options.out or default_folder()
-    study = make_local_study(folder, options.study(options.port or free_port()))
-    try:
-        result = Demo(options, display, study).run()
-    except KeyboardInterrupt:
-        raise Interrupted(folder) from None
+    study = make_local_study(folder, options.study(free_port()))
+    result = Demo(options, display, study).run()
     path, _ = write_report(study.directory)
     return result | {"report": str(path.resolve())}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
@@ -103,10 +104,7 @@ def fewest_on_a_ring(clients: int, colluders: int, adversary: str) -> int | None
 
 def smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The smallest number above ``low`` that holds, by bisection; ``high`` and all above the smallest must hold."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), True, key=holds)
 
 
 def reached(figures: PlanFigures) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from runtime.text import counted
 from sordino.planning.notes import no_ring, percent, reached
@@ -33,24 +33,39 @@ _SAMPLED: Final = {
 def figures_of(plan: Plan) -> PlanFigures:
     """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
     from mechanisms.mechanism import DESCRIPTIONS
+    from secagg.parameters import COMPLETE, HARARY, probability_below
     from wire.guarantee import trust_of
-    from wire.study import plan_figures
+    from wire.study import planned_upload_bytes, round_parameters
 
-    spends = plan.target != "conditional"  # else it is for comparison only
-    figures = PlanFigures(
-        **plan_figures(plan),
-        max_dropout=plan.max_dropout,
-        adversarial=plan.adversarial,
-        epsilon=plan.epsilon,
-        budget_coordinator=plan.budget_coordinator if spends else None,
-        budget_released=plan.budget_released if spends else None,
-        layer_noise_stddev=[plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)],
-        quantile_stderr=quantile_stderr(plan),
-        trusts=trust_of(plan.mechanism, plan.adversary).words,
-        theorem=DESCRIPTIONS[plan.mechanism].theorem,
-        warnings=list(plan.warnings),
-    )
+    sharing = round_parameters(plan).sharing(plan.clients)
+    values: dict[str, Any] = {
+        "clipping": plan.clipping.to_json(),
+        "sketch": [plan.sketch_rows, plan.sketch_width] if plan.sketch_rows else None,
+        # None: above the largest epsilon, about 70, that the sampler's distance from the exact law allows to state.
+        "epsilon_coordinator": _stated(plan.epsilon_coordinator),
+        "epsilon_released": _stated(plan.epsilon_released),
+        "epsilon_conditional": _stated(plan.epsilon_conditional) if plan.amplified else None,
+        "A": plan.colluders,
+        "graph": COMPLETE if sharing.degree == plan.clients - 1 else HARARY,
+        "threshold": sharing.threshold,
+        "degree": sharing.degree,
+        "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
+        "upload_bytes": planned_upload_bytes(plan),
+        "layer_noise_stddev": [plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)],
+        "quantile_stderr": quantile_stderr(plan),
+        "trusts": trust_of(plan.mechanism, plan.adversary).words,
+        "theorem": DESCRIPTIONS[plan.mechanism].theorem,
+        "warnings": list(plan.warnings),
+    }
+    if plan.target == "conditional":  # for comparison only: it spends nothing
+        values |= {"budget_coordinator": None, "budget_released": None}
+    own = {one.name for one in fields(PlanFigures)}.intersection(dir(plan)) - set(values)
+    figures = PlanFigures(**values, **{name: getattr(plan, name) for name in own})
     return replace(figures, warnings=[*figures.warnings, *ring_warnings(plan.graph, figures)])
+
+
+def _stated(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def ring_warnings(asked: str, figures: PlanFigures) -> list[str]:

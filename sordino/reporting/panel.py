@@ -322,9 +322,7 @@ def _bar(share: float, width: int, style: str) -> Text:
 def _spark(values: Sequence[float], width: int = 15) -> str:
     """Accuracies as a line of blocks, scaled from their least to their greatest."""
     shown = list(values[-width:])
-    if not shown:
-        return ""
-    low, high = min(shown), max(shown)
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
     if high - low < 1e-9:
         return _SPARKS[0] * len(shown)
     return "".join(_SPARKS[round((value - low) / (high - low) * (len(_SPARKS) - 1))] for value in shown)
@@ -388,11 +386,6 @@ class Display:
         if self._live is None and not self._quiet:
             for line in self._lines.of(event):
                 self.say(line)
-
-    @property
-    def live(self) -> bool:
-        """Whether a panel is on the terminal."""
-        return self._live is not None
 
     def remark(self, text: str) -> None:
         """A word of the demo itself, such as which processes it has just killed."""

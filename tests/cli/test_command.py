@@ -184,18 +184,6 @@ def test_an_error_names_the_whole_command(run: Run, arguments: tuple[object, ...
     assert run(*arguments)[2].startswith(spoken)
 
 
-def test_port_in_use(run: Run, tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        err = refusal(run, "demo", "--port", port, "--out", tmp_path / "demo", code=4)
-    assert f"port {port} is in use" in err
-    assert not (tmp_path / "demo").exists()
-
-
 def test_small_studies_stay_possible_and_delta_is_noted(run: Run) -> None:
     said = words(run, "plan", "--clients", 5, "--delta", 0.25)
     assert "left independently with probability 0.3, 47 % of the attempts" in said

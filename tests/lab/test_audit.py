@@ -21,13 +21,14 @@ import pytest
 from mechanisms.encoder import Encoder
 from mechanisms.statement import VECTOR_MECHANISMS as MECHANISMS
 from sordino.lab.experiments.audit import (
-    Canaries,
     Observed,
     Setting,
     UnsuitableSetting,
     accusations,
     audit,
+    canaries_of,
     coins_of,
+    direction,
     distance_between,
     mistaken,
     observe,
@@ -149,11 +150,11 @@ def test_contributions_of_nothing_without_a_noise_share_are_seen(monkeypatch: py
 
 def test_one_canary_does_not_cover_another() -> None:
     for dim in (512, 700):  # a power of two, and two overlapping blocks
-        canaries = Canaries(replace(SETTING, dim=dim))
-        vectors = np.array([canaries.direction(one) for one in range(40)])
+        canaries = canaries_of(replace(SETTING, dim=dim))
+        vectors = np.array([direction(canaries, one) for one in range(40)])
         assert np.allclose(vectors @ vectors.T, np.eye(40), atol=1e-12)
-        assert np.allclose(canaries.along(vectors[3]), np.eye(dim)[3], atol=1e-12)
-        assert np.allclose(canaries.back(canaries.along(vectors[3])), vectors[3])
+        assert np.allclose(canaries.forward(vectors[3]), np.eye(dim)[3], atol=1e-12)
+        assert np.allclose(canaries.inverse(canaries.forward(vectors[3])), vectors[3])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -13,7 +13,7 @@ from learning.device import chosen_threads
 from learning.tasks.softmax_regression import SoftmaxRegression
 from secagg.server_phases import MaskedInputCollection
 from sordino.lab.bench import noise, paths, primitives, secagg, training
-from sordino.lab.bench.bounds import broken, read_bounds
+from sordino.lab.bench.bounds import BOUNDS, broken
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.timing import Spread, beside, seconds_each
 from tests.support.commands import Run, in_a_process, output
@@ -118,18 +118,8 @@ def test_times_add_up() -> None:
 
 
 def test_every_path_has_a_bound_and_every_bound_a_path() -> None:
-    assert {path.key for path in paths._paths()} == set(read_bounds().most)
-    assert set(read_bounds().least) == {"flower_secagg", "opendp_noise"}
-
-
-@pytest.mark.parametrize(
-    "content", ["most = 1", "[most]\nmasks = 0", "[most]\nmasks = true", "[most]\nmaskss = 3", "[other]", "["]
-)
-def test_bound_files_that_say_nothing(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "bounds.toml"
-    file.write_text(content)
-    with pytest.raises(ValueError, match=r"bounds\.toml"):
-        read_bounds(file)
+    assert {path.key for path in paths._paths()} == set(BOUNDS["most"])
+    assert set(BOUNDS["least"]) == {"flower_secagg", "opendp_noise"}
 
 
 def test_broken_bounds() -> None:
@@ -140,15 +130,16 @@ def test_broken_bounds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
-def test_a_broken_bound_fails_the_command(tmp_path: Path) -> None:
-    tight, wide, figure = tmp_path / "tight.toml", tmp_path / "wide.toml", tmp_path / "figure.svg"
-    tight.write_text("[most]\nshare = 0.001\n")
-    wide.write_text("[most]\nshare = 1000\n")
-    arguments = ("bench", "all", "--only", "share", "--runs", 1, "--figure", figure, "--json", "--bounds")
-    failed = in_a_process(*arguments, tight, code=1)
-    assert "share is" in failed.stderr
-    assert json.loads(failed.stdout)["broken"]
-    passed = json.loads(in_a_process(*arguments, wide).stdout)
+def test_a_broken_bound_fails_the_command(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = tmp_path / "figure.svg"
+    arguments = ("bench", "all", "--only", "share", "--runs", 1, "--figure", figure, "--json")
+    monkeypatch.setitem(BOUNDS["most"], "share", 0.001)
+    code, text, errors = run(*arguments)
+    assert code == 1
+    assert "share is" in errors
+    assert json.loads(text)["broken"]
+    monkeypatch.setitem(BOUNDS["most"], "share", 1000)
+    passed = json.loads(output(run, *arguments))
     assert passed["broken"] == []
     assert passed["paths"][0]["ratio"]["median"] > 0
     assert "share two secrets" in figure.read_text()

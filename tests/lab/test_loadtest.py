@@ -36,7 +36,7 @@ from server.events import (
     WaitingForParticipants,
 )
 from sordino.lab.loadtest import tables
-from sordino.lab.loadtest.display import LoadDisplay, final_lines, round_line, round_table
+from sordino.lab.loadtest.display import final_lines, round_line, round_table
 from sordino.lab.loadtest.faults import PHASE_NAMES, dropped_count, drops_of
 from sordino.lab.loadtest.figure import write_figures
 from sordino.lab.loadtest.options import LoadOptions
@@ -44,8 +44,8 @@ from sordino.lab.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.lab.loadtest.study import check_can_end, load_study
 from sordino.lab.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
 from sordino.lab.loadtest.sums import plain_sum, sum_digest, vector
+from sordino.planning.text import figures_of
 from tests.support.commands import Run, refusal, says
-from wire.study import plan_figures
 
 IDENTITIES = [bytes([number]) * 32 for number in range(20)]
 OPTIONS = LoadOptions(clients=20, processes=2, dim=100, bits=20, rounds=3, drop=0.2, at="share-keys")
@@ -143,8 +143,8 @@ def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, de
     """With as few survivors as the protocol allows so many could leave that no ring would hold together."""
     options = OPTIONS.changed(clients=clients, drop=drop)
     plan = load_study(options, 8443).study.plan()
-    figures = plan_figures(plan)
-    assert (figures["graph"], figures["degree"]) == (graph, degree)
+    figures = figures_of(plan)
+    assert (figures.graph, figures.degree) == (graph, degree)
     assert plan.min_survivors <= clients - options.dropped
     least = complete_graph_threshold(clients, plan.colluders)
     assert (plan.min_survivors > least) == (graph == "harary")
@@ -388,23 +388,13 @@ def test_the_last_table_and_lines_are_complete() -> None:
     assert "graph ring of 56, threshold 31" in "\n".join(final_lines(on_ring))
 
 
-def test_lines_and_panel_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with LoadDisplay(plain=True) as display:
-        outcomes = display.watch(Outcomes(OPTIONS, all_right))
-        for event in [*attempt_events(1), *attempt_events(2, abort="too few"), *attempt_events(3, tamper=True)]:
-            display.show_round(event, outcomes.apply(event))
-    told = capsys.readouterr().err
-    assert "round 1: sum of 16 in 2.00 s, the sum is right; no planned dropouts\n" in told
-    assert "round 2: aborted after 1.25 s, ShareKeys: too few" in told
-    assert "THE SUM IS WRONG" in told
-    for width, height in ((100, 30), (80, 24)):
-        console = Console(width=width, height=height)
-        with console.capture() as capture:
-            console.print(display.load_panel)
-        shown = capture.get()
-        assert "1 right, 1 wrong" in shown
-        assert max(map(len, shown.splitlines())) <= width
-    assert round_line(outcomes.rounds[0]).startswith("round 1: ")
+def test_the_lines_of_its_rounds() -> None:
+    outcomes = Outcomes(OPTIONS, all_right)
+    events = [*attempt_events(1), *attempt_events(2, abort="too few"), *attempt_events(3, tamper=True)]
+    told = [round_line(ended) for ended in map(outcomes.apply, events) if ended is not None]
+    assert told[0] == "round 1: sum of 16 in 2.00 s, the sum is right; no planned dropouts"
+    assert told[1].startswith("round 2: aborted after 1.25 s, ShareKeys: too few")
+    assert "THE SUM IS WRONG" in told[2]
 
 
 def test_the_figure_is_drawn_in_both_forms(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 import server.journal
 from runtime.failure import ExitCode
 from server.events import Event, RoundCompleted
-from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.faults import drops_of
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test
@@ -72,8 +71,7 @@ def test_silent_participants_are_waited_for_until_the_deadline(run: Run) -> None
 def test_too_many_dropouts_abort_for_a_stated_reason() -> None:
     """The command refuses such a share."""
     options = LoadOptions(clients=8, processes=1, dim=100, rounds=2, drop=0.5, at="masked-input")
-    with LoadDisplay(quiet=True) as display:
-        result = run_load_test(options, display)
+    result = run_load_test(options)
     assert result["exit_code"] == 0
     assert (result["rounds_completed"], result["rounds_aborted"]) == (0, 2)
     assert sum(result["reasons"].values()) == 2

@@ -17,7 +17,6 @@ from client.study_terms import SharedRoster
 from server.events import Event
 from sordino.lab.loadtest import run
 from sordino.lab.loadtest.client_process import ParticipantGroup, RosterCache
-from sordino.lab.loadtest.display import LoadDisplay
 from sordino.lab.loadtest.disturbances import storms_come, strike
 from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import LoadOptions
@@ -42,7 +41,7 @@ def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(run.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
     study: Any = SimpleNamespace(directory=tmp_path)
     coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, peak_mb=0.0)
-    test = run.LoadTest(options, LoadDisplay(quiet=True), study)
+    test = run.LoadTest(options, study)
     test.coordinator = coordinator
     test._storms, test._crashes = list(options.storms), list(options.crashes)
     test._follow(Outcomes(options, all_right))

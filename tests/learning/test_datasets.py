@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from learning import datasets
-from learning.blocks import DatasetError
+from learning.blocks import DatasetError, Part
 from learning.datasets import Dataset
-from learning.make_fashion_mnist_subset import first_of_each_class
 from tests.support.commands import says
 
 SUBSET = "fashion-mnist-subset"
@@ -197,9 +196,11 @@ def test_without_the_full_set_the_subset_is_taken(folder: Path) -> None:
 
 
 @needs_full
-def test_subset_is_cut_from_the_full_set() -> None:
-    full, subset = datasets.load_part(FULL, "test"), datasets.load_part(SUBSET, "test")
-    cut = full.take(first_of_each_class(full.labels, 200))
+@pytest.mark.parametrize(("part", "count"), [("train", 600), ("test", 200)])
+def test_subset_is_cut_from_the_full_set(part: Part, count: int) -> None:
+    full, subset = datasets.load_part(FULL, part), datasets.load_part(SUBSET, part)
+    first = [np.flatnonzero(full.labels == label)[:count] for label in range(datasets.CLASSES)]
+    cut = full.take(np.sort(np.concatenate(first)))
     np.testing.assert_array_equal(cut.features, subset.features)
     np.testing.assert_array_equal(cut.labels, subset.labels)
 

@@ -1,36 +1,13 @@
-"""Bounds that make the command fail: a file of names and numbers."""
+"""Bounds that make the command fail: `bounds.toml` beside this file."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Final
 
-from pydantic import Field
-
-from runtime.settings_file import ConfigurationError, Settings, read_settings
-
-OUR_BOUNDS: Final = Path(__file__).with_name("bounds.toml")
-_Table: TypeAlias = dict[str, Annotated[float, Field(gt=0, strict=True)]]
-
-
-class Bounds(Settings):
-    """``most``: path -> largest median ratio; ``least``: comparison -> smallest median ratio."""
-
-    most: _Table = Field(default_factory=dict)
-    least: _Table = Field(default_factory=dict)
-
-
-def read_bounds(file: Path = OUR_BOUNDS) -> Bounds:
-    """Read a bound file.
-
-    Raises ConfigurationError: unreadable, a table or a name that isn't known, or a bound that isn't a positive number.
-    """
-    found = read_settings(Bounds, file, hint="sordino/lab/bench/bounds.toml is an example.")
-    known = found if file == OUR_BOUNDS else read_bounds()
-    for table, ours in (("most", known.most), ("least", known.least)):
-        for name in getattr(found, table).keys() - ours:  # a typing error would switch the check off
-            raise ConfigurationError(f"{file}: {table}.{name} is not known; there are {', '.join(ours)}")
-    return found
+BOUNDS: Final[dict[str, dict[str, float]]] = tomllib.loads(Path(__file__).with_name("bounds.toml").read_text())
+"""``most``: path -> largest median ratio; ``least``: comparison -> smallest median ratio."""
 
 
 def broken(ratios: dict[str, float], bounds: dict[str, float], largest: bool) -> list[str]:

@@ -119,26 +119,14 @@ def _seed(setting: Setting, what: str) -> bytes:
     return hashlib.sha256(f"sordino experiment audit {setting.seed} {what}".encode()).digest()
 
 
-class Canaries:
-    """Orthogonal directions, one for each participant: the columns of a random orthogonal matrix."""
+def canaries_of(setting: Setting) -> Rotation:
+    """A random orthogonal matrix: its columns are directions, one for each participant, and more."""
+    return Rotation(_seed(setting, "canaries"), setting.dim, "hadamard-blocks")
 
-    def __init__(self, setting: Setting) -> None:
-        self._count = setting.canaries
-        self._matrix = Rotation(_seed(setting, "canaries"), setting.dim, "hadamard-blocks")
 
-    def direction(self, participant: int) -> Floats:
-        """(dim,) of norm 1."""
-        unit = np.zeros(self._matrix.padded_dim)
-        unit[participant] = 1.0
-        return self._matrix.inverse(unit)
-
-    def along(self, vector: Floats) -> Floats:
-        """(dim,) -> (dim,): inner products with all directions, the canaries' first."""
-        return self._matrix.forward(vector)
-
-    def back(self, products: Floats) -> Floats:
-        """Undo `along`."""
-        return self._matrix.inverse(products)
+def direction(canaries: Rotation, participant: int) -> Floats:
+    """(dim,) of norm 1."""
+    return canaries.inverse(np.eye(1, canaries.padded_dim, participant)[0])
 
 
 @dataclass(frozen=True)
@@ -172,7 +160,7 @@ def observe(
     of +1 and -1.
     """
     seed = _seed(setting, f"rotation {number}")
-    canaries, present = Canaries(setting), present_in(setting, number)
+    canaries, present = canaries_of(setting), present_in(setting, number)
     survivors = int(present.sum())
     encoder = Encoder(plan, seed, survivors=survivors)  # as the coordinator sees it, which takes surplus noise off
     rotation = Rotation(seed, plan.coded_dim, plan.rotation)
@@ -182,7 +170,7 @@ def observe(
         kept = np.zeros((setting.canaries, min(_FINGERPRINT, setting.dim)))
         squared = 0.0
         for participant in np.flatnonzero(present).tolist():
-            signed = canaries.direction(participant) * float(coins[participant])
+            signed = direction(canaries, participant) * float(coins[participant])
             words = encoder.encode(signed * (CANARY_CLIPS * setting.clip), randomness(number, participant))
             # The report as it is: decoding divides by the survivors, here by a number that the plan accepts.
             report = encoder.decode_sum(words, plan.min_survivors) * plan.min_survivors
@@ -195,15 +183,15 @@ def observe(
     for participant in np.flatnonzero(present).tolist():
         private = randomness(number, participant)
         if coins[participant] > 0:
-            canary = canaries.direction(participant) * (CANARY_CLIPS * setting.clip)
+            canary = direction(canaries, participant) * (CANARY_CLIPS * setting.clip)
             total += encoder.encode(canary, private)  # wraps modulo 2^64, a multiple of 2^B
         else:
             total += encoder.encode(None, private)
     mean = encoder.decode_sum(words_of_sum(total, plan.bits), survivors, randomness(number, COORDINATOR))
-    along = canaries.along(mean * survivors)
+    along = canaries.forward(mean * survivors)
     noise = along.copy()
     noise[: setting.canaries] -= np.where(present & (coins > 0), contributed, 0.0)
-    drawn = rotation.forward(canaries.back(noise))
+    drawn = rotation.forward(canaries.inverse(noise))
     along = np.where(present, along[: setting.canaries], 0.0)
     return Observed(present, along, float(noise @ noise), setting.dim, drawn)
 

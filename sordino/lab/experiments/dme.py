@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Vectors = NDArray[np.float64]
 
-SPHERE, EQUAL = "sphere", "equal"
+SPHERE: Final = "sphere"
 _CHUNK_ENCODINGS: Final = 4000  # a chunk of trials takes about half a second
 
 

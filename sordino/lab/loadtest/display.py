@@ -1,31 +1,18 @@
-"""A load test on the terminal: the study's live panel with other figures, plain lines elsewhere, a last table."""
+"""A load test on the terminal: a plain line for each round, and a last table."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from rich import box
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from runtime.text import counted
 from secagg.messages import PHASES
-from server.events import Event, StudyStarted
-from sordino.lab.loadtest.summary import (
-    BETWEEN,
-    CAUSES,
-    UNPLANNED,
-    UNSEEN,
-    EndedRound,
-    Outcomes,
-    percentile,
-    round_name,
-    seconds_in,
-)
-from sordino.reporting.panel import Display, StudyPanel, size_text
+from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, round_name, seconds_in
 
 _DIM: Final = "bright_black"
 _MOST_ROWS: Final = 30
@@ -33,84 +20,6 @@ _MOST_REASONS: Final = 3
 _SHORT: Final = ("Keys", "Shares", "Input", "Check", "Unmask", "between")
 WIDTH: Final = 80
 _INDENT: Final = 20
-
-
-class LoadPanel(StudyPanel):
-    """The study's screen with times, sums and the coordinator's load where a study has accuracy and privacy."""
-
-    outcomes: Outcomes | None = None
-    server_cpu_s: float = 0.0
-    server_peak_mb: float = 0.0
-
-    def _figures(self, narrow: bool, low: bool) -> list[RenderableType]:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=13)
-        grid.add_column(no_wrap=True, overflow="ellipsis")
-        outcomes = self.outcomes
-        heading = Text("Load test", style="bold")
-        if outcomes is None:
-            return [heading]
-        done = outcomes.completed
-        seconds = [one.seconds for one in done]
-
-        def row(name: str = "", value: str = "", more: str = "", style: str = "") -> None:
-            """``more`` only where there is room."""
-            grid.add_row(name, Text(value + ("" if narrow else more), style=style))
-
-        right, wrong = sum(one.sum_ok is True for one in done), sum(one.sum_ok is False for one in done)
-        row("rounds", f"{len(done)} done, {len(outcomes.aborted)} aborted")
-        row("sums", f"{right} right, {wrong} wrong" if done else "", style="red" if wrong else "cyan" if right else "")
-        if not low:
-            row()
-        if seconds:
-            row("round p50", f"{percentile(seconds, 0.5):.2f} s", f", p95 {percentile(seconds, 0.95):.2f} s")
-            row("last round", f"{seconds[-1]:.2f} s, sum of {done[-1].survivors}")
-        row("planned drops", f"{outcomes.observed} of {outcomes.expected} seen")
-        if not low:
-            row()
-        row("coordinator", f"{self.server_cpu_s:.1f} s CPU, {self.server_peak_mb:.0f} MB", " at most")
-        lag = outcomes.lag_ms()
-        if lag is not None:
-            row("event loop", f"late p99 {lag['p99']:.1f} ms", f", max {lag['max']:.0f} ms")
-        if done:
-            row("upload", size_text(done[-1].upload_bytes), " a participant")
-        return [heading, grid]
-
-
-class LoadDisplay(Display):
-    """Shows a load test while it runs; a context manager as `Display`."""
-
-    def __init__(self, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.load_panel = LoadPanel()
-        super().__init__(self.load_panel, plain=plain, quiet=quiet, stream=stream)
-
-    def watch(self, outcomes: Outcomes) -> Outcomes:
-        """Show these outcomes from now on; returns them."""
-        self.load_panel.outcomes = outcomes
-        return outcomes
-
-    def measured(self, cpu_s: float, peak_mb: float) -> None:
-        """What the coordinator has used so far."""
-        self.load_panel.server_cpu_s, self.load_panel.server_peak_mb = cpu_s, peak_mb
-
-    def stopping(self) -> None:
-        """Show that Ctrl-C was received and that the processes are ending."""
-        if self._quiet:
-            return
-        if self._live is not None:
-            self._live.console.print("stopping")  # above the panel
-        else:
-            self.say("stopping")
-
-    def show_round(self, event: Event, ended: EndedRound | None) -> None:
-        """Take in one event, and the round that it ended, if it ended one."""
-        self.panel.apply(event)
-        if self.live or self._quiet:
-            return
-        if isinstance(event, StudyStarted):
-            self.say(f"{event.participants} participants connect to {event.address}")
-        if ended is not None:
-            self.say(round_line(ended))
 
 
 def round_line(ended: EndedRound) -> str:

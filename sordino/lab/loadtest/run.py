@@ -14,6 +14,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +24,9 @@ from runtime.child_process import STOP_S, Child, StopRequest, child_environment,
 from runtime.failure import ExitCode, InputFailure
 from runtime.processes import free_port
 from runtime.text import counted
-from server.events import AttemptStarted, RoundCompleted
+from server.events import AttemptStarted, RoundCompleted, StudyStarted
 from server.study_view import StudyView
-from sordino.lab.loadtest.display import LoadDisplay
+from sordino.lab.loadtest.display import round_line
 from sordino.lab.loadtest.disturbances import Recovery, due, strike
 from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
@@ -33,6 +34,7 @@ from sordino.lab.loadtest.study import load_study
 from sordino.lab.loadtest.summary import Outcomes, broken_bounds
 from sordino.lab.loadtest.sums import NoiseSeen, decoded_sum, noise_in, plain_sum, sum_digest
 from sordino.lab.loadtest.sums import figures as noise_figures
+from sordino.planning.text import figures_of
 
 RESULT_FILE: Final = "result.json"
 _OTHER_FILES: Final = 256  # of any process: its libraries, journal and log
@@ -41,11 +43,17 @@ _MEASURE_EVERY_S: Final = 0.5
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
 
 
-def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None = None) -> dict[str, Any]:
+def _nothing(line: str) -> None:
+    pass
+
+
+def run_load_test(
+    options: LoadOptions, say: Callable[[str], None] = _nothing, out: Path | None = None
+) -> dict[str, Any]:
     """Run a load test.
 
     Args:
-        display: shows it; entered by the caller.
+        say: is given a line for each round, and for what else happens while it runs.
         out: new or empty folder for result, figures, study and logs; None keeps nothing.
 
     Returns:
@@ -62,7 +70,7 @@ def run_load_test(options: LoadOptions, display: LoadDisplay, out: Path | None =
     folder = out if out is not None else Path(tempfile.mkdtemp(prefix="sordino-loadtest-"))
     try:
         study = make_local_study(folder / "study", new_study)
-        result = LoadTest(options, display, study, out is not None).run()
+        result = LoadTest(options, study, say, out is not None).run()
         if out is not None:
             (out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
             from sordino.lab.loadtest.figure import write_figures
@@ -108,8 +116,8 @@ class LoadTest:
     """One run; use ``run``."""
 
     options: LoadOptions
-    display: LoadDisplay
     study: LocalStudy
+    say: Callable[[str], None] = _nothing
     keeps_logs: bool = False
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
@@ -137,7 +145,7 @@ class LoadTest:
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
         self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
-        outcomes = self.display.watch(Outcomes(self.options, self._sum_is_right))
+        outcomes = Outcomes(self.options, self._sum_is_right)
         began = time.monotonic()
         with self.asked.noted():
             try:
@@ -191,7 +199,7 @@ class LoadTest:
                 self._crash(outcomes)
                 continue
             if self.asked.to_end:
-                self.display.stopping()
+                self.say("stopping")
                 raise CutShort(ExitCode.INTERRUPTED, "interrupted")
             if not running:
                 self._coordinator_is_gone(outcomes)
@@ -200,7 +208,6 @@ class LoadTest:
             if time.monotonic() >= measure_at:
                 measure_at = time.monotonic() + _MEASURE_EVERY_S
                 self._measure()
-                self.display.measured(self._cpu_s, self.coordinator.peak_mb)
             time.sleep(_POLL_S)
 
     def _read(self, outcomes: Outcomes) -> None:
@@ -215,7 +222,10 @@ class LoadTest:
             if len(outcomes.rounds) < self.options.rounds:
                 ended = outcomes.apply(event)
                 self._note_recoveries(outcomes.view)
-                self.display.show_round(event, ended)
+                if isinstance(event, StudyStarted):
+                    self.say(f"{event.participants} participants connect to {event.address}")
+                if ended is not None:
+                    self.say(round_line(ended))
                 while self._storms and due(self._storms[0], event, len(outcomes.rounds)):
                     self._due.append(self._storms.pop(0))
 
@@ -322,10 +332,8 @@ class LoadTest:
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
-        from wire.study import plan_figures
-
         plan = self.study.plan
-        shared = plan_figures(plan)
+        figures = figures_of(plan)
         rows, ledger_error = self._ledger()
         result = outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
@@ -347,7 +355,7 @@ class LoadTest:
                 "A": plan.colluders,
                 "min_survivors": plan.min_survivors,
                 "quorum": plan.quorum,
-                **{name: shared[name] for name in ("graph", "degree", "threshold")},
+                **{name: getattr(figures, name) for name in ("graph", "degree", "threshold")},
             },
         }
         broken = broken_bounds(result, self.options)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,15 +22,10 @@ _BETWEEN_LINES_S: Final = 1.0  # off a terminal, where a quick simulation would 
 
 
 class SimulationProgress:
-    """Prints a simulation's start and its rows; a context manager.
+    """Prints a simulation's start and its rows; a context manager. ``console``: for tests."""
 
-    Args:
-        stream: for lines; a terminal gets a moving line.
-        console: replaces the stream's, for tests.
-    """
-
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, console: Console | None = None) -> None:
-        self._console = console or Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, soft_wrap=True)
         self._quiet = quiet
         self._bar: Progress | None = None
         self._task: Any = None
