@@ -26,8 +26,8 @@ log = structlog.get_logger()
 
 ENROLMENT_FOLDER: Final = "enrolment"
 UNDER_WAY: Final = "roster.under-way"
-_HELD: Final = 4  # statements
 """In the folder of enrolment: a roster with its lottery that is being written."""
+_HELD: Final = 4  # statements
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from tests.support.signed_rosters import published, put
 from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry
+from wire.roster_history import HISTORY_FILE
 
 
 @cache
@@ -220,7 +221,7 @@ def read_roster_folder(data: bytes) -> None:
                 files.changed()
     finally:
         server.roster_file.log = kept
-        for left in (folder / "enrolment" / UNDER_WAY, folder / "lottery.json"):
+        for left in (folder / "enrolment" / UNDER_WAY, folder / "lottery.json", folder / HISTORY_FILE):
             left.unlink(missing_ok=True)
 
 
