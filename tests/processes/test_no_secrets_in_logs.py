@@ -167,7 +167,8 @@ def held(ran: Ran, kind: str) -> list[Any]:
 @pytest.mark.parametrize("spelling", ARRAYS)
 def test_vectors_of_every_kind_are_found(ran: Ran, spelling: str) -> None:
     for kind in sorted(VECTORS):
-        vector = max(held(ran, kind), key=lambda one: np.abs(one[:3]).min())
+        # Three equal values are anybody's; rotated stand-ins of ones begin with them now and then.
+        vector = max(held(ran, kind), key=lambda one: (np.unique(one[:3]).size > 1, np.abs(one[:3]).min()))
         found = ran.search.kinds_in(f"round 3: {ARRAYS[spelling](vector)} of 512")
         # Noise on nothing is an encoded update as well.
         same = {one for one in found for other in held(ran, one) if np.array_equal(other[:3], vector[:3])}
