@@ -84,7 +84,7 @@ def test_every_outcome_is_encoded_by_the_same_steps(monkeypatch: pytest.MonkeyPa
 
 
 class Late(Exception):
-    """At the end of a training."""
+    """At the end of a training of so many seconds."""
 
 
 def trained(count: int, outcomes: list[BaseException | float | None], monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -95,7 +95,7 @@ def trained(count: int, outcomes: list[BaseException | float | None], monkeypatc
         outcome = next(left)
         if isinstance(outcome, BaseException) and not isinstance(outcome, Late):
             raise outcome
-        time.sleep(outcome if isinstance(outcome, float) else 0.15 if isinstance(outcome, Late) else 0.1)
+        time.sleep(outcome if isinstance(outcome, float) else outcome.args[0] if isinstance(outcome, Late) else 0.1)
         if isinstance(outcome, Late):
             raise outcome
         return self.initial_parameters()
@@ -122,15 +122,15 @@ def test_a_failure_takes_as_long_as_a_training(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_imitation_that_fails_is_no_example(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next failures would end as early as it did."""
-    took = trained(3, [ValueError(), ValueError(), 0.3, Late()], monkeypatch)
+    took = trained(3, [ValueError(), ValueError(), 0.3, Late(0.15)], monkeypatch)
     assert took[0] < 0.08
     assert took[2] > 0.2, took
 
 
 def test_a_failure_at_the_end_of_a_training_is_not_prolonged(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has taken as long as most updates; were it imitated, it would be among the longest."""
-    took = trained(9, [None] * 7 + [0.5, Late()], monkeypatch)
-    assert 0.15 < took[8] < 0.4, took
+    took = trained(9, [None] * 7 + [1.5, Late(0.5)], monkeypatch)
+    assert 0.5 < took[8] < 1.2, took
 
 
 def test_an_attempt_that_ends_before_the_offset_delays_no_other(tmp_path: Path) -> None:
