@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from authority.study_data import check_data
-from learning.data_checks import concrete
-from learning.data_names import OWN
+from learning.data_names import OWN, located
 from learning.task_names import TASKS, VOTES, trained_task
 from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
@@ -202,7 +201,7 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     check_data(new.study, new.making.participants)
     study = new.study.settled()
     test = study.data.test
-    data = {"test": str(Path(test).absolute()) if test else "", "dataset": concrete(study.data.dataset)}
+    data = {"test": str(Path(test).absolute()) if test else "", "dataset": located(study.data.dataset, Path.cwd())}
     task = dict(study.make_task().options.to_mapping())
     study = study.model_copy(update={"data": study.data.model_copy(update=data), "task": task})
     _check_public_examples(study)

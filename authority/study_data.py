@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, TypeVar
 
-from learning.data_checks import LAID_OUT, SHAPES, check_task_takes, concrete, options_known, shape_options
-from learning.data_names import BUILT_IN, OWN
+from learning.data_checks import LAID_OUT, SHAPES, check_task_takes, options_known, shape_options
+from learning.data_names import BUILT_IN, OWN, located
 from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
 from runtime.failure import InputFailure
 from server.study_file import StudyConfiguration
@@ -71,7 +71,7 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
     as_shipped = task in TASKS and not SHAPES & set(options)
     if data.dataset in BUILT_IN and data.partition in ("iid", "dirichlet") and as_shipped:
         return
-    dataset = concrete(data.dataset)
+    dataset = located(data.dataset, Path.cwd())
     try:
         parts = cut_dataset(dataset, data.partition, study.places, data.alpha, data.seed, data.shards)
     except DatasetError:

@@ -12,8 +12,8 @@ import structlog
 from client.credentials import load_identity
 from client.settings import Data, HostSettings
 from learning.blocks import DatasetError
-from learning.data_names import BUILT_IN, OWN
-from learning.datasets import Dataset, dataset_identity, load_partition, load_users, resolve_dataset
+from learning.data_names import OWN
+from learning.datasets import Dataset, dataset_identity, load_partition, load_users
 from learning.own_data import check_form, content_sha256, read_held, says_nothing, unread_told
 from learning.partitions import cut_dataset
 from learning.task import Task
@@ -97,10 +97,9 @@ def data_name(data: Data, part: int) -> str:
     Equal for equal examples, as far as settings show. The parts of one cut are disjoint; examples that another cut has
     in common with them get another name there. ``iid`` ignores alpha, so the name does.
     """
-    concrete = resolve_dataset(data.dataset)
     alpha = float(data.alpha) if data.partition == "dirichlet" else None
     # A prepared set, and a set in files, is named by its content: its name may stand for another set elsewhere.
-    known_by = concrete if concrete in BUILT_IN else dataset_identity(concrete)
+    known_by = dataset_identity(data.dataset)
     shards = [data.shards] if data.partition == "shards" else []
     return _digest([known_by, data.partition, alpha, data.seed, data.parts, part, *shards])
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from learning.data_names import located
 from learning.task_names import STATISTICS, TASKS, trained_task
 from runtime.failure import Failure, InputFailure
 
@@ -21,16 +19,6 @@ _OWN_FILE: Final = (
     "name the data that your class is for: --dataset own where each participant brings its own file, or one of "
     "`sordino data list`; or fit the class, perhaps with --task-option"
 )
-
-
-def concrete(dataset: str) -> str:
-    """The data set behind a name, its path absolute: the files may be read from other folders than this.
-
-    Raises learning.blocks.DatasetError: no data set could have this name.
-    """
-    from learning.datasets import resolve_dataset
-
-    return located(resolve_dataset(dataset), Path.cwd())
 
 
 def shape_options(task: str, examples: Dataset) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 A data set is named in one of four ways:
 
-- a set that ships or that a Debian package installs: ``BUILT_IN``;
+- a set that ships: ``BUILT_IN``;
 
 - one that ``sordino data prepare`` has made on this machine: its name, such as ``mnist``;
 
@@ -18,8 +18,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-BUILT_IN: Final = ("fashion-mnist", "fashion-mnist-full", "fashion-mnist-subset")
-"""``fashion-mnist`` is the full set where it is installed, else the subset (``learning.datasets.resolve_dataset``)."""
+BUILT_IN: Final = ("fashion-mnist-subset",)
 
 PREPARABLE: Final = (
     *("mnist", "fashion", "femnist-shaped", "shakespeare", "vietnam-health", "insteval", "movielens", "covid-clinics"),

@@ -3,22 +3,19 @@
 Images stay uint8 until a task turns a batch of them into numbers: 60,000 of them are 47 MB that way and 188 MB as
 float32. A participant's process asks ``load_partition`` for its own rows and holds only those.
 
-``learning.data_names`` lists the kinds of names. Two forms of Fashion-MNIST ([XRV17], MIT licence) are built in: the
-whole of it in IDX files, as the Debian package ``dataset-fashion-mnist`` installs them, and a subset that ships with
-Sordino: the first 600 training and the first 200 test images of each class, in the order of those files.
+``learning.data_names`` lists the kinds of names. A subset of Fashion-MNIST ([XRV17], MIT licence) ships with Sordino:
+the first 600 training and the first 200 test images of each class, in the order of the published files.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,24 +24,11 @@ from learning.blocks import Blocks, DatasetError, Part
 from learning.data_names import BUILT_IN, OWN, check_dataset_name, format_and_path
 from learning.prepared_data import PreparedSet, open_prepared
 
-IMAGE_SIDE: Final = 28
-CLASSES: Final = 10
 NO_LABEL: Final = int(np.iinfo(np.int64).min)
 """Stands for a label that is missing, where statistics take gaps."""
 
 SUBSET_FILE: Final = Path(__file__).parent / "data" / "fashion_mnist_subset.npz"
 SUBSET_SHA256: Final = "17f8369e96553b6410b9b42604e4d49875ca05f22fd822951ef8f980a7184108"
-
-FULL_FOLDER: Final = Path("/usr/share/datasets/fashion-mnist")
-IDX_FILES: Final[Mapping[Part, tuple[str, str]]] = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
-"""Images and labels of MNIST and Fashion-MNIST, as published but for compression."""
-IDX_COUNTS: Final[Mapping[Part, int]] = {"train": 60_000, "test": 10_000}
-_IDX_IMAGES: Final = b"\x00\x00\x08\x03"  # unsigned bytes, three dimensions
-_IDX_LABELS: Final = b"\x00\x00\x08\x01"  # unsigned bytes, one dimension
-_ROWS_A_BLOCK: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -114,22 +98,6 @@ class Dataset:
         )
 
 
-def resolve_dataset(name: str) -> str:
-    """Return the concrete data set behind a name, for a study file to record.
-
-    Indices of a partition mean nothing without it: ``fashion-mnist`` is another set where the full one is installed.
-    Raises DatasetError: no data set could have this name. Whether the set exists is seen when it is loaded.
-    """
-    try:
-        check_dataset_name(name)
-    except ValueError as error:
-        raise DatasetError(f"data set {name!r} {error}") from None
-    if name != "fashion-mnist":
-        return name
-    files = [FULL_FOLDER / f"{name}.gz" for pair in IDX_FILES.values() for name in pair]
-    return "fashion-mnist-full" if all(file.is_file() for file in files) else "fashion-mnist-subset"
-
-
 def dataset_identity(name: str) -> str:
     """An identity of the training examples, wherever they lie: a ledger recognises data by it.
 
@@ -138,7 +106,7 @@ def dataset_identity(name: str) -> str:
     """
     held = _held(name)
     if held is None:
-        return resolve_dataset(name)
+        return name
     return held.sha256 if isinstance(held, PreparedSet) else held.known_by()
 
 
@@ -147,8 +115,7 @@ def load_dataset(name: str) -> tuple[Dataset, Dataset]:
 
     Raises DatasetError: unknown name, a file that is missing or damaged, or a set without a test part.
     """
-    concrete = resolve_dataset(name)
-    return load_part(concrete, "train"), load_part(concrete, "test")
+    return load_part(name, "train"), load_part(name, "test")
 
 
 def has_part(name: str, part: Part) -> bool:
@@ -166,18 +133,14 @@ def load_part(name: str, part: Part) -> Dataset:
         if not has_part(name, part):
             raise DatasetError(f"the data set {name} has no part {part!r}: name a file of test examples in [data] test")
         return Dataset(*held.rows(part, None))
-    if resolve_dataset(name) == "fashion-mnist-subset":
-        members = _read_subset(f"{part}_images", f"{part}_labels")
-        return Dataset(members[f"{part}_images"], members[f"{part}_labels"].astype(np.int64))
-    return Dataset(_read_full_images(part, None), _read_full_labels(part))
+    members = _read_subset(f"{part}_images", f"{part}_labels")
+    return Dataset(members[f"{part}_images"], members[f"{part}_labels"].astype(np.int64))
 
 
 def count_examples(name: str) -> int:
     """Training examples."""
     held = _held(name)
-    if held is not None:
-        return held.count("train")
-    return 6_000 if resolve_dataset(name) == "fashion-mnist-subset" else IDX_COUNTS["train"]
+    return 6_000 if held is None else held.count("train")
 
 
 def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
@@ -185,9 +148,7 @@ def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
     held = _held(name)
     if held is not None:
         return held.labels(part)
-    if resolve_dataset(name) == "fashion-mnist-subset":
-        return _read_subset(f"{part}_labels")[f"{part}_labels"].astype(np.int64)
-    return _read_full_labels(part)
+    return _read_subset(f"{part}_labels")[f"{part}_labels"].astype(np.int64)
 
 
 def load_users(name: str, part: Part = "train") -> NDArray[np.int32] | NDArray[np.int64] | None:
@@ -205,22 +166,22 @@ def load_partition(name: str, indices: ArrayLike) -> Dataset:
     held = _held(name)
     if held is not None:
         return Dataset(*held.rows("train", _checked_indices(indices, held.count("train"))))
-    if resolve_dataset(name) == "fashion-mnist-subset":
-        return load_part(name, "train").take(indices)
-    rows = _checked_indices(indices, IDX_COUNTS["train"])
-    return Dataset(_read_full_images("train", rows), _read_full_labels("train")[rows])
+    return load_part(name, "train").take(indices)
 
 
 def _held(name: str) -> PreparedSet | Blocks | None:
-    """The set under a name; None for those that are built in. Raises DatasetError: it doesn't exist."""
-    concrete = resolve_dataset(name)
-    if concrete in BUILT_IN:
+    """The set under a name; None for the one that is built in. Raises DatasetError: it doesn't exist."""
+    try:
+        check_dataset_name(name)
+    except ValueError as error:
+        raise DatasetError(f"data set {name!r} {error}") from None
+    if name in BUILT_IN:
         return None
-    if concrete == OWN:
+    if name == OWN:
         raise DatasetError("with the data set 'own' each participant names its own file: there is no set to load")
-    found = format_and_path(concrete)
+    found = format_and_path(name)
     if found is None:
-        return open_prepared(concrete)
+        return open_prepared(name)
     from learning.published import open_published
 
     return open_published(*found)
@@ -252,63 +213,3 @@ def _read_subset(*members: str) -> dict[str, NDArray[np.uint8]]:
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         # Only a wrong pin can lead here: the bytes are those this release was made with.
         raise DatasetError(f"data set file {SUBSET_FILE} is not the expected archive") from error
-
-
-class _IdxFile:
-    """A gzipped IDX file of unsigned bytes, read front to back; any defect is one ``DatasetError``."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def _damaged(self, why: str) -> DatasetError:
-        return DatasetError(
-            f"data set file {self.path} is {why}; reinstall the Debian package dataset-fashion-mnist, "
-            "or name the data set 'fashion-mnist-subset'"
-        )
-
-    def _read(self, stream: BinaryIO, size: int) -> bytes:
-        content = stream.read(size)
-        if len(content) != size:
-            raise self._damaged("too short")
-        return content
-
-    def rows(self, magic: bytes, shape: tuple[int, ...], wanted: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-        """Return rows ``wanted`` (None: all) of an array of exactly ``shape``, in the order wanted."""
-        count, row_shape = shape[0], shape[1:]
-        row_bytes = int(np.prod(row_shape, dtype=np.int64))
-        result = np.empty((count if wanted is None else len(wanted), *row_shape), dtype=np.uint8)
-        header = magic + b"".join(extent.to_bytes(4, "big") for extent in shape)
-        try:
-            with gzip.open(self.path, "rb") as opened:
-                stream = cast("BinaryIO", opened)
-                if self._read(stream, len(header)) != header:
-                    raise self._damaged(f"not an IDX file of shape {shape}")
-                for start in range(0, count, _ROWS_A_BLOCK):
-                    rows = min(_ROWS_A_BLOCK, count - start)
-                    block = np.frombuffer(self._read(stream, rows * row_bytes), dtype=np.uint8)
-                    block = block.reshape(rows, *row_shape)
-                    if wanted is None:
-                        result[start : start + rows] = block
-                    else:
-                        here = (wanted >= start) & (wanted < start + rows)
-                        result[here] = block[wanted[here] - start]
-                if stream.read(1):  # reading to the end also makes gzip compare its checksum
-                    raise self._damaged("too long")
-        except FileNotFoundError as error:
-            raise self._damaged("missing") from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise self._damaged("damaged or unreadable") from error
-        return result
-
-
-def _read_full_images(part: Part, wanted: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-    file = _IdxFile(FULL_FOLDER / f"{IDX_FILES[part][0]}.gz")
-    return file.rows(_IDX_IMAGES, (IDX_COUNTS[part], IMAGE_SIDE, IMAGE_SIDE), wanted)
-
-
-def _read_full_labels(part: Part) -> NDArray[np.int64]:
-    path = FULL_FOLDER / f"{IDX_FILES[part][1]}.gz"
-    labels = _IdxFile(path).rows(_IDX_LABELS, (IDX_COUNTS[part],), None).astype(np.int64)
-    if int(labels.max()) >= CLASSES:
-        raise DatasetError(f"data set file {path} holds labels above {CLASSES - 1}")
-    return labels

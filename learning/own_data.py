@@ -32,6 +32,7 @@ from learning.blocks import DatasetError
 from learning.data_names import OWN
 from learning.datasets import NO_LABEL, Dataset, Unread, has_part, load_part
 from learning.task_names import STATISTICS
+from runtime.text import counted
 
 if TYPE_CHECKING:
     from learning.task import Task
@@ -140,12 +141,12 @@ def unread_told(name: str, task: Task | None, data: Dataset, path: Path) -> list
     notes = []
     if unread.lines:
         why = "with another number of cells than the first line has names"
-        notes.append(f"{file}: left out {_counted(unread.lines, 'line')} {why}")
+        notes.append(f"{file}: left out {counted(unread.lines, 'line')} {why}")
     cells = dict(unread.cells)
     if name not in STATISTICS:
         if unread.rows:
             why = f"no number can be read in {_places(unread.cells)}"
-            notes.append(f"{file}: left out {_counted(unread.rows, 'row')}, since {why}")
+            notes.append(f"{file}: left out {counted(unread.rows, 'row')}, since {why}")
         if not len(data):
             notes.append(f"{file}: NO ROW CAN BE USED: this participant takes part, is charged, and sends zeros")
         return notes
@@ -163,13 +164,9 @@ def unread_told(name: str, task: Task | None, data: Dataset, path: Path) -> list
 
 
 def _places(cells: tuple[tuple[str, int], ...]) -> str:
-    shown = [f"column {name} ({_counted(count, 'cell')})" for name, count in cells[:_MOST_NAMED]]
+    shown = [f"column {name} ({counted(count, 'cell')})" for name, count in cells[:_MOST_NAMED]]
     more = [f"{len(cells) - _MOST_NAMED} more columns"] * (len(cells) > _MOST_NAMED)
     return ", ".join(shown + more)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def says_nothing(data: Dataset) -> bool:

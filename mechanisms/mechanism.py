@@ -29,7 +29,6 @@ class Description:
     theorem: str  # source of the privacy curve
     adjacency: str
     trusts: str  # who must behave for the stated epsilon to hold
-    composes: str  # "renyi" or "epsilon-delta"
 
 
 DESCRIPTIONS: Final = {
@@ -41,7 +40,6 @@ DESCRIPTIONS: Final = {
             "exact Gaussian cost (docs/privacy.md); [KLS21] Theorem 1 with Proposition 14 if sampled or coarse",
             ZERO_OUT,
             "nobody alone: each of h_min honest participants adds its share before the secure sum",
-            "renyi",
         ),
         Description(
             "skellam",
@@ -49,7 +47,6 @@ DESCRIPTIONS: Final = {
             "exact Gaussian cost (docs/privacy.md); [AKL21] main theorem, integer orders, if sampled or coarse",
             ZERO_OUT,
             "nobody alone: each of h_min honest participants adds its share before the secure sum",
-            "renyi",
         ),
         Description(
             "gaussian",
@@ -57,7 +54,6 @@ DESCRIPTIONS: Final = {
             "exact Gaussian cost (docs/privacy.md, [BW18] Theorem 8); [CKS20] Theorem 4 if sampled",
             ZERO_OUT_CENTRAL,
             "the coordinator: it sees the exact sum and adds the noise",
-            "renyi",
         ),
         Description(
             "local-gaussian",
@@ -65,7 +61,6 @@ DESCRIPTIONS: Final = {
             "exact Gaussian cost (docs/privacy.md), [CKS20] Theorem 4 on coarse grids; with twice the sensitivity",
             REPLACE,
             "nobody: each report is private by itself, whatever happens to it",
-            "renyi",
         ),
         Description(
             "binomial",
@@ -73,7 +68,6 @@ DESCRIPTIONS: Final = {
             "[ASY+18] Theorem 1 at p = 1/2, up to epsilon 1 a round",
             "zero-out: one participant's update against zero, its noise share present",
             "the secure sum, and that at most A of the survivors' noise shares are known or missing",
-            "epsilon-delta",
         ),
         Description(
             "randomised-response",
@@ -82,7 +76,6 @@ DESCRIPTIONS: Final = {
             "replace-one: one participant's category replaced by another, everybody reports in both cases",
             "local epsilon: nobody but the participant's own machine; central epsilon: the secure sum, and that at "
             "most A colluders' reports are known",
-            "epsilon-delta",
         ),
     )
 }

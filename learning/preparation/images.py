@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import Block, DatasetError, Part
-from learning.datasets import IDX_COUNTS, IDX_FILES, IMAGE_SIDE
 from learning.partitions import FEWEST_EXAMPLES, partition
 from learning.preparation.made import Made, Options, in_memory
 from learning.preparation.sources import Opened
+from learning.tasks.inputs import IMAGE_SIDE
 
+IDX_FILES: Final[Mapping[Part, tuple[str, str]]] = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+"""Images and labels of MNIST and Fashion-MNIST, as published but for compression."""
+IDX_COUNTS: Final[Mapping[Part, int]] = {"train": 60_000, "test": 10_000}
 _Images = dict[Part, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 

@@ -8,12 +8,14 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from learning.datasets import CLASSES, IMAGE_SIDE, Dataset
+from learning.datasets import Dataset
 from learning.options import OptionError, TrainingOptions, require
 from learning.parameters import Parameters, check_shapes
 from learning.task import ModelTask
 from learning.vocabulary import SPECIAL
 
+IMAGE_SIDE: Final = 28
+CLASSES: Final = 10
 LARGEST_SIDE: Final = 512
 MOST_CLASSES: Final = 100_000
 MOST_FEATURES: Final = 1_000_000

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
 from secagg.context import RoundConfig
@@ -340,8 +340,8 @@ class Attempt:
     async def _open(self, unmasking: Unmasking, late: Late | None) -> Completed:
         """Open the sum with enough shares; if some are inconsistent, once all have answered.
 
-        Where survivors take noise back, the others have as long again as it took until enough had answered: the noise
-        of who doesn't answer stays in.
+        Where survivors take noise back, the others have as long again as it took until enough had answered, and half a
+        second at least: the noise of who doesn't answer stays in.
         """
         inconsistent = False
         linger = 1.0 if self.config.parameters.released_seeds(len(unmasking.u3)) else 0.0
@@ -352,8 +352,8 @@ class Attempt:
 
         try:
             while True:
-                step = Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late, linger=linger)
-                await self._collect(step)
+                step = Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late)
+                await self._collect(replace(step, linger=linger, linger_s=linger / 2))
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._parallel)
                 except ReconstructionFailed:
@@ -388,7 +388,7 @@ class Attempt:
         while self._waiting:
             now = time.monotonic()
             if step.enough:
-                ends = ends or now + step.linger * (now - began)
+                ends = ends or now + max(step.linger * (now - began), step.linger_s)
                 self._deadline = min(self._deadline, ends)
                 if self._deadline <= now:
                     break

@@ -73,7 +73,8 @@ class Step:
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
     then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
     late: Late | None = None
-    linger: float = 0.0  # once there are enough, wait for others: this many times as long as that took
+    linger: float = 0.0  # once there are enough, wait for others: this many times as long as that took,
+    linger_s: float = 0.0  # and at least this long
     enough: bool = False
 
 

@@ -40,18 +40,15 @@ _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRU
 )
 def list_sets(as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder
-    from learning.datasets import resolve_dataset
     from learning.preparation.catalogue import CATALOGUE
     from learning.prepared_data import prepared_sets
     from runtime.text import terminal_width
 
     where = data_folder().absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
-    whole = resolve_dataset("fashion-mnist") == "fashion-mnist-full"
     body = {
         "folder": str(where),
         "shipped": ["fashion-mnist-subset"],
-        "installed": ["fashion-mnist-full"] if whole else [],
         "prepared": {name: _figures(one) for name, one in made.items()},
         "can_be_made": {entry.name: _about(entry) for entry in CATALOGUE.values()},
         "formats": list(FORMATS),
@@ -66,8 +63,6 @@ def list_sets(as_json: Json = False) -> int:
             )
 
     row("fashion-mnist-subset", "6,000 + 2,000 images of Fashion-MNIST; ships with sordino")
-    if whole:
-        row("fashion-mnist-full", "60,000 + 10,000 images; the Debian package dataset-fashion-mnist")
     for name, one in made.items():
         row(name, str(one.manifest.get("title", "")), _sizes(one))
     lines += ["", "Can be made: sordino data prepare NAME"]
@@ -135,8 +130,7 @@ def prepare(
     where = data_folder().absolute()
     wanted = called or name
     if name in BUILT_IN:
-        owner = "the Debian package dataset-fashion-mnist" if name == BUILT_IN[1] else "sordino"
-        raise InputFailure(f"{name} comes with {owner} and needs no preparation: sordino init DIR --dataset {name}.")
+        raise InputFailure(f"{name} comes with sordino and needs no preparation: sordino init DIR --dataset {name}.")
     given: dict[str, Any] = {"vocabulary": vocabulary, "alpha": alpha, "seed": seed, "writers": writers}
     given = {key: value for key, value in given.items() if value is not None}
     entry = CATALOGUE.get(name)

@@ -57,7 +57,7 @@ class BlurLusSizes(Sizes):
 
 SIZES: Final = {
     SMALL: BlurLusSizes(
-        data="fashion-mnist",
+        data="fashion",
         task=POOLED_MLP,
         participants=1000,
         cohort=40,
@@ -308,12 +308,10 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
 
 def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
-    from learning.datasets import resolve_dataset
-
     sizes = main.sizes
     clips = ", ".join(f"{clip:g} at {epsilon:g}" for epsilon, clip in setup.clips.items())
     return [
-        f"{resolve_dataset(main.data)}, {sizes.task}; {sizes.participants} participants, {sizes.cohort} a round (p = "
+        f"{main.data}, {sizes.task}; {sizes.participants} participants, {sizes.cohort} a round (p = "
         f"{sizes.cohort / sizes.participants:g}), {sizes.rounds} rounds, Q = {sizes.steps} local steps of "
         f"{sizes.batch_size} examples, Dirichlet {sizes.alpha:g}, server rate 1, delta 1 / {sizes.participants}.",
         f"Chosen: local rate {setup.rate:g} for all; S by {CONDITIONAL}: {clips}; lambda = {setup.weight:g}, "

@@ -62,7 +62,7 @@ SIZES: Final = {
         rates=(0.1, 0.3),
     ),
     PAPER: Sizes(
-        data="fashion-mnist-full",
+        data="fashion",
         task="mlp",
         participants=1000,
         rounds=100,

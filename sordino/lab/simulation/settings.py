@@ -193,15 +193,13 @@ class SimulationSettings(SimulationOptions):
 
     def to_json(self) -> dict[str, Any]:
         """Return every relevant setting as JSON, with min_survivors, quorum and the name of the data settled."""
-        from learning.datasets import resolve_dataset
-
         settled = self.settled().study
         found = flat_values(settled)
         keys = settings_keys(type(settled))
         study = {name: found[name] for name, one in keys.items() if one.table not in _NOT_SIMULATED}
         drawn = settled.privacy.sampling != "none"
         study |= {"participants": settled.places, "cohort": study.pop("in_a_round") if drawn else None}
-        study |= {"dataset": resolve_dataset(settled.data.dataset), "max_attempts": settled.coordinator.max_attempts}
+        study |= {"dataset": settled.data.dataset, "max_attempts": settled.coordinator.max_attempts}
         study["task_options"] = dict(settled.make_task().options.to_mapping())
         for name in ("in_a_round", "largest_roster", "pause_s"):
             study.pop(name, None)

@@ -78,7 +78,7 @@ def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.Mo
     for changes, told in (
         ({"part": 4}, "--part 3, not --part 4"),
         ({"data": Path("mine.csv")}, "with no --data, not --data .*here/mine.csv"),
-        ({"name": "desk", "dataset": "fashion-mnist"}, "--name laptop, .*subset, not --name desk, --dataset"),
+        ({"name": "desk", "dataset": "fashion"}, "--name laptop, .*subset, not --name desk, --dataset"),
         ({"ledger": unsigned.work / "spent.sqlite"}, "--ledger .*ledger.sqlite, not --ledger"),
         ({"address": "localhost:1"}, f"{unsigned.where.address}, not localhost:1"),
     ):

@@ -41,7 +41,6 @@ def test_each_says_what_it_proves_and_whom_it_trusts(name: str) -> None:
     assert description.theorem.count("[") >= 1
     assert description.adjacency.startswith(("zero-out: ", "replace-one: "))
     assert len(description.trusts) > 20
-    assert description.composes in ("renyi", "epsilon-delta")
 
 
 @pytest.mark.parametrize("name", WANTED)
@@ -70,7 +69,7 @@ def test_plan_encode_decode(name: str) -> None:
 def test_curves_exist_where_renyi_composes(name: str) -> None:
     mechanism = MECHANISMS[name]
     plan = mechanism.plan(**WANTED[name])
-    if mechanism.description.composes == "renyi":
+    if name not in ("binomial", "randomised-response"):
         costs = mechanism.curve(plan, plan.h_min)(np.array([2.0, 3.0, 10.0]))
         assert (np.diff(costs) > 0).all()
     else:
