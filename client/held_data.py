@@ -74,7 +74,7 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
         if says_nothing(examples):
             # A name of its own: no example is in two such files, so their costs don't add up. Under a shared name they
             # would, and only participants without data would refuse once the sum of charges reaches the budget.
-            name = _digest(["own", "no rows", load_identity(entry.key).public.hex()])
+            name = identity_data_name(load_identity(entry.key).public)
         else:
             name = _digest(["own", content_sha256(examples)])
         if name in names:
@@ -102,6 +102,11 @@ def data_name(data: Data, part: int) -> str:
     known_by = dataset_identity(data.dataset)
     shards = [data.shards] if data.partition == "shards" else []
     return _digest([known_by, data.partition, alpha, data.seed, data.parts, part, *shards])
+
+
+def identity_data_name(identity: bytes) -> str:
+    """Of data that nobody else has, which nothing but their holder's identity names."""
+    return _digest(["own", "no rows", identity.hex()])
 
 
 def user_data_name(identity: str, user: int) -> str:

@@ -35,7 +35,7 @@ from secagg.client_unmasking import Answered, ConsistencyCheck, Unmasking, Unsig
 from secagg.context import RoundConfig
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import IdentityKey
-from secagg.messages import SurvivorSets, UnmaskingRequest
+from secagg.messages import Advertisement, SurvivorSets, UnmaskingRequest
 from secagg.roster import InvalidRoster
 from wire import codec
 from wire import coordinator_pb2 as pb
@@ -323,8 +323,8 @@ class Participant:
         except DocumentUnavailable as error:
             raise CoordinatorMisbehaved("AdvertiseKeys", "the round names a roster that isn't there") from error
 
-    async def _begin(self, message: pb.RoundStart) -> None:
-        self._drop_attempt()
+    async def _configuration(self, message: pb.RoundStart) -> tuple[StudyTerms, RoundConfig]:
+        """What an attempt that is announced is about, checked against the terms."""
         terms = self._terms = await self._terms_of(message)
         plan = terms.document.plan
         if message.round > plan.rounds:  # once it is joined, no earlier round could be
@@ -350,20 +350,33 @@ class Participant:
             ticket=ticket,
             newest=newest,
         )
-        number = (message.round, message.attempt)
-        self._check_policy(terms, number, message.model_sha256)
+        return terms, config
+
+    async def _begin(self, message: pb.RoundStart) -> None:
+        self._drop_attempt()
+        terms, config = await self._configuration(message)
+        number = (config.round, config.attempt)
+        self._check_policy(terms, number, config.model_digest)
         advertise = await self._compute(AdvertiseKeys, config, self.identity, os.urandom)
         await self._journal.join(terms.study_sha256.hex(), self.identity.public, *number)
-        phase, advertisement = await self._compute(advertise.advertise)
-        model = asyncio.create_task(self._model(terms, message.model_sha256))
-        began, offset_s = asyncio.get_running_loop().time(), plan.offer_offset_s
+        phase, advertisement = await self._advertise(advertise, config)
+        self._attempt = self._under_way(terms, config, phase)
+        self._lines.begun(number, self.identity.public)
+        await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
+
+    async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> tuple[ShareKeys, Advertisement]:
+        return await self._compute(advertise.advertise)
+
+    def _under_way(self, terms: StudyTerms, config: RoundConfig, phase: object) -> _Attempt:
+        """An attempt in this phase; its model is fetched and trained beside the protocol."""
+        model = asyncio.create_task(self._model(terms, config.model_digest))
+        began, offset_s = asyncio.get_running_loop().time(), terms.document.plan.offer_offset_s
         decided = began + (1 - ENCODING_SHARE) * offset_s if offset_s else None
         update = asyncio.create_task(self._train(terms, model, decided))
         for task in (model, update):
             task.add_done_callback(_retrieve)
-        self._attempt = _Attempt(number, terms, message.model_sha256, phase, began + offset_s, model, update)
-        self._lines.begun(number, self.identity.public)
-        await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
+        number = (config.round, config.attempt)
+        return _Attempt(number, terms, config.model_digest, phase, began + offset_s, model, update)
 
     async def _model(self, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
         """The round's model and clips. A failure here doesn't depend on the participant's data."""

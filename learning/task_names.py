@@ -21,6 +21,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "quantile": ("learning.tasks.quantile", "Quantile"),
     "votes": ("learning.tasks.votes", "Votes"),
     "synthetic": ("learning.tasks.synthetic", "Synthetic"),
+    "external": ("learning.tasks.external", "External"),
 }
 """Name to module and class."""
 
@@ -33,7 +34,7 @@ CLASSIFIER: Final = "softmax-regression"
 """The one that votes are of by default."""
 BOUNDED: Final = (*STATISTICS, VOTES)
 """Those of them that send no model, and bound the norm of a contribution themselves."""
-WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic")
+WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic", "external")
 """Those of them that compute with numpy, and so on no accelerator."""
 FEDAVG, FEDADAGRAD, FEDADAM, FEDYOGI = "fedavg", "fedadagrad", "fedadam", "fedyogi"
 ADAPTIVE: Final = (FEDADAGRAD, FEDADAM, FEDYOGI)

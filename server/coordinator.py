@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from learning.make_task import make_task
 from learning.own_data import load_test
+from learning.task import Task
 from runtime.durable import StorageError, replace_durably
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.health_file import EVERY_S, show_life
@@ -103,15 +104,18 @@ def open_study(
     configuration: StudyConfiguration,
     on_event: Callable[[Event], None] | None = None,
     between_attempts: Callable[[], None] | None = None,
+    task: Task | None = None,
 ) -> tuple[Study, Journal]:
     """Read and check everything a study needs before its port is opened; the callables are for `Study`.
+
+    ``task``: by default the one that the study names.
 
     Raises Failure, OSError, InfeasiblePlan, InvalidRoster: a file, an option or the plan can't be used.
     """
     files = RosterFile.of(configuration)
     found = files.read()
     roster = found.roster
-    task = make_task(configuration.study.task, dict(configuration.task))
+    task = task or make_task(configuration.study.task, dict(configuration.task))
     document = configuration.document(len(roster))
     plan = document.plan
     check_roster_fits(plan, roster)

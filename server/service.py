@@ -154,11 +154,12 @@ async def _read(study: Study, session: Session, context: grpc.aio.ServicerContex
     # Not through gRPC's iterator, which holds what it gave last until the next message comes: with a thousand sessions
     # that is a whole phase's.
     while (raw := await context.read()) is not grpc.aio.EOF:
-        _receive(study, session, raw)
+        receive(study, session, raw)
         del raw  # likewise
 
 
-def _receive(study: Study, session: Session, raw: bytes) -> None:
+def receive(study: Study, session: Session, raw: bytes) -> None:
+    """Hand on a message of an open session. Raises SessionRefused: no honest participant sends it."""
     study.sessions.traffic.control_received += len(raw)
     if session.closed:  # its position may belong to another participant by now
         raise SessionRefused("the session is over")

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -171,9 +171,18 @@ class Study:
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
-        return pb.Welcome(
-            session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self._membership.signed.sha256
-        )
+        study, roster = self.shown
+        return pb.Welcome(session_token=session.token, study_sha256=study, roster_sha256=roster)
+
+    @property
+    def shown(self) -> tuple[bytes, bytes]:
+        """SHA-256 of the study document and of the roster in use, which `document` gives."""
+        return self._study_sha256, self._membership.signed.sha256
+
+    @property
+    def clips(self) -> tuple[float, ...]:
+        """Of the round under way, one for each layer, in data units."""
+        return self._model.clips
 
     def limits(self) -> list[tuple[str, int]]:
         """gRPC options that bound what peers can make this process hold, before any of them has proved its identity.
@@ -293,10 +302,14 @@ class Study:
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
 
-    async def run(self, address: str, http_address: str = "") -> Outcome:
+    async def run(
+        self, address: str, http_address: str = "", before_round: Callable[[int], Awaitable[None]] | None = None
+    ) -> Outcome:
         """All rounds that are left.
 
-        ``address``, ``http_address``: HOST:PORT of the session port and of the port for metrics, for the first event.
+        Args:
+            address, http_address: HOST:PORT of the session port and of the port for metrics, for the first event.
+            before_round: awaited with the number of each round, where another program says when one begins.
 
         Raises asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """
@@ -306,7 +319,7 @@ class Study:
         outcome, farewell = STOPPED, None
         sampler = asyncio.create_task(self.loop_lag.run())
         try:
-            outcome = await self._rounds()
+            outcome = await self._rounds(before_round)
             farewell = codec.message(study_end=pb.StudyEnd(reason=outcome))
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
@@ -329,9 +342,11 @@ class Study:
                 self.farewell.say(farewell)
         return Outcome(outcome, self._completed_rounds)
 
-    async def _rounds(self) -> str:
+    async def _rounds(self, before_round: Callable[[int], Awaitable[None]] | None) -> str:
         while self._completed_rounds < self._plan.rounds:
             round_ = self._completed_rounds + 1
+            if before_round is not None:
+                await before_round(round_)
             if not await self._one_round(round_):
                 return BUDGET_REACHED if self._cohort_wait.exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:

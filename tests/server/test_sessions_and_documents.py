@@ -326,11 +326,11 @@ async def test_nothing_it_says_counts(message: pb.ParticipantMessage) -> None:
     """Its position may belong to another participant by now, which would be dropped in its place."""
     heard: list[Any] = []
     session = Session(b"i" * 32, 3, "host", b"t" * 32)
-    server.service._receive(study_of(heard), session, message.SerializeToString())
+    server.service.receive(study_of(heard), session, message.SerializeToString())
     assert heard[-1][1] == 3
     session.close()
     with pytest.raises(SessionRefused, match="the session is over"):
-        server.service._receive(study_of(heard), session, message.SerializeToString())
+        server.service.receive(study_of(heard), session, message.SerializeToString())
     assert len(heard) == 1
 
 

@@ -1,0 +1,58 @@
+"""A task whose training another program does, such as a Flower ClientApp: parameters of any dimension, first zeros.
+
+The learner and the training are the other program's; `sordino.flower` brings them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learning.datasets import Dataset
+from learning.learner import Learner
+from learning.parameters import Parameters, check_shapes
+from learning.public_random import Shuffler
+from learning.server_optimizers import ServerOptimizer
+from learning.tasks.synthetic import Synthetic, SyntheticOptions
+
+Vector = NDArray[np.float32]
+
+
+class External(Synthetic):
+    """One vector of ``dim`` values, which `train` changes.
+
+    Attributes:
+        train: given a model (dim,), returns the model after training; a participant sets it.
+        learns: the coordinator's half; a coordinator sets it.
+    """
+
+    name: Final = "external"  # type: ignore[misc]  # another name for the same form
+
+    def __init__(self, options: SyntheticOptions) -> None:
+        super().__init__(options)
+        self.train: Callable[[Vector], Vector] | None = None
+        self.learns: Learner | None = None
+
+    def local_update(
+        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
+    ) -> Parameters:
+        """Return by how much training changes the parameters, shape (dim,).
+
+        Raises ValueError: the parameters' shape doesn't fit, or nobody trains here.
+        """
+        check_shapes(parameters, self.contribution_shapes)
+        if self.train is None:
+            raise ValueError("the task external is trained by another program: see docs/flower.md")
+        begun: Any = parameters["vector"]
+        return {"vector": self.train(begun) - begun}
+
+    def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:
+        return super().learner(optimizer, data) if self.learns is None else self.learns
+
+    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        """Nothing: the other program evaluates."""
+        return {}

@@ -1,0 +1,264 @@
+"""A study whose sessions run through a Flower grid instead of a port.
+
+Everything between the sessions and the sum is `server.study.Study`, on an event loop in a thread of its own. Only the
+thread of Flower's strategy uses the grid: it asks for a round, and carries messages both ways while that is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from client.resuming import COUNTED
+from learning.tasks.external import External
+from runtime.failure import InputFailure
+from secagg.keys import session_statement
+from secagg.masking import choose_keystream
+from server.coordinator import open_study
+from server.events import AttemptAborted, Event, RoundCompleted
+from server.service import receive
+from server.sessions import STOPPED, Session, SessionRefused, TooManySessions
+from server.study import Outcome
+from server.study_file import STUDY_FILE, load
+from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Up
+from wire import coordinator_pb2 as pb
+from wire.transport import NONCE_BYTES, frames
+
+TURN_S: Final = 0.05  # between two looks at the grid
+NODES_S: Final = 1.0  # between two looks for new nodes
+
+log = structlog.get_logger()
+
+
+@dataclass
+class _Node:
+    """Attributes: nonce: of the challenge that it hasn't answered yet; packed: its upload, until the attempt asks."""
+
+    nonce: bytes = b""
+    session: Session | None = None
+    packed: bytes = b""
+
+
+class GridCoordinator:
+    """Runs the rounds of a study over a grid, each when it is asked for."""
+
+    def __init__(self, folder: Path, task: External) -> None:
+        """
+        Args:
+            folder: made by `sordino init --task external`.
+            task: with the learner that takes the means.
+
+        Raises Failure, OSError, InfeasiblePlan: the study can't be served; says what to change.
+        """
+        choose_keystream(time.perf_counter)
+        self.configuration = load(folder / STUDY_FILE if folder.is_dir() else folder)
+        if self.configuration.study.task != External.name:
+            raise InputFailure(f"{folder}: the study's task is {self.configuration.study.task}, not {External.name}")
+        stated = self.configuration.task.get("dim")
+        if stated != task.dim:
+            raise InputFailure(
+                f"{folder}: the study's plan is for {stated} values, and the app's model has {task.dim}: make a study "
+                f"with --task-option dim={task.dim}"
+            )
+        self._study, self._journal = open_study(self.configuration, self._note, task=task)
+        self._nodes: dict[int, _Node] = {}
+        self._pending: dict[str, int] = {}  # message -> node
+        self._down: queue.Queue[tuple[int, pb.CoordinatorMessage]] = queue.Queue()
+        self._looked_at = -NODES_S
+        self._last: Event | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._asked, self._idle = asyncio.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="study", daemon=True)
+        self._thread.start()
+        self._call(self._study.restore()).result()
+        self._run = self._call(self._study.run("flower", before_round=self._between_rounds))
+
+    # ------------------------------------------------------------ on the strategy's thread
+
+    def one_round(self, grid: Grid, content: RecordDict) -> RoundCompleted:
+        """Run the next round; ``content`` goes to the participants with the model.
+
+        Raises Failure, or RuntimeError with the reason: the study is over, or the round failed too often.
+        """
+        while not (self._idle.wait(TURN_S) or self._run.done()):  # the loop gets as far as this round
+            pass
+        self._check()
+        self._idle.clear()
+        self._last = None
+        self._loop.call_soon_threadsafe(self._asked.set)
+        while not (self._idle.is_set() or self._run.done()):
+            self._challenge(grid)
+            self._send(grid, content)
+            for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
+                self._take(reply)
+        if not isinstance(self._last, RoundCompleted):
+            self._check()
+            reason = self._last.reason if isinstance(self._last, AttemptAborted) else "no participants"
+            raise RuntimeError(f"the round has no sum: {reason}")
+        return self._last
+
+    def _check(self) -> None:
+        if self._run.done():
+            outcome: Outcome = self._run.result()
+            raise RuntimeError(f"the study is over: {outcome.reason}; more rounds need a new study")
+
+    def _challenge(self, grid: Grid) -> None:
+        """Greet the nodes that have no session."""
+        if time.monotonic() - self._looked_at < NODES_S:
+            return
+        self._looked_at = time.monotonic()
+        waiting = set(self._pending.values())
+        for node in grid.get_node_ids():
+            known = self._nodes.setdefault(node, _Node())
+            if (known.session is None or known.session.closed) and node not in waiting:
+                known.nonce, known.session = secrets.token_bytes(NONCE_BYTES), None
+                self._push(grid, node, RecordDict({RECORD: self._record(Down(nonce=known.nonce))}))
+
+    def _send(self, grid: Grid, content: RecordDict) -> None:
+        """Send what waits, after a moment in which more may come."""
+        try:
+            node, message = self._down.get(timeout=TURN_S)
+            while True:
+                kind = message.WhichOneof("message")
+                down = Down(message=message.SerializeToString())
+                with_model = kind == "neighbour_shares"
+                if with_model:
+                    down.clips = list(self._study.clips)
+                record = {RECORD: self._record(down)}
+                self._push(grid, node, RecordDict({**(dict(content) if with_model else {}), **record}))
+                node, message = self._down.get_nowait()
+        except queue.Empty:
+            return
+
+    def _record(self, down: Down) -> ConfigRecord:
+        study, roster = self._study.shown
+        down.study_sha256, down.roster_sha256 = study, roster
+        down.documents = [one for one in map(self._study.document, (study, roster)) if one is not None]
+        down.history = self._study.history(0)
+        return down.to_record()
+
+    def _push(self, grid: Grid, node: int, content: RecordDict) -> None:
+        message = Message(content, dst_node_id=node, message_type=MESSAGE_TYPE)
+        for name in grid.push_messages([message]):
+            if name:
+                self._pending[name] = node
+
+    def _take(self, reply: Message) -> None:
+        """An answer of a node, or Flower's word that there is none."""
+        node = self._pending.pop(reply.metadata.reply_to_message_id, None)
+        if node is None:
+            return
+        known = self._nodes[node]
+        up = None if reply.has_error() else Up.read(reply.content)
+        if up is None:
+            log.warning("a node didn't answer", node=node, reason=reply.error.reason if reply.has_error() else "")
+            self._loop.call_soon_threadsafe(self._lost, known)
+        elif up.proof:
+            self._call(self._open(node, known, up)).add_done_callback(_told)
+        else:
+            known.packed = up.upload
+            self._loop.call_soon_threadsafe(self._receive, known, up)
+
+    def close(self) -> None:
+        """Stop: the rounds that are left can be run by another coordinator over the same folder."""
+        if not self._run.done():
+            self._run.cancel()
+        self._call(self._end()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._study.close()
+        self._journal.close()
+
+    def _call(self, one: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(one, self._loop)
+
+    # ------------------------------------------------------------ on the event loop
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, RoundCompleted | AttemptAborted):
+            self._last = event
+
+    async def _between_rounds(self, round_: int) -> None:
+        self._asked.clear()
+        self._idle.set()
+        await self._asked.wait()
+
+    async def _open(self, node: int, known: _Node, up: Up) -> None:
+        sessions = self._study.sessions
+        opened, proof = pb.Open.FromString(up.opened), pb.Proof.FromString(up.proof)
+        identity, _, _ = sessions.challenge(opened)
+        nonce, known.nonce = known.nonce, b""
+        if not nonce:
+            raise SessionRefused("no challenge of this coordinator was answered")
+        statement = session_statement(self._study.terms.study, identity, opened.nonce, nonce)
+        await self._study.check_proof(identity, statement, proof.signature)
+        known.session = session = sessions.open(identity)
+        self._study.welcome(session)
+        self._start(self._write(node, known, session))
+        self._study.session_ready(session, pb.Ready())
+
+    async def _write(self, node: int, known: _Node, session: Session) -> None:
+        while (raw := await session.outbox.get()) is not None:
+            message = pb.CoordinatorMessage.FromString(raw)
+            kind = message.WhichOneof("message")
+            if kind in COUNTED:
+                self._down.put((node, message))
+            elif kind == "upload_credit":
+                packed, known.packed = known.packed, b""
+                self._start(self._upload(session, packed))
+
+    async def _upload(self, session: Session, packed: bytes) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            for one in frames(packed):
+                yield one
+
+        try:
+            await self._study.upload(session, chunks())
+        except Exception as error:  # it is told where a participant is dropped for it
+            log.info("an upload isn't taken", reason=str(error))
+
+    def _receive(self, known: _Node, up: Up) -> None:
+        if known.session is None:
+            return
+        try:
+            for raw in up.messages:
+                receive(self._study, known.session, raw)
+        except SessionRefused as error:
+            self._study.sessions.lost(known.session, str(error))
+
+    def _lost(self, known: _Node) -> None:
+        if known.session is not None:
+            self._study.sessions.lost(known.session, STOPPED)
+
+    def _start(self, one: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(one)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+        for one in self._tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _told(done: Any) -> None:
+    """A refused session is a matter of its node."""
+    error = None if done.cancelled() else done.exception()
+    if isinstance(error, SessionRefused | TooManySessions | ValueError):
+        log.warning("a node's session is refused", reason=str(error))
+    elif error is not None:
+        log.error("a node's session failed", error=type(error).__name__)

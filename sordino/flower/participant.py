@@ -1,0 +1,217 @@
+"""A participant that is made anew for each message of the coordinator, as Flower's ClientApps are.
+
+Between two messages its phase is sealed (`client.saved_phases`), and whoever holds the sealed bytes can neither read
+them nor have them answer twice. What else must last is in the home's journal and ledger, as of every participant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import structlog
+
+from client import host_file
+from client.connection import DocumentMismatch, DocumentUnavailable, Session
+from client.credentials import load_identity
+from client.held_data import identity_data_name
+from client.journal import ClientJournal
+from client.log_lines import RoundLines
+from client.participant import Participant
+from client.saved_phases import SavedPhases, SpentState
+from client.settings import HostSettings
+from client.study_terms import StudyAcceptance
+from client.training import LocalTraining
+from learning.datasets import Dataset
+from learning.options import OptionError
+from learning.tasks.external import External, Vector
+from learning.tasks.synthetic import SyntheticOptions
+from runtime.failure import InputFailure
+from secagg.client_phases import AdvertiseKeys
+from secagg.client_unmasking import Answered
+from secagg.context import RoundConfig
+from secagg.keys import IdentityKey, session_statement
+from wire import coordinator_pb2 as pb
+from wire.round_model import write_model
+from wire.transport import NONCE_BYTES
+
+STATES_FILE: Final = "states.sqlite"
+_ONE_EXAMPLE: Final = Dataset(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))  # the app has the real ones
+
+
+@dataclass(frozen=True)
+class Home:
+    """A participant's folder, as `sordino init` and `sordino join` make it, and what is loaded from it once."""
+
+    settings: HostSettings
+    identity: IdentityKey = field(repr=False)
+    states: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Home:
+        """Raises Failure, OSError: host.toml or the key can't be used, or the study isn't one of this kind."""
+        settings = host_file.load(folder).settings()
+        if settings.study.task != External.name or len(settings.participants) != 1:
+            raise InputFailure(
+                f"{folder}: a Flower node is one participant of a study with the task {External.name}: make it by "
+                f"sordino init DIR --task {External.name} --task-option dim=... --dataset own --hosts N, N participants"
+            )
+        return cls(settings, load_identity(settings.participants[0].key), settings.host.journal.parent / STATES_FILE)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One message of the coordinator, and what came along.
+
+    Attributes:
+        study_sha256, roster_sha256: of two of the ``documents``.
+        history: of the roster (`wire.roster_history`).
+        model: (dim,), with ``clips``, where the message is the one that training waits for.
+    """
+
+    message: bytes
+    study_sha256: bytes
+    roster_sha256: bytes
+    documents: Sequence[bytes]
+    history: bytes = b""
+    model: Vector | None = None
+    clips: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Attributes: messages: for the coordinator, serialised; upload: the packed vector; start, sealed: to be kept."""
+
+    messages: tuple[bytes, ...]
+    upload: bytes = b""
+    start: bytes = b""
+    sealed: bytes = field(default=b"", repr=False)
+
+
+def prove(home: Home, nonce: bytes) -> tuple[bytes, bytes]:
+    """Open and Proof, serialised: the answer to a challenge of the coordinator, 32 bytes."""
+    own, public, study = os.urandom(NONCE_BYTES), home.identity.public, home.settings.study.name
+    opened = pb.Open(protocol_version=1, identity=public, study=study, nonce=own)
+    proof = pb.Proof(signature=home.identity.sign(session_statement(study, public, own, nonce)))
+    return opened.SerializeToString(), proof.SerializeToString()
+
+
+def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any) -> Answer:
+    """Answer one message. What it depends on is durable before this returns.
+
+    Args:
+        start, sealed: what the last answer said to keep; empty before an attempt.
+        train: as `learning.tasks.external.External.train`.
+
+    Raises Failure: the study can't be accepted; SpentState: ``sealed`` isn't the latest state.
+    """
+    return asyncio.run(_answer(home, visit, start, sealed, train))
+
+
+async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any) -> Answer:
+    settings = home.settings
+    journal = ClientJournal(settings.host.journal, settings.host.ledger)
+    try:
+        with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
+            participant = Visitor(home, journal, states, executor, train)
+            return await participant.visited(visit, start, sealed)
+    finally:
+        journal.close()
+
+
+class _Carrier:
+    """Stands for `client.connection.Session`: documents came along, and what is sent waits for the answer."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.welcome = pb.Welcome(study_sha256=visit.study_sha256, roster_sha256=visit.roster_sha256)
+        self.documents = {hashlib.sha256(one).digest(): one for one in visit.documents}
+        self._history = visit.history
+        self.sent: list[pb.ParticipantMessage] = []
+
+    async def send(self, message: pb.ParticipantMessage) -> None:
+        self.sent.append(message)
+
+    async def download(self, sha256: bytes, largest: int) -> bytes:
+        if sha256 not in self.documents:
+            raise DocumentUnavailable("a document that was announced didn't come along")
+        if len(self.documents[sha256]) > largest:
+            raise DocumentMismatch(f"a document is longer than {largest} bytes")
+        return self.documents[sha256]
+
+    async def history(self, after: int) -> bytes:
+        return self._history
+
+    async def breaks(self, within_s: float) -> bool:
+        return False
+
+
+class Visitor(Participant):
+    """A `client.participant.Participant` that handles one message and is sealed again."""
+
+    def __init__(
+        self, home: Home, journal: ClientJournal, states: SavedPhases, executor: ThreadPoolExecutor, train: Any
+    ) -> None:
+        settings, identity = home.settings, home.identity
+        try:
+            task = External(SyntheticOptions.from_mapping(settings.task))
+        except OptionError as error:
+            raise InputFailure(f"[task]: {error}") from error
+        task.train = train
+        name = identity_data_name(identity.public)
+        study = StudyAcceptance(
+            settings, journal, executor, dim=task.dim, data_names={identity.public: name}, keep_roster=lambda one: one
+        )
+        log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
+        super().__init__(
+            identity,
+            policy=settings.policy,
+            training=LocalTraining(task, _ONE_EXAMPLE, executor, log),
+            data_name=name,
+            journal=journal,
+            study=study,
+            executor=executor,
+            lines=RoundLines(study.spent),
+        )
+        self._states = states
+        self._config: RoundConfig | None = None  # of the attempt under way
+
+    async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> Any:
+        self._config = config
+        return self._states.begin(config, self.identity)
+
+    async def visited(self, visit: Visit, start: bytes, sealed: bytes) -> Answer:
+        """Handle a message; see `answer`."""
+        carrier = _Carrier(visit)
+        session = cast(Session, carrier)
+        terms = self._terms = await self._study.accept(session)
+        if visit.model is not None:
+            document = write_model(visit.model, visit.clips, terms.document.plan.clipping)
+            carrier.documents[hashlib.sha256(document).digest()] = document
+        self._session.attach(session)
+        message = pb.CoordinatorMessage.FromString(visit.message)
+        kind = str(message.WhichOneof("message"))
+        content = getattr(message, kind)
+        if kind == "round_start":
+            start = content.SerializeToString()
+        else:
+            terms, config = await self._configuration(pb.RoundStart.FromString(start))
+            self._config = config
+            if (content.round, content.attempt) != (config.round, config.attempt):
+                raise SpentState("the message is about another attempt than the one under way")
+            self._attempt = self._under_way(terms, config, self._states.resume(sealed, config, self.identity))
+        await self._guarded(kind, content)
+        attempt, sealed, upload = self._attempt, b"", b""
+        if attempt is not None:
+            upload = bytes(attempt.packed or b"")
+            if self._config is not None and not isinstance(attempt.phase, Answered):
+                sealed = self._states.save(cast(Any, attempt.phase), self._config, self.identity)
+            self._drop_attempt()
+        sent = tuple(one.SerializeToString() for one in carrier.sent)
+        return Answer(sent, upload, start if sealed else b"", sealed)
