@@ -19,31 +19,24 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from learning.make_task import make_task
-from learning.own_data import load_test
-from learning.task import Task
-from runtime.durable import StorageError, replace_durably
+from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import read_key_file
 from runtime.processes import run_event_loop
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
-from secagg.roster import NONE, Roster
 from server import process_limits, service
 from server.enrolment import Enrolment, make_server
 from server.events import Event
 from server.journal import Journal
-from server.membership import SignedRoster
 from server.open_calls import OpenCalls
+from server.opening import open_study
 from server.peer_certificate import CertificateHolders
-from server.roster_file import RosterFile
 from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
 from server.study_file import StudyConfiguration
 from server.study_tables import CoordinatorTable
-from server.transcripts import open_transcripts
 from wire import coordinator_pb2
-from wire.study import TERMS_FILE, StudyDocument, check_roster_fits, read_draws
 from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
@@ -98,85 +91,6 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
     finally:
         study.close()
         journal.close()
-
-
-def open_study(
-    configuration: StudyConfiguration,
-    on_event: Callable[[Event], None] | None = None,
-    between_attempts: Callable[[], None] | None = None,
-    task: Task | None = None,
-) -> tuple[Study, Journal]:
-    """Read and check everything a study needs before its port is opened; the callables are for `Study`.
-
-    ``task``: by default the one that the study names.
-
-    Raises Failure, OSError, InfeasiblePlan, InvalidRoster: a file, an option or the plan can't be used.
-    """
-    files = RosterFile.of(configuration)
-    found = files.read()
-    roster = found.roster
-    task = task or make_task(configuration.study.task, dict(configuration.task))
-    document = configuration.document(len(roster))
-    plan = document.plan
-    check_roster_fits(plan, roster)
-    draws = read_draws(roster, found.lottery_file, plan)
-    check_hosts(roster, plan.colluders, configuration.coordinator.one_machine)
-    check_terms_signed(configuration, document, roster)
-    test_data = load_test(configuration.data.dataset, configuration.data.test)
-    transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
-    journal = Journal(configuration.coordinator.state)
-    study = Study(
-        configuration,
-        document,
-        SignedRoster(roster, found.roster_file, draws),
-        task,
-        test_data,
-        journal,
-        on_event,
-        between_attempts,
-        files,
-        transcripts=transcripts,
-        cohorts_are_public=public,
-    )
-    return study, journal
-
-
-def check_terms_signed(configuration: StudyConfiguration, document: StudyDocument, roster: Roster) -> None:
-    """Participants take no other terms than those that the authority signed with the roster.
-
-    Without any, a study whose participants can enrol waits for them. Raises InputFailure: the authority signed others.
-    """
-    if roster.terms == document.digest():
-        return
-    place = configuration.coordinator.roster.parent
-    replace_durably(place / TERMS_FILE, document.to_bytes())
-    fixed = ("SORDINO_STUDY__", "SORDINO_TASK__", "SORDINO_PRIVACY__")
-    by = ", ".join(name for name in os.environ if name.upper().startswith(fixed))
-    keys = "its (fixed) keys" + (f" (the environment sets {by})" if by else "")
-    undo = "" if roster.terms == NONE else f"undo changes of {keys}, or "
-    told = (
-        f"the study's authority hasn't signed the terms of study.toml: {undo}run `sordino authority terms DIR "
-        f"{TERMS_FILE} --out FOLDER` where DIR is the authority's folder, and copy the files in FOLDER to {place}, "
-        f"where {TERMS_FILE} is"
-    )
-    if roster.terms != NONE or not configuration.coordinator.enrolment_listen:
-        raise InputFailure(told)
-    log.warning(told)
-
-
-def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
-    """Participants of one process fall together, so A must cover the largest host.
-
-    Raises Failure: it doesn't, and the study doesn't say that all parts are on one machine anyway.
-    """
-    largest = roster.largest_host()
-    if colluders < largest and not one_machine:
-        raise Failure(
-            ExitCode.INFEASIBLE,
-            f"the plan assumes {colluders} colluding participants, but one host runs {largest}: raise "
-            f"privacy.adversarial to {largest / len(roster):.3g} or more, spread the participants over more hosts, "
-            "or set coordinator.one_machine = true for a trial on one machine",
-        )
 
 
 def _is_fault(record: logging.LogRecord) -> bool:

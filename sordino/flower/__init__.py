@@ -5,12 +5,27 @@ study. One line changes on each side: ``ClientApp(mods=[secure_aggregation_mod])
 ``SecureAggregation(FedAvg(), study=FOLDER)``.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 try:
-    import flwr.serverapp.strategy  # noqa: F401
+    import flwr.serverapp  # noqa: F401
 except ImportError as error:
     raise ImportError("sordino.flower needs flwr 1.41 or later: pip install 'sordino[flower,server]'") from error
 
-from sordino.flower.mod import secure_aggregation_mod
-from sordino.flower.strategy import SecureAggregation
+if TYPE_CHECKING:
+    from sordino.flower.mod import secure_aggregation_mod as secure_aggregation_mod
+    from sordino.flower.strategy import SecureAggregation as SecureAggregation
+else:  # a node loads nothing of the server
 
-__all__ = ["SecureAggregation", "secure_aggregation_mod"]
+    def __getattr__(name):
+        if name == "secure_aggregation_mod":
+            from sordino.flower.mod import secure_aggregation_mod
+
+            return secure_aggregation_mod
+        if name == "SecureAggregation":
+            from sordino.flower.strategy import SecureAggregation
+
+            return SecureAggregation
+        raise AttributeError(f"module 'sordino.flower' has no attribute {name!r}")

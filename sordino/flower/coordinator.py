@@ -25,8 +25,8 @@ from learning.tasks.external import External
 from runtime.failure import InputFailure
 from secagg.keys import session_statement
 from secagg.masking import choose_keystream
-from server.coordinator import open_study
 from server.events import AttemptAborted, Event, RoundCompleted
+from server.opening import open_study
 from server.service import receive
 from server.sessions import STOPPED, Session, SessionRefused, TooManySessions
 from server.study import Outcome

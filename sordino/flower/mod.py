@@ -22,7 +22,7 @@ from sordino.flower.messages import RECORD, Down, Kept, Up
 from sordino.flower.participant import Home, Visit, answer, prove
 
 HOME_KEY: Final = "sordino-home"
-HOMES_KEY: Final = "sordino-homes"
+STUDY_KEY: Final = "sordino-study"
 
 log = structlog.get_logger()
 
@@ -30,8 +30,8 @@ log = structlog.get_logger()
 def secure_aggregation_mod(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
     """Take part in secure aggregation; for ``ClientApp(mods=[secure_aggregation_mod])``.
 
-    The participant's home is named by ``sordino-home`` in the node's configuration; in a simulation by
-    ``sordino-homes`` in the run's, a folder with one home for each partition.
+    The participant's home is named by ``sordino-home`` in the node's configuration. In a simulation ``sordino-study``
+    in the run's names the study's folder, whose hosts are the partitions.
     """
     if not structlog.is_configured():  # Flower's log is enough, but for warnings
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
@@ -58,18 +58,17 @@ def home_of(context: Context) -> Path:
     own = context.node_config.get(HOME_KEY)
     if own:
         return Path(str(own)).expanduser()
-    homes, partition = context.run_config.get(HOMES_KEY), context.node_config.get("partition-id")
-    if not homes or partition is None:
+    study, partition = context.run_config.get(STUDY_KEY), context.node_config.get("partition-id")
+    if not study or partition is None:
         raise InputFailure(
             f"the node has no participant: name its home, as flower-supernode --node-config '{HOME_KEY}=\"FOLDER\"', "
-            f'or for a simulation {HOMES_KEY} = "STUDY/hosts" under [tool.flwr.app.config]'
+            f'or for a simulation the study, {STUDY_KEY} = "FOLDER" under [tool.flwr.app.config]'
         )
-    found = sorted(one for one in Path(str(homes)).expanduser().iterdir() if one.is_dir())
+    hosts = Path(str(study)).expanduser() / "hosts"
+    found = sorted(one for one in hosts.iterdir() if one.is_dir())
     number = int(partition)
     if number >= len(found):
-        raise InputFailure(
-            f"{homes} has {len(found)} homes, and this is partition {number}: make a study for all nodes"
-        )
+        raise InputFailure(f"{hosts} has {len(found)} homes, and this is partition {number}: make one for each node")
     return found[number]
 
 

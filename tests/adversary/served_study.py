@@ -13,7 +13,8 @@ from learning.make_task import make_task
 from learning.parameters import flatten
 from secagg.parameters import HYBRID, X25519
 from secagg.roster import Roster, verify_roster
-from server.coordinator import open_study, server_credentials
+from server.coordinator import server_credentials
+from server.opening import open_study
 from server.study_file import load
 from tests.support.study_in_process import with_tables
 from wire.round_model import write_model

@@ -11,7 +11,7 @@ import pytest
 import server.study_file
 from authority.new_study import LocalStudy, make_local_study, new_study
 from runtime.failure import Failure
-from server.coordinator import open_study
+from server.opening import open_study
 from tests.support.commands import Run, one_clear_error, output
 from tests.support.signed_rosters import sign_terms
 

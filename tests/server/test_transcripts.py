@@ -17,7 +17,7 @@ from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
 from runtime.failure import Failure
 from runtime.key_files import write_key_file
-from server.coordinator import open_study
+from server.opening import open_study
 from server.study import ROUNDS_DONE
 from server.study_file import ConfigurationError, load
 from server.transcripts import (

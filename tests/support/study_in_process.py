@@ -27,9 +27,10 @@ from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
-from server.coordinator import make_session_server, open_study, server_credentials
+from server.coordinator import make_session_server, server_credentials
 from server.events import Event, to_json
 from server.journal import Journal
+from server.opening import open_study
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_file import load as load_study
