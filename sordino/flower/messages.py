@@ -56,7 +56,7 @@ class Up(_Record):
 
 @dataclass
 class Kept(_Record):
-    """In a node's context: what `sordino.flower.participant.answer` says to keep."""
+    """In a node's context: what `client.visits.answer` says to keep."""
 
     start: bytes = b""
     sealed: bytes = b""

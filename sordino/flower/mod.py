@@ -16,10 +16,10 @@ import structlog
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from client.visits import Home, Visit, answer, prove
 from runtime.failure import InputFailure
 from sordino.flower.arrays import Vector, same_form, to_arrays, to_vector
 from sordino.flower.messages import RECORD, Down, Kept, Up
-from sordino.flower.participant import Home, Visit, answer, prove
 
 HOME_KEY: Final = "sordino-home"
 STUDY_KEY: Final = "sordino-study"

@@ -68,8 +68,8 @@ async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -
             for one in found._participants:
                 client_of(one.identity.public).participant = one
 
-        def observed(identity: bytes) -> _Observed:
-            return _Observed(coordinator, client_of(identity))
+        def observed(identity: bytes) -> Observed:
+            return Observed(coordinator, client_of(identity))
 
         async with host(configured, know, behaviours=observed) as task:
             coordinator.client_task = task
@@ -91,7 +91,7 @@ def why_it_left(task: asyncio.Task[int]) -> str:
     return "" if error is None else f"{error}"
 
 
-class _Observed(Behaviour):
+class Observed(Behaviour):
     """The honest participant; notes when it has handled a message, how much it sent, and what it masked."""
 
     def __init__(self, coordinator: CheatingCoordinator, client: Client) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import structlog
 
 from client import host_file
+from client.behaviour import HONEST, Behaviour
 from client.connection import DocumentMismatch, DocumentUnavailable, Session
 from client.credentials import load_identity
 from client.held_data import identity_data_name
@@ -103,7 +104,7 @@ def prove(home: Home, nonce: bytes) -> tuple[bytes, bytes]:
     return opened.SerializeToString(), proof.SerializeToString()
 
 
-def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any) -> Answer:
+def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, behaviour: Behaviour = HONEST) -> Answer:
     """Answer one message. What it depends on is durable before this returns.
 
     Args:
@@ -112,15 +113,15 @@ def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any) ->
 
     Raises Failure: the study can't be accepted; SpentState: ``sealed`` isn't the latest state.
     """
-    return asyncio.run(_answer(home, visit, start, sealed, train))
+    return asyncio.run(_answer(home, visit, start, sealed, train, behaviour))
 
 
-async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any) -> Answer:
+async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, behaviour: Behaviour) -> Answer:
     settings = home.settings
     journal = ClientJournal(settings.host.journal, settings.host.ledger)
     try:
         with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
-            participant = Visitor(home, journal, states, executor, train)
+            participant = Visitor(home, journal, states, executor, train, behaviour)
             return await participant.visited(visit, start, sealed)
     finally:
         journal.close()
@@ -156,7 +157,13 @@ class Visitor(Participant):
     """A `client.participant.Participant` that handles one message and is sealed again."""
 
     def __init__(
-        self, home: Home, journal: ClientJournal, states: SavedPhases, executor: ThreadPoolExecutor, train: Any
+        self,
+        home: Home,
+        journal: ClientJournal,
+        states: SavedPhases,
+        executor: ThreadPoolExecutor,
+        train: Any,
+        behaviour: Behaviour,
     ) -> None:
         settings, identity = home.settings, home.identity
         try:
@@ -178,6 +185,7 @@ class Visitor(Participant):
             study=study,
             executor=executor,
             lines=RoundLines(study.spent),
+            behaviour=behaviour,
         )
         self._states = states
         self._config: RoundConfig | None = None  # of the attempt under way
