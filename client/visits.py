@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import structlog
+from google.protobuf.message import DecodeError
 
 from client import host_file
 from client.behaviour import HONEST, Behaviour
@@ -38,6 +39,7 @@ from runtime.failure import InputFailure
 from secagg.client_phases import AdvertiseKeys
 from secagg.client_unmasking import Answered
 from secagg.context import RoundConfig
+from secagg.errors import ProtocolError
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.round_model import write_model
@@ -65,6 +67,10 @@ class Home:
                 f"sordino init DIR --task {External.name} --task-option dim=... --dataset own --hosts N, N participants"
             )
         return cls(settings, load_identity(settings.participants[0].key), settings.host.journal.parent / STATES_FILE)
+
+
+class VisitRefused(ValueError):
+    """The message isn't one of this attempt, or what it needs didn't come along."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,8 @@ def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, be
         start, sealed: what the last answer said to keep; empty before an attempt.
         train: as `learning.tasks.external.External.train`.
 
-    Raises Failure: the study can't be accepted; SpentState: ``sealed`` isn't the latest state.
+    Raises Failure: the study can't be accepted; VisitRefused: the message can't be handled at all; SpentState:
+    ``sealed`` isn't the latest state.
     """
     return asyncio.run(_answer(home, visit, start, sealed, train, behaviour))
 
@@ -123,6 +130,8 @@ async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: 
         with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
             participant = Visitor(home, journal, states, executor, train, behaviour)
             return await participant.visited(visit, start, sealed)
+    except (ProtocolError, DocumentMismatch, DocumentUnavailable, DecodeError) as error:
+        raise VisitRefused(str(error)) from error
     finally:
         journal.close()
 
@@ -208,6 +217,8 @@ class Visitor(Participant):
         content = getattr(message, kind)
         if kind == "round_start":
             start = content.SerializeToString()
+        elif not sealed:
+            raise SpentState("no attempt is under way here: the message is late, or the state was lost")
         else:
             terms, config = await self._configuration(pb.RoundStart.FromString(start))
             self._config = config
