@@ -73,6 +73,7 @@ class _Attempt:
     offering: asyncio.Task[None] | None = field(default=None, repr=False)  # waits for the update and the offset
     packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator confirms it
     offset: int = 0  # where the coordinator's copy ends
+    charged: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     def is_over_after(self, kind: str, message: Any) -> bool:
         """Whether a message that waits for its turn ends this attempt."""
@@ -415,6 +416,7 @@ class Participant:
         self._check_policy(attempt.terms, attempt.number, attempt.model_sha256)
         await self._journal.charge(self._entry(attempt.terms, attempt.number))
         self._charged = Charge(attempt.terms, attempt.number, masking.cohort)
+        attempt.charged.set()
         encoding = Encoding(attempt.number, attempt.terms.document.plan, masking.cohort.context, clips)
 
         async def encode() -> Words:

@@ -52,9 +52,10 @@ class LocalTraining:
         last_failure: reason of the last failure; shown only to the owner.
     """
 
-    def __init__(self, task: Task, data: Dataset, executor: Executor, log: Any) -> None:
+    def __init__(self, task: Task, data: Dataset, executor: Executor, log: Any, took: Sequence[float] = ()) -> None:
         """
         Args:
+            took: seconds, of trainings before.
             executor: for training only: minutes of training must not delay the protocol's answers.
             log: a structlog logger.
         """
@@ -62,7 +63,7 @@ class LocalTraining:
         self._shapes: Final = shapes_of(task.initial_parameters())
         self.broadcast_dim: Final = dimension(self._shapes)
         self.trained, self.failed, self.last_failure = 0, 0, ""
-        self._took: deque[float] = deque(maxlen=_REMEMBERED)  # seconds, of trainings that ended
+        self.took: deque[float] = deque(took, maxlen=_REMEMBERED)  # seconds, of trainings that ended
         self._untold: list[Callable[[], None]] = []
 
     async def train(self, model: Update, l2_clip: float) -> Update | None:
@@ -74,7 +75,7 @@ class LocalTraining:
             if update is None and self.last_failure != _DIVERGED:
                 self._imitate(began, l2_clip)
             else:
-                self._took.append(time.perf_counter() - began)
+                self.took.append(time.perf_counter() - began)
             return update
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, train)
@@ -83,16 +84,16 @@ class LocalTraining:
         """Work until a training that began then might have ended; without an example of one, train from the task's own
         parameters, which the coordinator doesn't choose.
         """
-        if not self._took:
+        if not self.took:
             began = time.perf_counter()
             if self._update(self._task.initial_parameters(), l2_clip)[0] is not None:
-                self._took.append(time.perf_counter() - began)
+                self.took.append(time.perf_counter() - began)
             return
         random, passed = secrets.SystemRandom(), time.perf_counter() - began
-        if passed >= sorted(self._took)[int(_EARLY * len(self._took))]:
+        if passed >= sorted(self.took)[int(_EARLY * len(self.took))]:
             return
-        longer = [one for one in self._took if one > passed]
-        until = began + random.choice(longer) + random.gauss(0, _SPREAD * statistics.pstdev(self._took))
+        longer = [one for one in self.took if one > passed]
+        until = began + random.choice(longer) + random.gauss(0, _SPREAD * statistics.pstdev(self.took))
         matrix = np.ones((128, 128), np.float32)
         while time.perf_counter() < until:  # not asleep: others would see this machine answer faster
             matrix @ matrix

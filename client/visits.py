@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, cast
 
 import numpy as np
@@ -27,25 +29,29 @@ from client.held_data import identity_data_name
 from client.journal import ClientJournal
 from client.log_lines import RoundLines
 from client.participant import Participant
+from client.resuming import COUNTED
 from client.saved_phases import SavedPhases, SpentState
 from client.settings import HostSettings
-from client.study_terms import StudyAcceptance
-from client.training import LocalTraining
+from client.study_terms import StudyAcceptance, StudyTerms
+from client.training import LocalTraining, Update
 from learning.datasets import Dataset
 from learning.options import OptionError
 from learning.tasks.external import External, Vector
 from learning.tasks.synthetic import SyntheticOptions
+from runtime.durable import replace_durably
 from runtime.failure import InputFailure
 from secagg.client_phases import AdvertiseKeys
 from secagg.client_unmasking import Answered
 from secagg.context import RoundConfig
+from secagg.encoding import encode
 from secagg.errors import ProtocolError
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
-from wire.round_model import write_model
+from wire.round_model import RoundModel, write_model
 from wire.transport import NONCE_BYTES
 
 STATES_FILE: Final = "states.sqlite"
+TRAININGS_FILE: Final = "trainings.json"
 _ONE_EXAMPLE: Final = Dataset(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))  # the app has the real ones
 
 
@@ -56,6 +62,11 @@ class Home:
     settings: HostSettings
     identity: IdentityKey = field(repr=False)
     states: Path
+
+    @property
+    def trainings(self) -> Path:
+        """What remembers how long trainings took."""
+        return self.states.with_name(TRAININGS_FILE)
 
     @classmethod
     def open(cls, folder: Path) -> Home:
@@ -80,7 +91,8 @@ class Visit:
     Attributes:
         study_sha256, roster_sha256: of two of the ``documents``.
         history: of the roster (`wire.roster_history`).
-        model: (dim,), with ``clips``, where the message is the one that training waits for.
+        model: (dim + 32,), as `learning.tasks.external.External` begins with, with ``clips``; looked at only with
+            NeighbourShares.
     """
 
     message: bytes
@@ -100,6 +112,24 @@ class Answer:
     upload: bytes = b""
     start: bytes = b""
     sealed: bytes = field(default=b"", repr=False)
+
+
+def sign_answer(home: Home, message: bytes, parts: Sequence[bytes]) -> bytes:
+    """The identity's signature over an answer: whoever carries it can't change it in the participant's name."""
+    return home.identity.sign(answer_statement(home.settings.study.name, home.identity.public, message, parts))
+
+
+def answer_statement(study: str, identity: bytes, message: bytes, parts: Sequence[bytes]) -> bytes:
+    """What `sign_answer` signs. ``message``: of the coordinator; ``parts``: of the answer, in order."""
+    digests = (hashlib.sha256(one).digest() for one in (message, *parts))
+    return encode("sordino/v1/carried-answer", study.encode(), identity, *digests)
+
+
+def _remembered(path: Path) -> list[float]:
+    try:
+        return [float(one) for one in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
 
 
 def prove(home: Home, nonce: bytes) -> tuple[bytes, bytes]:
@@ -129,11 +159,30 @@ async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: 
     try:
         with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
             participant = Visitor(home, journal, states, executor, train, behaviour)
-            return await participant.visited(visit, start, sealed)
+            try:
+                return await participant.visited(visit, start, sealed)
+            finally:
+                participant.remember()
     except (ProtocolError, DocumentMismatch, DocumentUnavailable, DecodeError) as error:
         raise VisitRefused(str(error)) from error
     finally:
         journal.close()
+
+
+class _Trainer(Executor):
+    """Threads that nothing waits for: an answer leaves at its time, though training still runs."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work(*args, **more))
+            except BaseException as error:
+                done.set_exception(error)
+
+        Thread(target=run, name="training", daemon=True).start()
+        return done
 
 
 class _Carrier:
@@ -188,7 +237,7 @@ class Visitor(Participant):
         super().__init__(
             identity,
             policy=settings.policy,
-            training=LocalTraining(task, _ONE_EXAMPLE, executor, log),
+            training=LocalTraining(task, _ONE_EXAMPLE, _Trainer(), log, _remembered(home.trainings)),
             data_name=name,
             journal=journal,
             study=study,
@@ -196,24 +245,38 @@ class Visitor(Participant):
             lines=RoundLines(study.spent),
             behaviour=behaviour,
         )
-        self._states = states
+        self._states, self._trainings = states, home.trainings
         self._config: RoundConfig | None = None  # of the attempt under way
 
     async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> Any:
         self._config = config
         return self._states.begin(config, self.identity)
 
+    async def _train(self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None) -> Update | None:
+        """Once it is charged: a message that only pretends to be due must not show how long training takes."""
+        assert self._attempt is not None  # noqa: S101  # the task was made for it
+        await self._attempt.charged.wait()
+        return await super()._train(terms, model, decided)
+
+    def remember(self) -> None:
+        """Keep how long trainings took: one that fails in a later visit must end as late as another."""
+        took = list(self.training.took)
+        if took != _remembered(self._trainings):
+            replace_durably(self._trainings, json.dumps(took).encode())
+
     async def visited(self, visit: Visit, start: bytes, sealed: bytes) -> Answer:
         """Handle a message; see `answer`."""
         carrier = _Carrier(visit)
         session = cast(Session, carrier)
         terms = self._terms = await self._study.accept(session)
-        if visit.model is not None:
+        message = pb.CoordinatorMessage.FromString(visit.message)
+        kind = str(message.WhichOneof("message"))
+        if kind not in COUNTED:
+            raise VisitRefused("not a message of an attempt")
+        if visit.model is not None and kind == "neighbour_shares":
             document = write_model(visit.model, visit.clips, terms.document.plan.clipping)
             carrier.documents[hashlib.sha256(document).digest()] = document
         self._session.attach(session)
-        message = pb.CoordinatorMessage.FromString(visit.message)
-        kind = str(message.WhichOneof("message"))
         content = getattr(message, kind)
         if kind == "round_start":
             start = content.SerializeToString()

@@ -20,10 +20,12 @@ from learning.server_optimizers import ServerOptimizer
 from learning.tasks.synthetic import Synthetic, SyntheticOptions
 
 Vector = NDArray[np.float32]
+BOUND: Final = 32
+"""Values after the model's: what else participants are given to train with, as bytes of a SHA-256."""
 
 
 class External(Synthetic):
-    """One vector of ``dim`` values, which `train` changes.
+    """One vector of ``dim`` values, which `train` changes, and a digest that all participants must agree on.
 
     Attributes:
         train: given a model (dim,), returns the model after training; a participant sets it.
@@ -37,6 +39,10 @@ class External(Synthetic):
         self.train: Callable[[Vector], Vector] | None = None
         self.learns: Learner | None = None
 
+    def initial_parameters(self) -> Parameters:
+        """Return zeros, shapes (dim,) and (32,)."""
+        return super().initial_parameters() | {"bound": np.zeros(BOUND, np.float32)}
+
     def local_update(
         self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
     ) -> Parameters:
@@ -44,7 +50,7 @@ class External(Synthetic):
 
         Raises ValueError: the parameters' shape doesn't fit, or nobody trains here.
         """
-        check_shapes(parameters, self.contribution_shapes)
+        check_shapes({"vector": parameters["vector"]}, self.contribution_shapes)
         if self.train is None:
             raise ValueError("the task external is trained by another program: see docs/flower.md")
         begun: Any = parameters["vector"]
@@ -56,3 +62,8 @@ class External(Synthetic):
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Nothing: the other program evaluates."""
         return {}
+
+
+def bound(digest: bytes) -> Vector:
+    """(32,) the bytes of a digest as the values that end a model."""
+    return np.frombuffer(digest, np.uint8).astype(np.float32)

@@ -1,17 +1,34 @@
-"""Flower's arrays as one vector of float32, and back."""
+"""Flower's records as what a study knows: arrays as one vector of float32, and a digest of everything beside it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from sordino.flower.messages import RECORD
+
 Vector = NDArray[np.float32]
+Arrays = dict[str, NDArray[Any]]
+ROUND_KEY: Final = "server-round"  # Flower's strategies write it; nodes take the round's own number instead
 
 
-def check_arrays(arrays: ArrayRecord) -> None:
+def arrays_of(content: RecordDict) -> tuple[str, Arrays]:
+    """The one record of arrays, with its key. Raises ValueError: there is another number of them."""
+    if len(content.array_records) != 1:
+        raise ValueError(f"the app's messages must hold one ArrayRecord, not {len(content.array_records)}")
+    [(key, record)] = content.array_records.items()
+    return key, {name: one.numpy() for name, one in record.items()}
+
+
+def check_arrays(arrays: Arrays) -> None:
     """Raises ValueError: one of them isn't of floats, so that no mean of updates fits it."""
-    other = [name for name, one in arrays.items() if not np.issubdtype(np.dtype(one.dtype), np.floating)]
+    other = [name for name, one in arrays.items() if not np.issubdtype(one.dtype, np.floating)]
     if other:
         raise ValueError(
             f"the model's array {other[0]} has no floats, and only floats can be averaged with noise: leave it out of "
@@ -19,23 +36,44 @@ def check_arrays(arrays: ArrayRecord) -> None:
         )
 
 
-def to_vector(arrays: ArrayRecord) -> Vector:
-    """(d,) all values, array after array in the record's order."""
-    return np.concatenate([one.numpy().astype(np.float32, copy=False).reshape(-1) for one in arrays.values()])
+def to_vector(arrays: Arrays) -> Vector:
+    """(d,) all values, array after array."""
+    return np.concatenate([one.astype(np.float32, copy=False).reshape(-1) for one in arrays.values()])
 
 
-def to_arrays(vector: Vector, like: ArrayRecord) -> ArrayRecord:
+def to_record(vector: Vector, like: Arrays) -> ArrayRecord:
     """The inverse of `to_vector`, with the names, shapes and types of ``like``."""
     made, at = {}, 0
     for name, one in like.items():
-        size = int(np.prod(one.shape, dtype=np.int64))
-        made[name] = Array(vector[at : at + size].reshape(one.shape).astype(one.dtype))
-        at += size
+        made[name] = Array(vector[at : at + one.size].reshape(one.shape).astype(one.dtype))
+        at += one.size
     return ArrayRecord(made)
 
 
-def same_form(arrays: ArrayRecord, like: ArrayRecord) -> bool:
-    """Whether they have the same names, in the same order, and shapes."""
-    return [(name, tuple(one.shape)) for name, one in arrays.items()] == [
-        (name, tuple(one.shape)) for name, one in like.items()
-    ]
+def forms(arrays: Arrays) -> list[tuple[str, str, list[int]]]:
+    """Names, types and shapes, in order."""
+    return [(name, one.dtype.str, list(one.shape)) for name, one in arrays.items()]
+
+
+def digest_beside(content: RecordDict) -> bytes:
+    """SHA-256 of all that a node trains with but the values of the model and the round's number.
+
+    All nodes must agree on it: a coordinator that gave one node another shape or rate would get zeros from the others.
+    """
+    key, arrays = arrays_of(content)
+    others = {name: _plain(one) for name, one in content.items() if name not in (key, RECORD)}
+    canonical = json.dumps([key, forms(arrays), others], sort_keys=True, default=bytes.hex)
+    return hashlib.sha256(canonical.encode()).digest()
+
+
+def _plain(record: Any) -> list[Any]:
+    held: Mapping[str, Any] = record
+    kind = type(record).__name__
+    return [kind, {name: [type(one).__name__, one] for name, one in held.items() if name != ROUND_KEY}]
+
+
+def set_round(content: RecordDict, round_: int) -> None:
+    """Replace the round's number, which the digest leaves out, by the protocol's."""
+    for one in content.values():
+        if isinstance(one, ConfigRecord) and ROUND_KEY in one:
+            one[ROUND_KEY] = round_

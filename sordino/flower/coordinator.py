@@ -21,10 +21,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from client.resuming import COUNTED
+from client.visits import answer_statement
 from learning.tasks.external import External
 from runtime.failure import InputFailure
 from secagg.keys import session_statement
 from secagg.masking import choose_keystream
+from secagg.signatures import verify_signature
 from server.events import AttemptAborted, Event, RoundCompleted
 from server.opening import open_study
 from server.service import receive
@@ -33,10 +35,13 @@ from server.study import Outcome
 from server.study_file import STUDY_FILE, load
 from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Up
 from wire import coordinator_pb2 as pb
+from wire.study import round_parameters
 from wire.transport import NONCE_BYTES, frames
 
-TURN_S: Final = 0.05  # between two looks at the grid
+TURN_S: Final = (0.01, 0.5)  # shortest and longest time between two looks at the grid
+PATIENT: Final = 0.1  # of the time in which nothing came, which is as long as the next look waits
 NODES_S: Final = 1.0  # between two looks for new nodes
+CHALLENGE_S: Final = 60.0  # after which a node that is silent gets another one
 
 log = structlog.get_logger()
 
@@ -46,6 +51,7 @@ class _Node:
     """Attributes: nonce: of the challenge that it hasn't answered yet; packed: its upload, until the attempt asks."""
 
     nonce: bytes = b""
+    opening: bool = False  # its proof is being checked
     session: Session | None = None
     packed: bytes = b""
 
@@ -72,10 +78,13 @@ class GridCoordinator:
                 f"with --task-option dim={task.dim}"
             )
         self._study, self._journal = open_study(self.configuration, self._note, task=task)
+        self._study.limits()  # of a message's size, before it is parsed
+        self._upload_size = round_parameters(self._study.terms.plan).upload_size
         self._nodes: dict[int, _Node] = {}
-        self._pending: dict[str, int] = {}  # message -> node
+        self._pending: dict[str, tuple[int, Session | None, bytes]] = {}  # message -> node, its session, what was sent
         self._down: queue.Queue[tuple[int, pb.CoordinatorMessage]] = queue.Queue()
         self._looked_at = -NODES_S
+        self._moved_at = 0.0  # when a message last went either way, monotonic
         self._last: Event | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
@@ -92,7 +101,7 @@ class GridCoordinator:
 
         Raises Failure, or RuntimeError with the reason: the study is over, or the round failed too often.
         """
-        while not (self._idle.wait(TURN_S) or self._run.done()):  # the loop gets as far as this round
+        while not (self._idle.wait(TURN_S[0]) or self._run.done()):  # the loop gets as far as this round
             pass
         self._check()
         self._idle.clear()
@@ -103,6 +112,7 @@ class GridCoordinator:
             self._send(grid, content)
             for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
                 self._take(reply)
+                self._moved_at = time.monotonic()
         if not isinstance(self._last, RoundCompleted):
             self._check()
             reason = self._last.reason if isinstance(self._last, AttemptAborted) else "no participants"
@@ -119,17 +129,20 @@ class GridCoordinator:
         if time.monotonic() - self._looked_at < NODES_S:
             return
         self._looked_at = time.monotonic()
-        waiting = set(self._pending.values())
+        waiting = {node for node, _, _ in self._pending.values()}
         for node in grid.get_node_ids():
             known = self._nodes.setdefault(node, _Node())
-            if (known.session is None or known.session.closed) and node not in waiting:
+            if (known.session is None or known.session.closed) and node not in waiting and not known.opening:
                 known.nonce, known.session = secrets.token_bytes(NONCE_BYTES), None
-                self._push(grid, node, RecordDict({RECORD: self._record(Down(nonce=known.nonce))}))
+                record = self._record(Down(nonce=known.nonce))
+                self._push(grid, node, b"", RecordDict({RECORD: record}), ttl=CHALLENGE_S)
 
     def _send(self, grid: Grid, content: RecordDict) -> None:
         """Send what waits, after a moment in which more may come."""
+        waits = PATIENT * (time.monotonic() - self._moved_at)
         try:
-            node, message = self._down.get(timeout=TURN_S)
+            node, message = self._down.get(timeout=min(max(waits, TURN_S[0]), TURN_S[1]))
+            self._moved_at = time.monotonic()
             while True:
                 kind = message.WhichOneof("message")
                 down = Down(message=message.SerializeToString())
@@ -137,7 +150,7 @@ class GridCoordinator:
                 if with_model:
                     down.clips = list(self._study.clips)
                 record = {RECORD: self._record(down)}
-                self._push(grid, node, RecordDict({**(dict(content) if with_model else {}), **record}))
+                self._push(grid, node, down.message, RecordDict({**(dict(content) if with_model else {}), **record}))
                 node, message = self._down.get_nowait()
         except queue.Empty:
             return
@@ -149,27 +162,37 @@ class GridCoordinator:
         down.history = self._study.history(0)
         return down.to_record()
 
-    def _push(self, grid: Grid, node: int, content: RecordDict) -> None:
-        message = Message(content, dst_node_id=node, message_type=MESSAGE_TYPE)
+    def _push(self, grid: Grid, node: int, sent: bytes, content: RecordDict, ttl: float | None = None) -> None:
+        message = Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, ttl=ttl)
         for name in grid.push_messages([message]):
             if name:
-                self._pending[name] = node
+                self._pending[name] = node, self._nodes[node].session, sent
 
     def _take(self, reply: Message) -> None:
         """An answer of a node, or Flower's word that there is none."""
-        node = self._pending.pop(reply.metadata.reply_to_message_id, None)
+        node, session, sent = self._pending.pop(reply.metadata.reply_to_message_id, (None, None, b""))
         if node is None:
             return
-        known = self._nodes[node]
-        up = None if reply.has_error() else Up.read(reply.content)
-        if up is None:
-            log.warning("a node didn't answer", node=node, reason=reply.error.reason if reply.has_error() else "")
-            self._loop.call_soon_threadsafe(self._lost, known)
-        elif up.proof:
+        known, reason = self._nodes[node], reply.error.reason if reply.has_error() else "the record is missing"
+        try:
+            up = None if reply.has_error() else Up.read(reply.content)
+        except ValueError as error:
+            up, reason = None, str(error)
+        if up is not None and up.proof and session is None:
+            known.opening = True
             self._call(self._open(node, known, up)).add_done_callback(_told)
+        elif up is not None and session is not None and self._is_its_own(session, sent, up):
+            self._loop.call_soon_threadsafe(self._receive, known, session, up)
         else:
-            known.packed = up.upload
-            self._loop.call_soon_threadsafe(self._receive, known, up)
+            log.warning("a node didn't answer", node=node, reason=reason)
+            self._loop.call_soon_threadsafe(self._lost, session)
+
+    def _is_its_own(self, session: Session, sent: bytes, up: Up) -> bool:
+        """Whether the participant signed this answer. Another one, or a longer vector, is nobody's fault."""
+        if len(up.upload) not in (0, self._upload_size):
+            return False
+        statement = answer_statement(self._study.terms.study, session.identity, sent, up.parts())
+        return verify_signature(session.identity, up.signature, statement)
 
     def close(self) -> None:
         """Stop: the rounds that are left can be run by another coordinator over the same folder."""
@@ -197,6 +220,12 @@ class GridCoordinator:
         await self._asked.wait()
 
     async def _open(self, node: int, known: _Node, up: Up) -> None:
+        try:
+            await self._opened(node, known, up)
+        finally:
+            known.opening = False
+
+    async def _opened(self, node: int, known: _Node, up: Up) -> None:
         sessions = self._study.sessions
         opened, proof = pb.Open.FromString(up.opened), pb.Proof.FromString(up.proof)
         identity, _, _ = sessions.challenge(opened)
@@ -230,18 +259,17 @@ class GridCoordinator:
         except Exception as error:  # it is told where a participant is dropped for it
             log.info("an upload isn't taken", reason=str(error))
 
-    def _receive(self, known: _Node, up: Up) -> None:
-        if known.session is None:
-            return
+    def _receive(self, known: _Node, session: Session, up: Up) -> None:
+        known.packed = up.upload
         try:
             for raw in up.messages:
-                receive(self._study, known.session, raw)
+                receive(self._study, session, raw)
         except SessionRefused as error:
-            self._study.sessions.lost(known.session, str(error))
+            self._study.sessions.lost(session, str(error))
 
-    def _lost(self, known: _Node) -> None:
-        if known.session is not None:
-            self._study.sessions.lost(known.session, STOPPED)
+    def _lost(self, session: Session | None) -> None:
+        if session is not None:
+            self._study.sessions.lost(session, STOPPED)
 
     def _start(self, one: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(one)

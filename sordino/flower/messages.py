@@ -46,12 +46,17 @@ class Down(_Record):
 
 @dataclass
 class Up(_Record):
-    """From a node: the answer to a challenge, or serialised `ParticipantMessage`s, with the packed vector."""
+    """From a node: the answer to a challenge, or serialised `ParticipantMessage`s, with the packed vector, signed."""
 
     opened: bytes = b""
     proof: bytes = b""
     messages: list[bytes] = field(default_factory=list)
     upload: bytes = b""
+    signature: bytes = b""
+
+    def parts(self) -> list[bytes]:
+        """What `client.visits.sign_answer` signs."""
+        return [*self.messages, self.upload]
 
 
 @dataclass

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from learning.learner import Learner, State
 from learning.parameters import Parameters
-from learning.tasks.external import External
+from learning.tasks.external import External, bound
 from learning.tasks.synthetic import SyntheticOptions
-from sordino.flower.arrays import check_arrays, to_arrays, to_vector
+from sordino.flower.arrays import arrays_of, check_arrays, digest_beside, to_record, to_vector
 from sordino.flower.coordinator import GridCoordinator
 
 _READS_EACH: Final = tuple(
@@ -70,18 +70,19 @@ class SecureAggregation(Strategy):
         configured = list(self._inner.configure_train(server_round, arrays, config, grid))
         if not configured:
             return []
+        content = configured[0].content
+        key, values = arrays_of(content)
         if self._coordinator is None:
-            check_arrays(arrays)
-            self._learner = _ArraysLearner(self._inner, arrays)
-            task = External(SyntheticOptions(dim=len(to_vector(arrays))))
+            check_arrays(values)
+            self._learner = _ArraysLearner(self._inner, content)
+            task = External(SyntheticOptions(dim=len(to_vector(values))))
             task.learns = self._learner
             self._coordinator = GridCoordinator(self._folder, task)
         coordinator, learner = self._coordinator, self._learner
         assert learner is not None  # noqa: S101  # made with the coordinator
-        learner.begin(server_round, configured[0])
-        content = configured[0].content
-        content[next(iter(content.array_records))] = learner.arrays
         try:
+            learner.begin(server_round, configured[0])
+            content[key] = learner.arrays
             event = coordinator.one_round(grid, content)
         except RuntimeError as error:
             log(WARNING, "sordino: %s", error)
@@ -134,30 +135,42 @@ class _ArraysLearner(Learner):
     A checkpoint holds the model, and not what the strategy keeps besides, such as momentum.
     """
 
-    def __init__(self, strategy: Strategy, arrays: ArrayRecord) -> None:
-        self._strategy, self.arrays, self.stddev = strategy, arrays, 0.0
+    def __init__(self, strategy: Strategy, content: RecordDict) -> None:
+        """``content``: of a training message."""
+        self._strategy, self.stddev = strategy, 0.0
+        self._key, self._like = arrays_of(content)
+        self._vector, self._beside = to_vector(self._like), digest_beside(content)
         self._round = 0
         self._asked: Message | None = None
 
+    @property
+    def arrays(self) -> ArrayRecord:
+        return to_record(self._vector, self._like)
+
     def begin(self, server_round: int, asked: Message) -> None:
+        """Raises RuntimeError: nodes would get something else to train with than in the rounds before."""
+        if digest_beside(asked.content) != self._beside:
+            raise RuntimeError(
+                "the configuration for training, or the form of the model, changed between rounds: nodes read the "
+                "round's number from server-round, and all else stays"
+            )
         self._round, self._asked = server_round, asked
 
     def broadcast(self) -> Parameters:
-        return {"vector": to_vector(self.arrays)}
+        return {"vector": self._vector, "bound": bound(self._beside)}
 
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
         asked, strategy = self._asked, self._strategy
         assert asked is not None  # noqa: S101  # a round was asked for
-        vector = to_vector(self.arrays) + mean.astype(np.float32)
-        key = next(iter(asked.content.array_records))
         counted = MetricRecord({getattr(strategy, "weighted_by_key", "num-examples"): survivors})
-        one = Message(RecordDict({key: to_arrays(vector, self.arrays), "metrics": counted}), reply_to=asked)
+        model = to_record(self._vector + mean.astype(np.float32), self._like)
+        one = Message(RecordDict({self._key: model, "metrics": counted}), reply_to=asked)
         arrays, _ = strategy.aggregate_train(self._round, [one])
         if arrays is not None:
-            self.arrays, self.stddev = arrays, stddev
+            self._vector, self.stddev = to_vector({name: each.numpy() for name, each in arrays.items()}), stddev
 
     def state(self) -> tuple[Parameters, State]:
-        return self.broadcast(), {}
+        return {"vector": self._vector}, {}
 
     def load_state(self, parameters: Parameters, state: Any) -> None:
-        self.arrays = to_arrays(parameters["vector"], self.arrays)
+        self._vector = parameters["vector"]

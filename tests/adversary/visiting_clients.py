@@ -106,7 +106,7 @@ class _Node:
                 documents.append(await session.download(digest, LARGEST))
         if isinstance(content, pb.NeighbourShares):
             with contextlib.suppress(DocumentUnavailable, DocumentMismatch, ValueError):
-                model = np.frombuffer(await session.download(start.model_sha256, LARGEST), "<f4")
+                model = np.frombuffer(await session.download(start.model_sha256, LARGEST), "<f4")  # bound and all
         clips = self._coordinator.public.document.plan.clipping.clips
         history = b""
         with contextlib.suppress(DocumentUnavailable):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.adversary import cheating_coordinator
 from tests.adversary.script import COORDINATOR, Places, Script, scripts
+from tests.adversary.served_study import STUDIES
 from tests.adversary.visiting_clients import visiting
 
 READS_MEMORY = "ring-"  # of a colluding participant's object, which nodes don't keep
@@ -37,6 +38,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 @pytest.fixture(autouse=True)
 def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cheating_coordinator, "joined", visiting)
+    external = {name: {**one, "task": "external"} for name, one in STUDIES.items()}
+    monkeypatch.setattr(cheating_coordinator, "STUDIES", external)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
