@@ -5,7 +5,7 @@
 #   .venv         the same with torch, Ray and development tools            make test, lint, types
 #   .venv-lowest the lowest versions that pyproject.toml allows     make test-lowest
 #   .venv-proto   the pinned protobuf compiler                              make proto, test
-#   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers
+#   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers, flower-test
 #   .venv-fuzz    atheris, where there is a wheel of it                     make fuzz, fuzz-long
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -33,7 +33,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers flower-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -81,6 +81,9 @@ bench: .venv-demo/.stamp ## each hot path beside its limit on this machine; fail
 
 bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and OpenDP, in the same run (some minutes)
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
+
+flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (four minutes)
+	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/flower $(PYTEST_ARGS)
 
 kill-run: .venv/.stamp ## kill client processes KILLS times at random instants, and check what they sent and wrote (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)
@@ -163,9 +166,9 @@ distclean: clean ## remove the environments as well
 	$(CHECK_PYTHON)
 	$(call BUILD_ENVIRONMENT,.venv-proto,-r proto/requirements.txt)
 
-.venv-peers/.stamp: sordino/lab/bench/peers/requirements.txt
+.venv-peers/.stamp: sordino/lab/bench/peers/requirements.txt pyproject.toml
 	$(CHECK_PYTHON)
-	$(call BUILD_ENVIRONMENT,.venv-peers,-r sordino/lab/bench/peers/requirements.txt)
+	$(call BUILD_ENVIRONMENT,.venv-peers,-r sordino/lab/bench/peers/requirements.txt -e '.[server]', (with torch and ray: this can take minutes))
 
 .venv-fuzz/.stamp: tests/fuzz/requirements.txt pyproject.toml constraints.txt
 	$(CHECK_PYTHON)

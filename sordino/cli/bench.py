@@ -230,7 +230,14 @@ def peers(
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.lab.bench.peers.run import PeerFailed, PeersMissing, compare_noise, compare_secagg, find_environment
+    from sordino.lab.bench.peers.run import (
+        PeerFailed,
+        PeersMissing,
+        compare_noise,
+        compare_rounds,
+        compare_secagg,
+        find_environment,
+    )
 
     _check_figure(figure)
     machine, least = _calibrated(), dict(BOUNDS["least"])
@@ -242,12 +249,18 @@ def peers(
         found = {
             "flower_secagg": compare_secagg(python, clients=clients, dim=dim, drop=drop, repeats=repeats),
             "opendp_noise": compare_noise(python, stddev=stddev, dim=1_000_000, repeats=repeats),
+            "flower_round": compare_rounds(python, repeats=repeats),
         }
     except (PeersMissing, PeerFailed, ValueError) as error:
         raise InputFailure(str(error)) from error
+    plain = found["flower_round"].setting
     names = {
         "flower_secagg": (f"one attempt, n = {clients}, d = {dim:,}, {drop:.0%} leave", "Flower SecAgg+"),
         "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
+        "flower_round": (
+            f"a round of ten Flower nodes, {plain['ours_over_plain']:.2f} times plain FedAvg's",
+            "Flower SecAgg+",
+        ),
     }
     faults = broken({key: one.ratio.median for key, one in found.items()}, least, largest=False)
     comparisons = {key: one.to_json() for key, one in found.items()}

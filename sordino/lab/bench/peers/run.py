@@ -44,6 +44,16 @@ SIDES: Final = {
             "starts from float32: clipping, stochastic rounding and the vector's bytes are included, a few ms a vector",
         ),
     ),
+    "round": (
+        (
+            "runs the same app with the mod and the strategy of sordino.flower: signatures, shares, consistency check",
+            "clips, rotates, rounds, adds noise; writes charges, keys and signed sets to disk before it answers",
+        ),
+        (
+            "trains the same in Flower's legacy API, with its SecAgg+ workflow and mod: no noise, nothing durable",
+            "FedAvg without either takes setting.plain_s",
+        ),
+    ),
     "noise": (
         (
             "draws from integer tables fed by AES-128; the law is met within a total-variation distance of 2^-140",
@@ -68,7 +78,10 @@ class PeerFailed(RuntimeError):
 
 Figures: TypeAlias = dict[str, Any]
 """All that one run printed; a peer's name stands under ``peer``."""
-_COMPARED: Final = {"secagg": ("CPU s", "cpu_s", ("sum_ok",)), "noise": ("ns a sample", "ns_per_sample", _SPREAD)}
+_COMPARED: Final = {  # rounds are taken from one run, which checks them
+    "secagg": ("CPU s", "cpu_s", ("sum_ok",)),
+    "noise": ("ns a sample", "ns_per_sample", _SPREAD),
+}
 """Work -> unit and name of the figure that is compared, and names under which a side says that its result is right."""
 
 
@@ -179,6 +192,30 @@ def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Com
     ours()
     opendp_noise(python, stddev=stddev, dim=1000)
     return _compare("noise", {"law": "gaussian"} | work, ours, functools.partial(opendp_noise, python, **work), repeats)
+
+
+def compare_rounds(python: Path, *, repeats: int) -> Comparison:
+    """A round of ten nodes in Flower's simulation with sordino.flower, with SecAgg+ and, in ``setting``, with neither.
+
+    Raises PeerFailed: a round had no sum.
+    """
+    found = _run((str(python), str(HERE / "flower_rounds.py"), f"--repeats={repeats}"), TIMEOUT_S)
+    seconds = found["seconds"]
+    ours, theirs, plain = (Spread.of(seconds[way]) for way in ("sordino", "secagg+", "plain"))
+    setting = {"nodes": found["nodes"], "dim": found["dim"], "plain_s": plain.median}
+    setting["ours_over_plain"] = found["sordino_over_plain"]
+    ratio = Spread.of([other / one for one, other in zip(seconds["sordino"], seconds["secagg+"], strict=True)])
+    return Comparison(
+        work="round",
+        peer="flower",
+        unit="s",
+        setting=setting,
+        ours=ours,
+        peers=theirs,
+        ratio=ratio,
+        versions=found["versions"],
+        last=(found, found),
+    )
 
 
 def _compare(

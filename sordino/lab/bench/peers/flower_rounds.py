@@ -1,0 +1,200 @@
+"""Seconds of a round in Flower's simulation: FedAvg as it is, with Flower's SecAgg+, and with sordino.flower.
+
+Run by the python of ``.venv-peers``. Ten nodes train the same network on as many images each as in Flower's PyTorch
+quickstart; the images are random, since only time counts. SecAgg+ needs Flower's legacy API, so its app is written for
+that. A round's seconds are those between two evaluations on the server, which do nothing; the first round, in which
+processes start, isn't counted. All three run one after the other, again and again.
+
+Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from torch import nn
+
+NODES, IMAGES, BATCH = 10, 4_000, 32  # images of one node: 50,000 in ten parts, of which four fifths train
+WAYS = ("plain", "secagg+", "sordino")
+
+
+def network() -> nn.Module:
+    """62,006 values: that of the quickstart, for images 3 x 32 x 32."""
+    torch.set_num_threads(1)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
+
+
+def train(model: nn.Module) -> None:
+    """One epoch."""
+    optimizer, loss = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9), nn.CrossEntropyLoss()
+    images, labels = torch.rand(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    for _ in range(IMAGES // BATCH):
+        optimizer.zero_grad()
+        loss(model(images), labels).backward()
+        optimizer.step()
+
+
+def client_app(*mods: Any) -> ClientApp:
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train_here(message: Message, context: Context) -> Message:
+        model = network()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        train(model)
+        metrics = MetricRecord({"num-examples": IMAGES})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+class LegacyClient(NumPyClient):
+    """The same training in the legacy API."""
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        model = network()
+        names = list(model.state_dict())
+        model.load_state_dict({name: torch.from_numpy(one) for name, one in zip(names, parameters, strict=True)})
+        train(model)
+        return [one.numpy() for one in model.state_dict().values()], IMAGES, {}
+
+
+def server_app(rounds: int, looks: list[float], wrap: Callable[[Any], Any] = lambda one: one) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        def look(server_round: int, arrays: ArrayRecord) -> None:
+            looks.append(time.perf_counter())
+
+        strategy = wrap(FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES))
+        start = ArrayRecord(network().state_dict())
+        result = strategy.start(grid, start, num_rounds=rounds, evaluate_fn=look)
+        if len(result.train_metrics_clientapp) != rounds:
+            looks.clear()
+
+    return app
+
+
+def legacy_server_app(rounds: int, looks: list[float]) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        def look(server_round: int, parameters: Any, config: Any) -> None:
+            looks.append(time.perf_counter())
+
+        start = ndarrays_to_parameters([one.numpy() for one in network().state_dict().values()])
+        strategy = LegacyFedAvg(
+            fraction_evaluate=0.0, min_available_clients=NODES, evaluate_fn=look, initial_parameters=start
+        )
+        legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
+        # Flower's defaults, with the threshold that the study of ours has.
+        workflow = SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=7, max_weight=float(IMAGES))
+        DefaultWorkflow(fit_workflow=workflow)(grid, legacy)
+
+    return app
+
+
+def round_seconds(way: str, rounds: int, study: Path) -> list[float]:
+    looks: list[float] = []
+    if way == "secagg+":
+        client: Any = ClientApp(client_fn=lambda context: LegacyClient().to_client(), mods=[secaggplus_mod])
+        server = legacy_server_app(rounds, looks)
+    elif way == "plain":
+        client, server = client_app(), server_app(rounds, looks)
+    else:
+        from sordino.flower import SecureAggregation, secure_aggregation_mod
+
+        def at_home(message: Message, context: Context, call_next: Any) -> Message:
+            number = int(context.node_config["partition-id"])
+            home = {"sordino-home": str(study / "hosts" / f"host-{number + 1:02d}")}
+            here = Context(context.run_id, context.node_id, context.node_config | home, context.state, {})
+            answer = secure_aggregation_mod(message, here, call_next)
+            context.state = here.state
+            return answer
+
+        client = client_app(at_home)
+        server = server_app(rounds, looks, lambda one: SecureAggregation(one, study=study))
+    run_simulation(server, client, NODES, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    if len(looks) != rounds + 1:
+        raise RuntimeError(f"{way} ended after {len(looks) - 1} of {rounds} rounds")
+    return [after - before for before, after in itertools.pairwise(looks[1:])]
+
+
+def new_study(folder: Path, rounds: int, dim: int) -> Path:
+    options = {"task": "external", "dataset": "own", "participants": NODES, "hosts": NODES, "rounds": rounds}
+    words = [f"--{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "sordino", "init", str(folder), *words, "--task-option", f"dim={dim}"]
+    subprocess.run([*command, "--epsilon", "8"], check=True, capture_output=True)
+    return folder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4, help="of each run, the first not counted; at least 2")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each way")
+    given = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    dim = sum(one.numel() for one in network().state_dict().values())
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as work:
+        for repeat in range(given.repeats):
+            for way in WAYS:
+                study = Path(work) / f"study-{repeat}"
+                if way == "sordino":
+                    new_study(study, given.rounds, dim)
+                found[way] += round_seconds(way, given.rounds, study)
+    medians = {way: statistics.median(seconds) for way, seconds in found.items()}
+    ratios = {f"{way}_over_plain": round(medians[way] / medians["plain"], 3) for way in WAYS[1:]}
+    print(
+        json.dumps(
+            {
+                "nodes": NODES,
+                "dim": dim,
+                "images": IMAGES,
+                "seconds": {way: [round(one, 3) for one in seconds] for way, seconds in found.items()},
+                "median_s": {way: round(one, 3) for way, one in medians.items()},
+                **ratios,
+                "versions": {name: version(name) for name in ("flwr", "torch", "ray")},
+            }
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
