@@ -1,4 +1,4 @@
-"""Flower as people run it: `flwr run` in its simulation, and over a SuperLink with ten SuperNodes, one of them killed."""
+"""Flower as people run it: in its simulation, and over a SuperLink with ten SuperNodes, one of them killed."""
 
 from __future__ import annotations
 
