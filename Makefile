@@ -83,7 +83,7 @@ bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
 
 flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (four minutes)
-	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/flower $(PYTEST_ARGS)
+	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
 
 kill-run: .venv/.stamp ## kill client processes KILLS times at random instants, and check what they sent and wrote (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
 _COLOUR = re.compile(r"\x1b\[\d*m")

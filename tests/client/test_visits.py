@@ -1,0 +1,56 @@
+"""A participant made anew for each message: what it keeps to itself, and what it refuses before anything is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.visits import Home, Visit, VisitRefused, answer, answer_statement, prove, sign_answer
+from runtime.failure import InputFailure
+from secagg.keys import session_statement
+from secagg.signatures import verify_signature
+from tests.support.study_in_process import make_folder
+from wire import coordinator_pb2 as pb
+
+STUDY: dict[str, Any] = {"participants": 9, "hosts": 9, "min_survivors": 6, "quorum": 6, "dataset": "own"}
+EXTERNAL = STUDY | {"task": "external", "task_options": {"dim": 12}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("visits") / "study", **EXTERNAL)
+
+
+def untrained(model: np.ndarray) -> np.ndarray:
+    raise AssertionError("nothing trains here")
+
+
+def test_a_proof_opens_one_session(folder: Path) -> None:
+    home = Home.open(folder / "hosts" / "host-01")
+    nonce = bytes(range(32))
+    opened, proof = (kind.FromString(one) for kind, one in zip((pb.Open, pb.Proof), prove(home, nonce), strict=True))
+    statement = session_statement(home.settings.study.name, opened.identity, opened.nonce, nonce)
+    assert verify_signature(opened.identity, proof.signature, statement)
+    again = pb.Open.FromString(prove(home, nonce)[0])
+    assert again.nonce != opened.nonce
+
+
+def test_an_answer_is_signed_with_what_it_answers(folder: Path) -> None:
+    home = Home.open(folder / "hosts" / "host-01")
+    name, identity = home.settings.study.name, home.identity.public
+    signature = sign_answer(home, b"asked", [b"one", b"two"])
+    assert verify_signature(identity, signature, answer_statement(name, identity, b"asked", [b"one", b"two"]))
+    for asked, parts in ((b"other", [b"one", b"two"]), (b"asked", [b"onetwo"]), (b"asked", [b"two", b"one"])):
+        assert not verify_signature(identity, signature, answer_statement(name, identity, asked, parts))
+
+
+def test_a_message_of_no_attempt_and_a_study_of_another_kind(folder: Path, tmp_path: Path) -> None:
+    home = Home.open(folder / "hosts" / "host-01")
+    with pytest.raises(VisitRefused, match="a document that was announced didn't come along"):
+        answer(home, Visit(b"", bytes(32), bytes(32), []), b"", b"", untrained)
+    other = make_folder(tmp_path / "other", **STUDY, task="mean", task_options={"high": 1.0})
+    with pytest.raises(InputFailure, match="a Flower node is one participant of a study with the task external"):
+        Home.open(other / "hosts" / "host-01")
