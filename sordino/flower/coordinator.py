@@ -31,7 +31,7 @@ from server.events import AttemptAborted, Event, RoundCompleted
 from server.opening import open_study
 from server.service import receive
 from server.sessions import STOPPED, Session, SessionRefused, TooManySessions
-from server.study import Outcome
+from server.study import ABORTED, Outcome
 from server.study_file import STUDY_FILE, load
 from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Up
 from wire import coordinator_pb2 as pb
@@ -91,7 +91,11 @@ class GridCoordinator:
         self._asked, self._idle = asyncio.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, name="study", daemon=True)
         self._thread.start()
-        self._call(self._study.restore()).result()
+        try:
+            self._call(self._study.restore()).result()
+        except BaseException:
+            self._stop()
+            raise
         self._run = self._call(self._study.run("flower", before_round=self._between_rounds))
 
     # ------------------------------------------------------------ on the strategy's thread
@@ -113,15 +117,20 @@ class GridCoordinator:
             for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
                 self._take(reply)
                 self._moved_at = time.monotonic()
+        # What nodes that were lost might still say is void.
+        self._pending = {name: one for name, one in self._pending.items() if one[1] is None or not one[1].closed}
         if not isinstance(self._last, RoundCompleted):
+            if isinstance(self._last, AttemptAborted):
+                raise RuntimeError(f"the round has no sum: {self._last.phase}: {self._last.reason}")
             self._check()
-            reason = self._last.reason if isinstance(self._last, AttemptAborted) else "no participants"
-            raise RuntimeError(f"the round has no sum: {reason}")
+            raise RuntimeError("the round has no sum")
         return self._last
 
     def _check(self) -> None:
         if self._run.done():
             outcome: Outcome = self._run.result()
+            if outcome.reason == ABORTED:
+                raise RuntimeError("a round failed too often: another run over the same study goes on with that round")
             raise RuntimeError(f"the study is over: {outcome.reason}; more rounds need a new study")
 
     def _challenge(self, grid: Grid) -> None:
@@ -199,6 +208,9 @@ class GridCoordinator:
         if not self._run.done():
             self._run.cancel()
         self._call(self._end()).result()
+        self._stop()
+
+    def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
