@@ -17,6 +17,7 @@ PARAMETERS = {"behaviour", "behaviours"}
 PASSED_ON = {  # where the client hands on what it was given
     ("client/participant_host.py", "behaviour", "behaviours(identity.public)"),
     ("client/participant_host.py", "behaviours", "behaviours"),
+    ("client/visits.py", "behaviour", "behaviour"),
 }
 
 

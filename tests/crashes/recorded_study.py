@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import server.coordinator
+import server.opening
 from runtime.failure import Failure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent
@@ -199,7 +200,7 @@ def main(arguments: list[str]) -> int:
     folder, parent = arguments
     end_with_parent(int(parent))
     configure_logs()
-    server.coordinator.Study = RecordedStudy  # type: ignore[misc]
+    server.opening.Study = RecordedStudy  # type: ignore[misc]
     try:
         return server.coordinator.serve(load(Path(folder)), on_event=tell_event)
     except Failure as error:

@@ -85,7 +85,7 @@ def hear_session(data: bytes) -> None:
     )
     session = sessions.open(roster.identity(0))
     with contextlib.suppress(SessionRefused):
-        server.service._receive(study, session, data)  # type: ignore[arg-type]
+        server.service.receive(study, session, data)  # type: ignore[arg-type]
         must(len(handed_on) + session.outbox.qsize() == 1, "one message was taken for several")
     try:
         message = pb.ParticipantMessage.FromString(data)

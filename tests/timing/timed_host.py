@@ -45,7 +45,7 @@ def main() -> int:
 
     async def train(self: LocalTraining, *arguments: Any) -> Any:
         nonlocal drawn, draws, begun
-        drawn = CHOICE.choice(outcomes) if self._took else OUTCOMES[0]  # the first one is there to be imitated
+        drawn = CHOICE.choice(outcomes) if self.took else OUTCOMES[0]  # the first one is there to be imitated
         begun = time.perf_counter()
         draws = 0
         with Path(file).open("a", encoding="utf-8") as noted:
