@@ -41,6 +41,7 @@ from wire.transport import NONCE_BYTES, frames
 TURN_S: Final = (0.01, 0.5)  # shortest and longest time between two looks at the grid
 PATIENT: Final = 0.1  # of the time in which nothing came, which is as long as the next look waits
 NODES_S: Final = 1.0  # between two looks for new nodes
+RETURN_S: Final = 2.0  # before a round
 CHALLENGE_S: Final = 60.0  # after which a node that is silent gets another one
 
 log = structlog.get_logger()
@@ -52,8 +53,15 @@ class _Node:
 
     nonce: bytes = b""
     opening: bool = False  # its proof is being checked
+    challenges: int = 0  # since it last answered
+    due: float = 0.0  # when it may get the next one, monotonic
+    told: str = ""  # why it didn't answer, as logged last
     session: Session | None = None
     packed: bytes = b""
+
+    @property
+    def away(self) -> bool:
+        return self.session is None or self.session.closed
 
 
 class GridCoordinator:
@@ -70,7 +78,10 @@ class GridCoordinator:
         choose_keystream(time.perf_counter)
         self.configuration = load(folder / STUDY_FILE if folder.is_dir() else folder)
         if self.configuration.study.task != External.name:
-            raise InputFailure(f"{folder}: the study's task is {self.configuration.study.task}, not {External.name}")
+            raise InputFailure(
+                f"{folder}: the study's task is {self.configuration.study.task}, not {External.name}: make one with "
+                f"--task {External.name} --task-option dim={task.dim} --dataset own"
+            )
         stated = self.configuration.task.get("dim")
         if stated != task.dim:
             raise InputFailure(
@@ -78,6 +89,13 @@ class GridCoordinator:
                 f"with --task-option dim={task.dim}"
             )
         self._study, self._journal = open_study(self.configuration, self._note, task=task)
+        if (most := self._study.roster.largest_host()) > 1:
+            self._study.close()
+            self._journal.close()
+            raise InputFailure(
+                f"{folder}: a host of the study has {most} participants, and a Flower node is one: make one with as "
+                "many --hosts as --participants"
+            )
         self._study.limits()  # of a message's size, before it is parsed
         self._upload_size = round_parameters(self._study.terms.plan).upload_size
         self._nodes: dict[int, _Node] = {}
@@ -108,6 +126,7 @@ class GridCoordinator:
         while not (self._idle.wait(TURN_S[0]) or self._run.done()):  # the loop gets as far as this round
             pass
         self._check()
+        self._gather(grid)
         self._idle.clear()
         self._last = None
         self._loop.call_soon_threadsafe(self._asked.set)
@@ -121,10 +140,23 @@ class GridCoordinator:
         self._pending = {name: one for name, one in self._pending.items() if one[1] is None or not one[1].closed}
         if not isinstance(self._last, RoundCompleted):
             if isinstance(self._last, AttemptAborted):
-                raise RuntimeError(f"the round has no sum: {self._last.phase}: {self._last.reason}")
+                nobody = not any(one.session for one in self._nodes.values())
+                hint = "; does the app have ClientApp(mods=[secure_aggregation_mod])?" if nobody else ""
+                raise RuntimeError(f"the round has no sum: {self._last.phase}: {self._last.reason}{hint}")
             self._check()
             raise RuntimeError("the round has no sum")
         return self._last
+
+    def _gather(self, grid: Grid) -> None:
+        """Before a round, give nodes a moment that have just come, or whose last answer was lost."""
+        until, self._looked_at = time.monotonic() + RETURN_S, -NODES_S
+        while time.monotonic() < until:
+            self._challenge(grid)
+            for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
+                self._take(reply)
+            if not any(one.challenges <= 1 and one.away for one in self._nodes.values()):
+                return
+            time.sleep(TURN_S[0])
 
     def _check(self) -> None:
         if self._run.done():
@@ -141,7 +173,9 @@ class GridCoordinator:
         waiting = {node for node, _, _ in self._pending.values()}
         for node in grid.get_node_ids():
             known = self._nodes.setdefault(node, _Node())
-            if (known.session is None or known.session.closed) and node not in waiting and not known.opening:
+            if known.away and node not in waiting and not known.opening and known.due <= self._looked_at:
+                known.challenges += 1
+                known.due = self._looked_at + min(2.0**known.challenges, CHALLENGE_S)
                 known.nonce, known.session = secrets.token_bytes(NONCE_BYTES), None
                 record = self._record(Down(nonce=known.nonce))
                 self._push(grid, node, b"", RecordDict({RECORD: record}), ttl=CHALLENGE_S)
@@ -193,7 +227,9 @@ class GridCoordinator:
         elif up is not None and session is not None and self._is_its_own(session, sent, up):
             self._loop.call_soon_threadsafe(self._receive, known, session, up)
         else:
-            log.warning("a node didn't answer", node=node, reason=reason)
+            if reason != known.told:
+                log.warning("a node didn't answer", node=node, reason=reason)
+            known.told = str(reason)
             self._loop.call_soon_threadsafe(self._lost, session)
 
     def _is_its_own(self, session: Session, sent: bytes, up: Up) -> bool:
@@ -247,6 +283,7 @@ class GridCoordinator:
         statement = session_statement(self._study.terms.study, identity, opened.nonce, nonce)
         await self._study.check_proof(identity, statement, proof.signature)
         known.session = session = sessions.open(identity)
+        known.challenges, known.due = 0, 0.0
         self._study.welcome(session)
         self._start(self._write(node, known, session))
         self._study.session_ready(session, pb.Ready())

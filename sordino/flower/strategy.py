@@ -86,6 +86,7 @@ class SecureAggregation(Strategy):
             event = coordinator.one_round(grid, content)
         except RuntimeError as error:
             log(WARNING, "sordino: %s", error)
+            self._result = learner.arrays, None  # the study's model, as its last finished round left it
             return []
         metrics = MetricRecord(
             {
@@ -108,6 +109,8 @@ class SecureAggregation(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """No message: nodes refuse to evaluate, since no noise would protect their answers."""
+        if getattr(self._inner, "fraction_evaluate", 0.0) and server_round == 1:
+            log(WARNING, "sordino: nodes don't evaluate, as no noise would protect their answers: use evaluate_fn")
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -113,6 +113,9 @@ def test_a_study_goes_on_and_ends(study: Path, caplog: pytest.LogCaptureFixture)
     assert list(second.train_metrics_clientapp) == [1]  # the fourth round, on the model of the third
     assert values(second).mean() > values(first).mean()
     assert "the study is over: rounds done; more rounds need a new study" in caplog.text
+    third = run(study, bent(LocalGrid, study))
+    assert not third.train_metrics_clientapp
+    np.testing.assert_array_equal(values(third), values(second))  # the study's model, not the app's beginning
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -308,6 +311,28 @@ def test_wrong_models_are_one_sentence(study: Path) -> None:
         wrapped.start(bent(LocalGrid, study), counters, num_rounds=1)
     with pytest.raises(InputFailure, match=f"plan is for {DIM} values, and the app's model has 7"):
         wrapped.start(bent(LocalGrid, study), ArrayRecord([np.zeros(7, np.float32)]), num_rounds=1)
+
+
+def test_a_missing_mod_and_hosts_of_many_are_told(study: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def bare() -> ClientApp:
+        one = ClientApp()
+
+        @one.train()
+        def train(message: Message, context: Context) -> Message:
+            return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+        return one
+
+    file = study / "study.toml"
+    file.write_text(re.sub(r"connect_s = \d+", "connect_s = 2", file.read_text()))
+    file.write_text(re.sub(r"max_attempts = \d+", "max_attempts = 1", file.read_text()))
+    run(study, bent(LocalGrid, study, bare))
+    assert "the round has no sum: Connecting: 0 participants are connected, 7 needed; does the app have" in caplog.text
+    crowded = study.parent / "crowded"
+    options = ["--task", "external", "--task-option", f"dim={DIM}", "--dataset", "own", "--participants", "20"]
+    in_a_process("init", crowded, *options, "--hosts", "10", "--one-machine")
+    with pytest.raises(InputFailure, match="a host of the study has 2 participants, and a Flower node is one"):
+        run(crowded, bent(LocalGrid, study))
 
 
 def test_the_digest_covers_all_but_values_and_the_round() -> None:
