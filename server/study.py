@@ -171,8 +171,7 @@ class Study:
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
-        study, roster = self.shown
-        return pb.Welcome(session_token=session.token, study_sha256=study, roster_sha256=roster)
+        return pb.Welcome(session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self.shown[1])
 
     @property
     def shown(self) -> tuple[bytes, bytes]:
@@ -307,9 +306,8 @@ class Study:
     ) -> Outcome:
         """All rounds that are left.
 
-        Args:
-            address, http_address: HOST:PORT of the session port and of the port for metrics, for the first event.
-            before_round: awaited with the number of each round, where another program says when one begins.
+        ``address``, ``http_address``: HOST:PORT of the session port and of the port for metrics, for the first event.
+        ``before_round``: awaited with the number of each round, where another program says when one begins.
 
         Raises asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
         """
