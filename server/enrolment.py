@@ -281,7 +281,7 @@ class Enrolment:
                 try:
                     self._study.offer_roster(package.roster_file, package.lottery_file)
                 except ValueError as error:  # the same one was offered before
-                    log.debug("a roster isn't offered", reason=str(error))
+                    log.warning("a published roster isn't used", reason=str(error))
             log.info("the authority has published", roster_version=roster.version, answers=len(answers))
             return pb.PublishReceipt(roster_version=roster.version)
 

@@ -67,15 +67,18 @@ def check_later_roster(plan: Plan, roster: Roster, *, one_machine: bool) -> None
 class Membership:
     """The roster in use. It changes between attempts only."""
 
-    def __init__(self, plan: Plan, signed: SignedRoster, authority_public: bytes, *, one_machine: bool) -> None:
+    def __init__(
+        self, plan: Plan, signed: SignedRoster, authority_public: bytes, *, terms: bytes, one_machine: bool
+    ) -> None:
         """
         Args:
+            terms: SHA-256 of the study document that is served, with which later versions must be signed.
             signed: the roster to begin with, checked.
             authority_public: the key that later versions must be signed with, 32 bytes.
             one_machine: a host may run more participants than are assumed to collude.
         """
         self._plan, self._authority_public, self._one_machine = plan, authority_public, one_machine
-        self.signed = signed
+        self.signed, self._terms = signed, terms
         self.offered: SignedRoster | None = None
         self.excluded: dict[int, str] = {}  # number -> reason
         self.set_aside: set[int] = set()  # numbers of participants that aren't invited for now
@@ -177,8 +180,8 @@ class Membership:
             raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
         if roster.version <= newest.version:
             raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
-        if roster.terms != newest.terms:
-            raise InvalidRoster(f"version {roster.version} was signed with other terms than version {newest.version}")
+        if roster.terms not in (newest.terms, self._terms):  # the first one, of a study without terms yet, has none
+            raise InvalidRoster(f"version {roster.version} was signed with other terms than those of the study")
         check_later_roster(self._plan, roster, one_machine=self._one_machine)
         self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
 

@@ -117,7 +117,7 @@ class Study:
         self.charges = Charges(document, cohorts_are_public=cohorts_are_public)
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
-        self._membership = Membership(self._plan, signed, authority, one_machine=one_machine)
+        self._membership = Membership(self._plan, signed, authority, terms=document.digest(), one_machine=one_machine)
         self._exclusions = Exclusions(self._membership, journal, self._emit)
         learner = task.learner(configuration.server_optimizer.make(), test_data)
         folder = configuration.coordinator.state.parent / "checkpoints"

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import server.study
 from secagg.context import winners
 from secagg.lottery import Draws
-from secagg.roster import InvalidRoster, Roster, sign_roster
+from secagg.roster import NONE, InvalidRoster, Roster, sign_roster
 from server.attempt.uploads import UploadRefused
 from server.events import Event, RoundCompleted
 from server.study_file import load
@@ -103,6 +103,21 @@ async def test_rosters_that_the_coordinator_does_not_take(study_folder: Path, tm
         where.study.offer_roster(without(study_folder, 3, 0).roster_file, None)
         with pytest.raises(InvalidRoster, match="isn't later than version 3"):
             where.study.offer_roster(without(study_folder, 2, 0).roster_file, None)
+
+
+async def test_a_study_without_terms_takes_the_first_ones_that_are_signed(study_folder: Path, tmp_path: Path) -> None:
+    """As in containers, where the coordinator makes the study and the authority signs it later."""
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        membership = where.study._membership
+        membership.signed = replace(membership.signed, roster=replace(membership.roster, terms=NONE))
+        other = replace(membership.roster, version=2, terms=bytes([1] * 32))
+        with pytest.raises(InvalidRoster, match="other terms"):
+            where.study.offer_roster(sign_roster(other, authority_of(study_folder)), None)
+        where.study.offer_roster(without(study_folder, 2, 0).roster_file, None)
+        assert membership.offered is not None
+        none = sign_roster(replace(membership.roster, version=3, terms=NONE), authority_of(study_folder))
+        with pytest.raises(InvalidRoster, match="other terms"):
+            where.study.offer_roster(none, None)
 
 
 # ---------------------------------------------------------------- drawn cohorts

@@ -29,6 +29,7 @@ class LocalGrid(Grid):
             )
             for node, one in nodes.items()
         }
+        self._run: Any = None
         self._answers: dict[str, Future[Message]] = {}
         self._names = (str(number) for number in itertools.count(1))
 
@@ -63,11 +64,11 @@ class LocalGrid(Grid):
         return sorted(self.contexts)
 
     def set_run(self, run: Any) -> None:
-        raise NotImplementedError
+        self._run = run
 
     @property
     def run(self) -> Any:
-        raise NotImplementedError
+        return self._run
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
+    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, *_: Any, **more: Any) -> Message:
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type, **more)
