@@ -40,7 +40,6 @@ home = Path(sys.argv[1])
 study = tomllib.loads((home / "study.toml").read_text())
 before = flatten(make_task(study["study"]["task"], study["task"]).initial_parameters())
 plan = Plan.from_json(sys.stdin.readline())
-local_stddev = plan.granularity * float(plan.local_variance) ** 0.5
 for line in sys.stdin:
     row = json.loads(line)
     name = home / "coordinator" / "checkpoints" / f"round-{row['round']:06d}.npz"
@@ -53,7 +52,10 @@ for line in sys.stdin:
         before = after
         continue
     step, before = (after - before).astype(np.float64) * row["u3"], after
-    print(json.dumps({"round": row["round"], "ratio": float(step.std() / (local_stddev * row["u3"] ** 0.5))}))
+    # Those that answered took back what this many survivors make surplus.
+    stays, whole = plan.share_variance(plan.local_variance, row["u3"]), plan.local_variance
+    noise = float(stays * row["u5"] + whole * (row["u3"] - row["u5"])) ** 0.5 * plan.granularity
+    print(json.dumps({"round": row["round"], "ratio": float(step.std() / noise)}))
 """
 
 
@@ -187,10 +189,13 @@ class Run:
         transcripts = docker("exec", coordinator, "sh", "-c", f"ls {home}/coordinator/transcripts/*.transcript").split()
         authority = f"{home}/coordinator/authority.pub"
         docker("exec", coordinator, "sordino", "transcript", "verify", *transcripts, "--authority", authority)
-        rows = [json.dumps(plan), *(json.dumps({"round": one["round"], "u3": one["u3"]}) for one in rounds)]
+        rows = [json.dumps(plan), *(json.dumps({key: one[key] for key in ("round", "u3", "u5")}) for one in rounds)]
         said = docker("exec", "-i", coordinator, "python3", "-c", _SUMS, home, stdin="\n".join(rows) + "\n")
         ratios = [row for row in map(json.loads, said.splitlines()) if row["ratio"] is not None]
         wrong = [row for row in ratios if not 0.75 < row["ratio"] < 1.35]
+        self.say(
+            f"sums over what the plan says: {min(r['ratio'] for r in ratios):.2f} to {max(r['ratio'] for r in ratios):.2f}"
+        )
         if wrong or len(ratios) < len(rounds) - 1:
             raise ComposeError(f"sums aren't what the plan says: {wrong or said}")
         self.say(
