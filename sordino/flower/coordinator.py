@@ -41,7 +41,7 @@ from wire.transport import NONCE_BYTES, frames
 TURN_S: Final = (0.01, 0.5)  # shortest and longest time between two looks at the grid
 PATIENT: Final = 0.1  # of the time in which nothing came, which is as long as the next look waits
 NODES_S: Final = 1.0  # between two looks for new nodes
-RETURN_S: Final = 2.0  # before a round
+RETURN_S: Final = 10.0  # before a round, for nodes that were asked once
 CHALLENGE_S: Final = 60.0  # after which a node that is silent gets another one
 
 log = structlog.get_logger()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -55,6 +55,10 @@ class LocalGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         done = [one for one in message_ids if one in self._answers and self._answers[one].done()]
         return [self._answers.pop(one).result() for one in done]
+
+    def settle(self) -> None:
+        """Wait until no node is at work any more: a round doesn't wait for the slow ones."""
+        wait(self._answers.values())
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         names = self.push_messages(messages)
