@@ -101,6 +101,7 @@ class GridCoordinator:
         self._nodes: dict[int, _Node] = {}
         self._pending: dict[str, tuple[int, Session | None, bytes]] = {}  # message -> node, its session, what was sent
         self._down: queue.Queue[tuple[int, pb.CoordinatorMessage]] = queue.Queue()
+        self._carried: tuple[tuple[bytes, bytes], list[bytes], bytes] = (b"", b""), [], b""
         self._looked_at = -NODES_S
         self._moved_at = 0.0  # when a message last went either way, monotonic
         self._last: Event | None = None
@@ -199,10 +200,11 @@ class GridCoordinator:
             return
 
     def _record(self, down: Down) -> ConfigRecord:
-        study, roster = self._study.shown
-        down.study_sha256, down.roster_sha256 = study, roster
-        down.documents = [one for one in map(self._study.document, (study, roster)) if one is not None]
-        down.history = self._study.history(0)
+        shown = self._study.shown
+        if self._carried[0] != shown:  # read once for each roster, not for each message
+            documents = [one for one in map(self._study.document, shown) if one is not None]
+            self._carried = shown, documents, self._study.history(0)
+        (down.study_sha256, down.roster_sha256), down.documents, down.history = self._carried
         return down.to_record()
 
     def _push(self, grid: Grid, node: int, sent: bytes, content: RecordDict, ttl: float | None = None) -> None:
