@@ -25,7 +25,7 @@ from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import ResumableSession
 from client.settings import Policy
 from client.study_terms import StudyAcceptance, StudyTerms
-from client.training import LocalTraining, Update
+from client.training import Contribution, LocalTraining
 from mechanisms.encoder import InvalidUpdate, Words
 from runtime.durable import StorageError
 from runtime.text import peer_text
@@ -68,7 +68,7 @@ class _Attempt:
     phase: object
     leaves: float  # the event loop's time, before which the offer isn't sent
     model: asyncio.Task[RoundModel] = field(repr=False)
-    update: asyncio.Task[Update | None] = field(repr=False)
+    made: asyncio.Task[Contribution | None] = field(repr=False)
     agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, computed while others deal
     offering: asyncio.Task[None] | None = field(default=None, repr=False)  # waits for the update and the offset
     packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator confirms it
@@ -82,7 +82,7 @@ class _Attempt:
 
     def drop(self) -> None:
         self.model.cancel()
-        self.update.cancel()
+        self.made.cancel()
         for task in (self.agreed, self.offering):
             if task is not None:
                 task.cancel()
@@ -373,11 +373,11 @@ class Participant:
         model = asyncio.create_task(self._model(terms, config.model_digest))
         began, offset_s = asyncio.get_running_loop().time(), terms.document.plan.offer_offset_s
         decided = began + (1 - ENCODING_SHARE) * offset_s if offset_s else None
-        update = asyncio.create_task(self._train(terms, model, decided))
-        for task in (model, update):
+        made = asyncio.create_task(self._train(terms, model, decided))
+        for task in (model, made):
             task.add_done_callback(_retrieve)
         number = (config.round, config.attempt)
-        return _Attempt(number, terms, config.model_digest, phase, began + offset_s, model, update)
+        return _Attempt(number, terms, config.model_digest, phase, began + offset_s, model, made)
 
     async def _model(self, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
         """The round's model and clips. A failure here doesn't depend on the participant's data."""
@@ -389,11 +389,13 @@ class Participant:
         except ValueError as error:
             raise DocumentMismatch(str(error)) from error
 
-    async def _train(self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None) -> Update | None:
-        """The update; where a time is given, what is ready then, and never before."""
-        begun, loop = await model, asyncio.get_running_loop()
-        norm = terms.document.plan.update_norm(begun.clips)
-        training = asyncio.create_task(self.training.train(begun.vector, norm))
+    async def _train(
+        self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None
+    ) -> Contribution | None:
+        """The contribution; where a time is given, what is ready then, and never before."""
+        begun, loop, plan = await model, asyncio.get_running_loop(), terms.document.plan
+        norm = plan.update_norm(begun.clips)
+        training = asyncio.create_task(self.training.train(begun.vector, norm, plan.evaluation))
         if decided is None:
             return await training
         await asyncio.wait({training}, timeout=max(decided - loop.time(), 0.0))
@@ -420,8 +422,8 @@ class Participant:
         encoding = Encoding(attempt.number, attempt.terms.document.plan, masking.cohort.context, clips)
 
         async def encode() -> Words:
-            update = await attempt.update
-            return await self._compute(lambda: self.training.encode(encoding.encoder(), update, masking.noise_seeds))
+            made = await attempt.made
+            return await self._compute(lambda: self.training.encode(encoding.encoder(), made, masking.noise_seeds))
 
         async def offer() -> None:
             vector = await self.behaviour.mask(encoding, encode)

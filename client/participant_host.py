@@ -47,6 +47,7 @@ from runtime.text import minute, peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
 from wire.certificates import CertificateError
+from wire.ending import OVER
 
 log = structlog.get_logger()
 
@@ -54,7 +55,6 @@ AT_ONCE_S: Final = 0.2  # longest wait before the first reconnection
 RETRY_S: Final = (0.5, 10.0)  # longest wait before the second one, and before any
 STEADY_S: Final = 1.0  # a session that lasts this long resets the waits
 FINAL: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)  # trying again changes nothing
-FINISHED: Final = ("rounds done", "budget reached")  # the coordinator's reasons for a final end of a study
 
 
 def join(
@@ -267,7 +267,7 @@ class ParticipantHost:
                     if reason not in self._ended:  # logged once for all participants of the process
                         log.info("the study ended", reason=reason)
                         self._ended.add(reason)
-                    if reason not in FINISHED:
+                    if reason not in OVER:
                         raise Failure(
                             ExitCode.STUDY,
                             f"the coordinator gave up ({reason}). The study can continue when it is served again: then "

@@ -31,7 +31,7 @@ REASONS: Final = (
     *("trusted-coordinator", "curious-coordinator", "mechanism", "key-agreement", "roster-validity"),
     *("epsilon-in-study", "delta", "epsilon-in-round", "epsilon-in-total", "another-guarantee"),
     *("cohort", "survivors", "honest-survivors", "colluders", "adversarial", "dropout", "one-machine"),
-    *("clip", "bits", "dimension"),
+    *("clip", "bits", "dimension", "evaluation"),
     # A round is refused; the same may happen for epsilon-in-study, epsilon-in-total, another-guarantee, clip and
     # one-machine.
     *("epsilon-in-plan", "model-digest", "hours", "rounds-per-day"),
@@ -129,6 +129,13 @@ def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, to
     if policy.max_dimension is not None and plan.dim > policy.max_dimension:
         raise PolicyRefusal(
             "dimension", f"an update has {plan.dim} values, max_dimension allows {policy.max_dimension}"
+        )
+    held_out, most_held_out = plan.evaluation.held_out, policy.max_held_out
+    if most_held_out is not None and held_out > most_held_out:
+        raise PolicyRefusal(
+            "evaluation",
+            f"participants evaluate the model on a share of {held_out:g} of their examples, max_held_out allows "
+            f"{most_held_out:g}",
         )
     if totals is None or policy.max_epsilon_total is None:
         return

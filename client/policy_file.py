@@ -83,6 +83,12 @@ class PolicyTable(Table):
     min_bits: int | None = key(None, help="fewest bits of one value on the wire", ge=1, le=62)
     max_bits: int | None = key(None, help="most bits of one value on the wire", ge=1, le=62)
     max_dimension: int | None = key(None, help="most values in an update", ge=1)
+    max_held_out: float | None = key(
+        None,
+        help="largest share of the examples that may be held out to evaluate the model on; 0: evaluate nothing",
+        ge=0,
+        le=0.5,
+    )
     tasks: tuple[TaskName, ...] | None = key(None, help="tasks accepted")
     task_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a task's name and options, as `join` shows it")
     study_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a study document, as `join` shows it")

@@ -65,6 +65,7 @@ class Policy:
     min_colluders: int
     one_machine: bool
     curious_coordinator: bool = False
+    max_held_out: float | None = None
     max_epsilon_round: float | None = None
     max_epsilon_total: float | None = None
     max_delta_total: float | None = None

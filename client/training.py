@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -24,11 +25,22 @@ from numpy.typing import NDArray
 from learning.datasets import Dataset
 from learning.own_task import place_of
 from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
+from learning.partitions import hold_out
 from learning.public_random import PublicRandom
-from learning.task import Task
+from learning.task import Task, judge
 from mechanisms.encoder import Encoder, Words
+from mechanisms.evaluation import NOT_EVALUATED, NOTHING_JUDGED, Evaluation, Judged
 
 Update = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a participant's data give to a round: an update, and what they say of the model that it began from."""
+
+    update: Update = field(repr=False)
+    judged: Judged = field(repr=False)
+
 
 _DIVERGED: Final = "it diverged"
 _REMEMBERED: Final = 32
@@ -63,30 +75,31 @@ class LocalTraining:
         self._shapes: Final = shapes_of(task.initial_parameters())
         self.broadcast_dim: Final = dimension(self._shapes)
         self.trained, self.failed, self.last_failure = 0, 0, ""
+        self._parts: dict[float, tuple[Dataset, Dataset]] = {}  # to train and to evaluate on, by the share held out
         self.took: deque[float] = deque(took, maxlen=_REMEMBERED)  # seconds, of trainings that ended
         self._untold: list[Callable[[], None]] = []
 
-    async def train(self, model: Update, l2_clip: float) -> Update | None:
-        """As `update`, from a model of shape (broadcast_dim,); one that fails ends when another might have ended."""
+    async def train(self, model: Update, l2_clip: float, evaluation: Evaluation = NOT_EVALUATED) -> Contribution | None:
+        """As `contribution`, from a model of shape (broadcast_dim,); one that fails ends when another might have."""
 
-        def train() -> Update | None:  # also copies a large model outside the event loop
+        def train() -> Contribution | None:  # also copies a large model outside the event loop
             began, parameters = time.perf_counter(), unflatten(model, self._shapes)
-            update = self.update(parameters, l2_clip)
-            if update is None and self.last_failure != _DIVERGED:
-                self._imitate(began, l2_clip)
+            made = self.contribution(parameters, l2_clip, evaluation)
+            if made is None and self.last_failure != _DIVERGED:
+                self._imitate(began, l2_clip, evaluation)
             else:
                 self.took.append(time.perf_counter() - began)
-            return update
+            return made
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, train)
 
-    def _imitate(self, began: float, l2_clip: float) -> None:
+    def _imitate(self, began: float, l2_clip: float, evaluation: Evaluation) -> None:
         """Work until a training that began then might have ended; without an example of one, train from the task's own
         parameters, which the coordinator doesn't choose.
         """
         if not self.took:
             began = time.perf_counter()
-            if self._update(self._task.initial_parameters(), l2_clip)[0] is not None:
+            if self._contribution(self._task.initial_parameters(), l2_clip, evaluation)[0] is not None:
                 self.took.append(time.perf_counter() - began)
             return
         random, passed = secrets.SystemRandom(), time.perf_counter() - began
@@ -98,24 +111,37 @@ class LocalTraining:
         while time.perf_counter() < until:  # not asleep: others would see this machine answer faster
             matrix @ matrix
 
-    def update(self, parameters: Parameters, l2_clip: float) -> Update | None:
-        """The contribution, shape (task.dim,), always finite; None where training failed or diverged.
+    def contribution(
+        self, parameters: Parameters, l2_clip: float, evaluation: Evaluation = NOT_EVALUATED
+    ) -> Contribution | None:
+        """The update, shape (task.dim,), always finite, with its evaluation; None where training failed or diverged.
 
-        ``l2_clip``: L2 norm to which the update will be clipped, in data units.
+        Args:
+            l2_clip: L2 norm to which the update will be clipped, in data units.
+            evaluation: of the plan; says how many examples are held out.
         """
-        update, failure = self._update(parameters, l2_clip)
+        made, failure = self._contribution(parameters, l2_clip, evaluation)
         self.trained += 1
-        if update is None:
+        if made is None:
             self.failed, self.last_failure = self.failed + 1, failure
-        return update
+        return made
 
-    def _update(self, parameters: Parameters, l2_clip: float) -> tuple[Update | None, str]:
+    def _contribution(
+        self, parameters: Parameters, l2_clip: float, evaluation: Evaluation
+    ) -> tuple[Contribution | None, str]:
         try:
             # Only for the order of examples in batches; noise and keys never come from it.
             order = PublicRandom(os.urandom(32))
             if not len(self._data):
                 raise NoExamples
-            made = self._task.local_update(parameters, self._data, order, l2_clip)
+            data, judged = self._data, NOTHING_JUDGED
+            if evaluation:
+                share = evaluation.held_out
+                if share not in self._parts:
+                    self._parts[share] = hold_out(self._data, share)
+                data, held = self._parts[share]
+                judged = judge(self._task, parameters, held)
+            made = self._task.local_update(parameters, data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
         # Every error: signals don't reach a trainer's thread, so the task itself raised it, perhaps because of an
@@ -129,17 +155,18 @@ class LocalTraining:
         if diverged:
             self._untold.append(lambda: self._log.warning("training diverged, zeros are sent"))
             return None, _DIVERGED
-        return update, ""
+        return Contribution(update, judged), ""
 
     def tell(self) -> None:
         """Log the failures since the last call: once the offer has left, which must not wait for a log."""
         while self._untold:
             self._untold.pop(0)()
 
-    def encode(self, encoder: Encoder, update: Update | None, noise_seeds: Sequence[bytes] = ()) -> Words:
-        """The update as words below 2^B, shape (padded_dim,), with noise; noise alone where it can't be encoded."""
+    def encode(self, encoder: Encoder, made: Contribution | None, noise_seeds: Sequence[bytes] = ()) -> Words:
+        """As words below 2^B, shape (padded_dim,), with noise; noise alone where there is nothing to encode."""
+        update, judged = (None, NOTHING_JUDGED) if made is None else (made.update, made.judged)
         try:
-            return encoder.encode(update, os.urandom, noise_seeds)
+            return encoder.encode(update, os.urandom, noise_seeds, judged)
         except Exception as error:  # not seen; and whatever happens, nobody is to be told
             self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
             return encoder.encode(None, os.urandom, noise_seeds)

@@ -33,7 +33,7 @@ from client.resuming import COUNTED
 from client.saved_phases import SavedPhases, SpentState
 from client.settings import HostSettings
 from client.study_terms import StudyAcceptance, StudyTerms
-from client.training import LocalTraining, Update
+from client.training import Contribution, LocalTraining
 from learning.datasets import Dataset
 from learning.options import OptionError
 from learning.tasks.external import External, Vector
@@ -252,7 +252,9 @@ class Visitor(Participant):
         self._config = config
         return self._states.begin(config, self.identity)
 
-    async def _train(self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None) -> Update | None:
+    async def _train(
+        self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None
+    ) -> Contribution | None:
         """Once it is charged: a message that only pretends to be due must not show how long training takes."""
         assert self._attempt is not None  # noqa: S101  # the task was made for it
         await self._attempt.charged.wait()

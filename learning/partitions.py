@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.data_names import PARTITIONS
-from learning.datasets import count_examples, load_labels, load_users
+from learning.datasets import Dataset, count_examples, load_labels, load_users
 from learning.public_random import PublicRandom
 
 FEWEST_EXAMPLES: Final = 5
@@ -153,3 +154,23 @@ def _lift_smallest(parts: list[NDArray[np.int64]], rng: PublicRandom) -> list[ND
         while len(receiver) < FEWEST_EXAMPLES:
             receiver.append(max(lists, key=len).pop())  # of equals, the first
     return [np.array(rows, dtype=np.int64) for rows in lists]
+
+
+def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
+    """(to train on, to evaluate on): a share of the examples, chosen by their content.
+
+    The same examples are held out in every round, after every restart and in every order; equal ones are on the same
+    side. Of two or more different examples at least one is held out, and one is left.
+
+    Args:
+        share: in (0, 1).
+    """
+    count = min(max(round(share * len(data)), 1), len(data) - 1)
+    if count < 1:
+        return data, data.take([])
+    rows = zip(data.features, data.labels, strict=True)
+    digests = np.array([hashlib.sha256(one.tobytes() + label.tobytes()).digest() for one, label in rows], "S32")
+    held = digests <= np.sort(digests)[count - 1]
+    if held.all():
+        held[:] = False
+    return data.take(np.flatnonzero(~held)), data.take(np.flatnonzero(held))

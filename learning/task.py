@@ -5,10 +5,11 @@ Numpy arrays go in and numpy arrays come out, whatever library a task trains wit
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,10 @@ from learning.datasets import Dataset
 from learning.learner import Learner, ModelLearner
 from learning.options import TaskOptions
 from learning.parameters import Parameters, Shapes, dimension, shapes_of
+from learning.progress import JUDGED
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
+from mechanisms.evaluation import NOTHING_JUDGED, Judged, Measured
 
 
 class Task(Protocol):
@@ -39,6 +42,11 @@ class Task(Protocol):
     @property
     def contribution_shapes(self) -> Shapes:
         """Names and shapes of what ``local_update`` returns; clips by layer take each array for a layer."""
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """Those of ``accuracy`` and ``loss`` that ``evaluate`` gives of a model; empty where there is none to judge."""
+        return ()
 
     @property
     def l2_sensitivity(self) -> float | None:
@@ -79,6 +87,7 @@ class ModelTask(ABC):
     """
 
     l2_sensitivity: Final = None
+    judged: tuple[str, ...] = JUDGED
 
     @abstractmethod
     def initial_parameters(self) -> Parameters:
@@ -154,3 +163,21 @@ def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:
     secret. Distinct (seed, round, participant) give independent streams.
     """
     return PublicRandom(b"batch order", seed, round_number, participant)
+
+
+def judge(task: Task, parameters: Parameters, held: Dataset) -> Judged:
+    """A participant's figures of the model on examples that it never trains on."""
+    if not len(held):
+        return NOTHING_JUDGED
+    found = cast(ModelTask, task).evaluate(parameters, held)
+    return Judged(len(held), found.get("accuracy", math.nan), found.get("loss", math.nan))
+
+
+def reported_of(task: Task, measured: Measured | None) -> dict[str, float]:
+    """What participants report of a model: ``accuracy`` and ``loss``, as far as the task has them, each with its
+    ``_stderr``, and ``weight``; empty where they don't, or too few did.
+    """
+    if measured is None:
+        return {}
+    found = measured._asdict()
+    return {name: found[name] for one in task.judged for name in (one, f"{one}_stderr")} | {"weight": measured.weight}

@@ -1,10 +1,10 @@
 """From an update to the integers that are masked, and from their sum back to the mean.
 
-Client: clip by layer and scale, or sketch and clip -> append clip bits -> rotate -> scale by 1 / granularity ->
-conditional stochastic rounding -> noise of one share -> mod 2^B. Coordinator: centre -> scale back -> rotate back ->
-divide by |u3| -> undo the layers' scales. Source: [KLS21] Algorithms 1 and 2; [AKL21] Algorithm 1 with Skellam noise;
-bits and scales: `mechanisms.clip_rule`; sketch: `mechanisms.sketch`. Both sides build the same `Encoder` from the same
-frozen plan, public seed and clips of the round.
+Client: clip by layer and scale, or sketch and clip -> append clip bits and evaluation -> rotate -> scale by 1 /
+granularity -> conditional stochastic rounding -> noise of one share -> mod 2^B. Coordinator: centre -> scale back ->
+rotate back -> divide by |u3| -> undo the layers' scales. Source: [KLS21] Algorithms 1 and 2; [AKL21] Algorithm 1 with
+Skellam noise; bits and scales: `mechanisms.clip_rule`; evaluation: `mechanisms.evaluation`; sketch:
+`mechanisms.sketch`. Both sides build the same `Encoder` from the same frozen plan, public seed and clips of the round.
 
 With the mechanism "gaussian" participants add no noise; the coordinator, which is trusted, adds all of it. The wrap
 modulo 2^B, masking and summing follow the noise and cost no privacy; a sum that wraps costs accuracy only, and
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from mechanisms.clipping import HAIR, clip_layers, layers_in
 from mechanisms.discrete_gaussian import discrete_gaussian
+from mechanisms.evaluation import NOTHING_JUDGED, Judged, Measured
 from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
 from mechanisms.randomness import KEY_BYTES, RandomBytes, RandomnessFailed
@@ -68,12 +69,14 @@ class Decoded:
             empty where clips are fixed.
         wrapping: how much of the sum may have wrapped around.
         stddev: of the noise in one coordinate of ``mean``, at most, data units: see `mean_stddev`.
+        measured: what participants say of the model; None where they don't evaluate, or too few did.
     """
 
     mean: NDArray[np.float64]
     below: tuple[float, ...]
     wrapping: WrapEstimate
     stddev: float
+    measured: Measured | None = None
 
 
 # The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous
@@ -104,14 +107,20 @@ def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None
         silent: survivors that took no noise back.
     """
     held = plan.clipping.clips if clips is None else tuple(clips)
+    return (
+        coded_stddev(plan, survivors, held, silent) * max(plan.clipping.scales(held)) * math.sqrt(plan.sketch_rows or 1)
+    )
+
+
+def coded_stddev(plan: Plan, survivors: int, clips: Sequence[float], silent: int = 0) -> float:
+    """As `mean_stddev`, of what is coded: before scales and a sketch are undone, and of clip bits and evaluations."""
     whole = plan.local_variance
     if plan.mechanism == GAUSSIAN:
         noise = whole * plan.h_min
     else:
         noise = plan.share_variance(whole, survivors) * (survivors - silent) + whole * silent
     variance = float(noise) + survivors / 4
-    scale = max(plan.clipping.scales(held)) * math.sqrt(plan.sketch_rows or 1)
-    return math.sqrt(variance) * plan.granularity_at(held) * scale / survivors
+    return math.sqrt(variance) * plan.granularity_at(clips) / survivors
 
 
 class Encoder:
@@ -145,12 +154,16 @@ class Encoder:
         self._mask = np.int64((1 << plan.bits) - 1)
 
     def encode(
-        self, update: NDArray[Any] | None, random_bytes: RandomBytes, noise_seeds: Sequence[bytes] = ()
+        self,
+        update: NDArray[Any] | None,
+        random_bytes: RandomBytes,
+        noise_seeds: Sequence[bytes] = (),
+        judged: Judged = NOTHING_JUDGED,
     ) -> Words:
         """Clip, rotate, round, add one noise share, wrap. Call it once per attempt; never resend under other
         noise.
 
-        None is the zero contribution: no update, no clip bits, only the noise share, by the same work. "Zero-out"
+        None is the zero contribution: no update, nothing appended, only the noise share, by the same work. "Zero-out"
         compares a contribution with this one, so whether it was sent is hidden too, from a clock as well. The encoding
         of an update of zeros differs where clips adapt: its bits say that the update was short.
 
@@ -159,6 +172,7 @@ class Encoder:
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
             noise_seeds: 32 fresh private bytes for each of the plan's ``noise_parts``, which can be taken back by
                 revealing them; without seeds these parts are drawn like the rest.
+            judged: the participant's figures of the model, where the plan has participants evaluate.
 
         Returns (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
 
@@ -169,13 +183,15 @@ class Encoder:
             raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            rotated = self._rotation.forward(self._clipped(stand_in if update is None else update))
+            rotated = self._rotation.forward(self._clipped(stand_in if update is None else update, judged))
             rotated *= 1 / self._granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
             return self._noised(rounded, random_bytes, noise_seeds)
 
-    def encode_many(self, updates: NDArray[Any], random_bytes: RandomBytes) -> Words:
+    def encode_many(
+        self, updates: NDArray[Any], random_bytes: RandomBytes, judged: Sequence[Judged] | None = None
+    ) -> Words:
         """`encode` of several participants' updates at once, for simulations: the same law, each with its own noise.
 
         Each row is clipped by itself, drawn again by itself where its rounded norm is above the bound, and gets a noise
@@ -185,6 +201,7 @@ class Encoder:
         Args:
             updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
             random_bytes: 64 bytes are drawn in all.
+            judged: as ``encode`` takes them, one for each row.
 
         Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
         order of additions in the rotation.
@@ -194,7 +211,8 @@ class Encoder:
         """
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")
-        clipped = np.stack([self._clipped(update) for update in updates])
+        figures = (NOTHING_JUDGED,) * len(updates) if judged is None else judged
+        clipped = np.stack([self._clipped(*one) for one in zip(updates, figures, strict=True)])
         rotated = self._rotation.forward_rows(clipped)
         rotated *= 1 / self._granularity
         values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
@@ -230,18 +248,23 @@ class Encoder:
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
         return values.astype(self._dtype)
 
-    def _clipped(self, update: NDArray[Any]) -> NDArray[np.float64]:
-        """(coded_dim,) float64, of norm at most the plan's `encoder_bound` of these clips."""
-        rule = self.plan.clipping
+    def _clipped(self, update: NDArray[Any], judged: Judged = NOTHING_JUDGED) -> NDArray[np.float64]:
+        """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""
+        rule, evaluation = self.plan.clipping, self.plan.evaluation
         values = checked_update(update, self.plan.dim)
         if self._sketch is not None:
             values = self._sketch.encode(values)
         scaled, norms = clip_layers(values, rule.layers, self.clips, self._scales)
-        if not rule.adaptive:
+        if not self.plan.appended:
             return scaled
-        # The same hair below its bound as the clipped layers: however large the bits are, rounding errors stay inside.
-        half = rule.bit_size(self.clips) / 2 * HAIR
-        return np.concatenate([scaled, np.where(norms <= np.array(self.clips), half, -half)])
+        # The same hair below its bound as the clipped layers: however large these are, rounding errors stay inside.
+        coded = [scaled]
+        if rule.adaptive:
+            half = rule.bit_size(self.clips) / 2 * HAIR
+            coded.append(np.where(norms <= np.array(self.clips), half, -half))
+        if evaluation:
+            coded.append(evaluation.coordinates(judged) * (evaluation.weight * rule.bound(self.clips) * HAIR))
+        return np.concatenate(coded)
 
     def decode_sum(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None) -> NDArray[np.float64]:
         """`decode`, the mean alone."""
@@ -272,6 +295,12 @@ class Encoder:
         values = self._rotation.inverse(centred)
         values *= step / survivors
         below: tuple[float, ...] = ()
+        measured = None
+        if plan.evaluation:
+            size = plan.evaluation.weight * rule.bound(self.clips)
+            spread = coded_stddev(plan, survivors, self.clips, silent) / size
+            last = -plan.evaluation.values
+            measured, values = plan.evaluation.measured((values[last:] / size).tolist(), spread), values[:last]
         if rule.adaptive:
             mean_bits = values[-rule.bits :] / rule.bit_size(self.clips)
             below = tuple(float(share) for share in np.clip(mean_bits + 0.5, 0.0, 1.0))
@@ -281,7 +310,7 @@ class Encoder:
                 layer *= scale
         if self._sketch is not None:
             values = self._sketch.decode_mean(values)
-        return Decoded(values, below, wrapping, mean_stddev(plan, survivors, self.clips, silent))
+        return Decoded(values, below, wrapping, mean_stddev(plan, survivors, self.clips, silent), measured)
 
     def _add_central_noise(self, centred: NDArray[np.int64], random_bytes: RandomBytes | None) -> int:
         """Refine the grid, add the coordinator's noise; return how often the grid step was halved.

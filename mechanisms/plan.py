@@ -19,6 +19,7 @@ import numpy as np
 
 from mechanisms.calibration import VARIANCE_DENOMINATOR, calibrate, smallest_variance, wrap_load
 from mechanisms.clip_rule import ClipRule, update_norm
+from mechanisms.evaluation import NOT_EVALUATED, Evaluation
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.noise_parts import parts_needed
@@ -233,10 +234,13 @@ class Plan(Statement):
     def to_json(self) -> dict[str, Any]:
         """A JSON object with one entry per field; fractions as "num/den". Floats round-trip by repr."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.noise_parts:  # plans from before there were any have the same bytes
+        if not self.noise_parts:  # plans from before there were any have the same bytes, and so below
             del values["noise_parts"]
+        if not self.evaluation:
+            del values["evaluation"]
         variance = f"{self.local_variance.numerator}/{self.local_variance.denominator}"
-        return values | {"local_variance": variance, "clipping": self.clipping.to_json()}
+        nested = {name: value.to_json() for name, value in values.items() if isinstance(value, ClipRule | Evaluation)}
+        return values | {"local_variance": variance} | nested
 
     @classmethod
     def from_json(cls, source: Mapping[str, Any] | str | bytes) -> Plan:
@@ -249,12 +253,15 @@ class Plan(Statement):
         if not isinstance(source, Mapping):
             raise ValueError("plan: a JSON object is needed")
         names = {field.name for field in fields(cls)}
-        if set(source) | {"noise_parts"} != names or source.get("noise_parts", 1) == 0:
-            raise ValueError(f"plan: unknown or missing fields: {sorted(map(str, set(source) ^ names))}")
+        wrong = (set(source) ^ names) - ({"noise_parts", "evaluation"} - set(source))
+        if wrong or source.get("noise_parts", 1) == 0:
+            raise ValueError(f"plan: unknown or missing fields: {sorted(map(str, wrong))}")
         values = dict(source)
         values["local_variance"] = _parse_fraction(values["local_variance"])
         try:
             values["clipping"] = ClipRule.from_json(values["clipping"])
+            if "evaluation" in values:
+                values["evaluation"] = Evaluation.from_json(values["evaluation"])
             return cls(**values)
         except (TypeError, OverflowError) as problem:
             raise ValueError(str(problem)) from None
@@ -372,6 +379,7 @@ def make_plan(
     key_agreement: str = "x25519",
     offer_offset_s: float = 0.0,
     noise_parts: int | None = None,
+    evaluation: Evaluation = NOT_EVALUATED,
 ) -> Plan:
     """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
@@ -385,6 +393,7 @@ def make_plan(
         budget_coordinator, budget_released: of the reader that isn't the target; by default what is planned.
         noise_parts: of a share, for survivors to take back; by default as many as bring the noise close to what is
             needed, however many survive, or as the grid is fine enough for. 0: all noise stays.
+        evaluation: of the model by participants, in the same sum; by default none.
 
     Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
     """
@@ -396,7 +405,7 @@ def make_plan(
             raise InfeasiblePlan("neither clip nor clipping is stated", "state the largest L2 norm of an update")
         clipping = ClipRule.flat(coded if type(coded) is int and coded > 0 else 1, clip)
     if type(coded) is int and coded > 0:
-        coded += clipping.bits
+        coded += clipping.bits + evaluation.values
         rotation = default_rotation(coded) if rotation is None else rotation
         padded_dim = rotation_layout(coded, rotation)[1] if rotation in ROTATIONS else 0  # refused by Statement
     else:
@@ -424,6 +433,7 @@ def make_plan(
         quorum=quorum,
         beta=float(beta),
         k_stddevs=float(k_stddevs),
+        evaluation=evaluation,
     )
     if noise_parts is None:
         has_parts = mechanism in (DDGAUSS, SKELLAM) and stated.target != CONDITIONAL

@@ -9,6 +9,7 @@ from typing import Final
 
 from mechanisms import noise_parts
 from mechanisms.clip_rule import ClipRule
+from mechanisms.evaluation import NOT_EVALUATED, Evaluation
 from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 from mechanisms.rotation import ROTATIONS, rotation_layout
 
@@ -76,9 +77,10 @@ class Statement:
     beta: float  # bias of conditional rounding, 0 = unconditional
     k_stddevs: float  # standard deviations that fit before a coordinate wraps
     noise_parts: int = 0  # L: parts of a noise share that survivors may take back (`mechanisms.noise_parts`)
+    evaluation: Evaluation = NOT_EVALUATED  # what participants say of the model in the same sum
 
     def __post_init__(self) -> None:
-        check_types(self, KINDS | {"ClipRule": ClipRule})
+        check_types(self, KINDS | {"ClipRule": ClipRule, "Evaluation": Evaluation})
         check_rules((*self._ranges(), *self._sampling_rules(), *self._shape_rules()))
         self._check_counts()
 
@@ -147,8 +149,8 @@ class Statement:
         expected = rotation_layout(coded, self.rotation)[1] if self.rotation in ROTATIONS and coded >= 1 else 0
         return [
             (
-                self.clipping.dim == (coded - self.clipping.bits),
-                f"the layers hold {self.clipping.dim} values, but {coded - self.clipping.bits} are clipped",
+                self.clipping.dim == coded - self.appended,
+                f"the layers hold {self.clipping.dim} values, but {coded - self.appended} are clipped",
                 "the sizes of the layers must add up to dim; a sketch is clipped as one layer of rows x width",
             ),
             (
@@ -177,8 +179,13 @@ class Statement:
 
     @property
     def coded_dim(self) -> int:
-        """Values that are clipped and rotated: the update or its sketch, and the appended bits."""
-        return (self.sketch_rows * self.sketch_width or self.dim) + self.clipping.bits
+        """Values that are clipped and rotated: the update or its sketch, and what is appended."""
+        return (self.sketch_rows * self.sketch_width or self.dim) + self.appended
+
+    @property
+    def appended(self) -> int:
+        """Values after the update: clip bits, then the evaluation."""
+        return self.clipping.bits + self.evaluation.values
 
     @property
     def block_dim(self) -> int:
@@ -192,8 +199,8 @@ class Statement:
 
     @property
     def encoder_clip(self) -> float:
-        """Like `clip`, the appended bits included."""
-        return self.clipping.encoder_bound(self.clipping.clips)
+        """Like `clip`, what is appended included."""
+        return math.hypot(self.clipping.encoder_bound(self.clipping.clips), self.evaluation.norm(self.clip))
 
     @property
     def h_min(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mechanisms.accounting import Account, RoundCharge, UnknownEvent
 from wire.records.ledger import ChangedLedger, Row
@@ -67,10 +67,11 @@ class Charges:
                 reason = f"row {row.number} charges {row.entry.cost:.6g}, the plan asks for {least:.6g}"
                 raise ChangedLedger(ledger, reason, row.number)
 
-    def epsilons(self) -> tuple[float, float]:
-        """epsilon_coordinator and epsilon_released, spent so far.
+    def epsilons(self) -> dict[str, Any]:
+        """``epsilon_coordinator`` and ``epsilon_released``, spent so far.
 
         Readers of published transcripts know the cohorts: then sampling hides them from no reader.
         """
         coordinator = self.account.epsilon_coordinator()
-        return coordinator, coordinator if self._cohorts_are_public else self.account.epsilon_released()
+        released = coordinator if self._cohorts_are_public else self.account.epsilon_released()
+        return {"epsilon_coordinator": coordinator, "epsilon_released": released}

@@ -11,7 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -33,10 +33,11 @@ from server.journal import Journal
 from server.open_calls import OpenCalls
 from server.opening import open_study
 from server.peer_certificate import CertificateHolders
-from server.study import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Study
+from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_tables import CoordinatorTable
 from wire import coordinator_pb2
+from wire.ending import EXIT_CODES
 from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ _IN_USE = (
     "can't listen on {address}: the port is in use or the address isn't this machine's. Stop the other process or "
     "change coordinator.{key}"
 )
-
-_EXIT_CODES: Final = {ROUNDS_DONE: ExitCode.OK, BUDGET_REACHED: ExitCode.BUDGET, ABORTED: ExitCode.STUDY}
 
 
 def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None) -> int:
@@ -164,7 +163,7 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
                 await run
         # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.
         await asyncio.sleep(LINGER_S)
-        return _EXIT_CODES.get(outcome.reason, ExitCode.STUDY)
+        return EXIT_CODES.get(outcome.reason, ExitCode.STUDY)
     except asyncio.CancelledError:
         log.info("stopped on request; the journal and the last model are kept")
         return stopped[0] if stopped else ExitCode.INTERRUPTED

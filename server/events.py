@@ -275,6 +275,8 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
         upload_bytes, download_bytes: mean of a participant, protobuf framing included, TLS not.
         vector_bytes: of the masked vector alone.
         accuracy, loss: on the coordinator's own data; None where there is no model to judge.
+        reported: what participants say of the model before this round: accuracy, loss, each with its ``_stderr``, and
+            the mean ``weight`` of those who evaluated; empty where they don't.
         released: the statistic so far; empty where a model is learnt.
         survivors: numbers of those in the sum.
         clips: L2 clip of each layer in this round.
@@ -302,6 +304,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
     vector_bytes: int = 0
     accuracy: float | None = None
     loss: float | None = None
+    reported: Mapping[str, float] = field(default_factory=dict)
     released: Mapping[str, Any] = field(default_factory=dict)
     survivors: tuple[int, ...] = ()
     clips: tuple[float, ...] = ()

@@ -186,7 +186,7 @@ class StudyMetrics:
         self._budgets = dict(zip(READERS, (plan.budget_coordinator, plan.budget_released), strict=True))
         for reader, budget in self._budgets.items():
             self._gauges["epsilon_budget"].labels(reader).set(budget)
-        self._spend(*study.charges.epsilons())
+        self._spend(*study.charges.epsilons().values())
         last = journal.last_round()
         if last is not None:
             self.view.round = last[0].round
@@ -307,6 +307,12 @@ class StudyMetrics:
             if value is not None and math.isfinite(value):
                 family.add_metric([], value)
             yield family
+        said = GaugeMetricFamily(
+            "sordino_model_reported", "Of the model before the last round, by participants.", labels=["figure"]
+        )
+        for figure, value in ({} if self._last is None else self._last.reported).items():
+            said.add_metric([figure], value)
+        yield said
 
 
 class _Scraped:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from learning.data_names import OWN
 from mechanisms.plan import Plan
+from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster
@@ -77,9 +78,12 @@ def round_completed(
         vector_bytes=(plan.padded_dim * plan.bits + 7) // 8,
         accuracy=evaluation.get("accuracy"),
         loss=evaluation.get("loss"),
+        reported=learned.reported,
         released=learned.released,
         survivors=tuple(sorted(map(membership.number, completed.u3))),
         clips=learned.clips,
+        next_clips=learned.next_clips,
+        wrapped_share=learned.decoded.wrapping.share if plan.padded_dim >= FEWEST_VALUES else None,
         below_clip=tuple(learned.decoded.below),
         sum_sha256=None if learned.sum_sha256 is None else learned.sum_sha256.hex(),
     )

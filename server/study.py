@@ -16,8 +16,8 @@ from typing import Final, TypeVar, TypeVarTuple
 import structlog
 
 from learning.datasets import Dataset
+from learning.progress import Progress
 from learning.task import Task
-from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.context import RoundConfig
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.parallel import Parallel
@@ -46,7 +46,7 @@ from server.events import (
 )
 from server.exclusions import Exclusions
 from server.farewell import Farewell
-from server.journal import Journal
+from server.journal import Journal, read_events
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.peer_certificate import CALLS_BESIDE
@@ -55,10 +55,12 @@ from server.roster_file import RosterFile
 from server.round_figures import roster_adopted, round_completed, study_started
 from server.sessions import RESUMABLE, Session, Sessions, check_proof
 from server.study_file import StudyConfiguration
+from server.study_view import StudyView
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
 from wire.roster_history import write_history
 from wire.study import StudyDocument, round_parameters
 from wire.transport import LARGEST_FRAME
@@ -72,12 +74,11 @@ Result = TypeVar("Result")
 
 _MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
-ROUNDS_DONE, BUDGET_REACHED, STOPPED, ABORTED = "rounds done", "budget reached", "stopped", "round aborted"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a study ended: one of the reasons above, with the figures of its last round."""
+    """How a study ended: ``reason`` of `wire.ending`."""
 
     reason: str
     rounds_completed: int
@@ -130,6 +131,7 @@ class Study:
         self._last: RoundCompleted | None = None
         self._attempt: Attempt | None = None
         self._returns = Returns()
+        self._progress = Progress(bool(self._plan.evaluation))
         self._finished = False
         self.loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
@@ -297,6 +299,8 @@ class Study:
             self._last, checkpoint = last
             self._completed_rounds = self._last.round
             self._model.restore(checkpoint, self._last.next_clips)
+            before = await asyncio.to_thread(read_events, self._configuration.coordinator.state)
+            self._progress = StudyView().apply_all(before).progress
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
@@ -322,14 +326,12 @@ class Study:
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
-            coordinator, released = self.charges.epsilons()
             self._emit(
                 StudyFinished(
                     reason=outcome,
                     rounds_completed=self._completed_rounds,
                     accuracy=None if self._last is None else self._last.accuracy,
-                    epsilon_coordinator=coordinator,
-                    epsilon_released=released,
+                    **self.charges.epsilons(),
                     delta=self._plan.delta,
                     wall_s=round(time.monotonic() - began, 2),
                 )
@@ -342,6 +344,8 @@ class Study:
 
     async def _rounds(self, before_round: Callable[[int], Awaitable[None]] | None) -> str:
         while self._completed_rounds < self._plan.rounds:
+            if self._progress.stalled(self._configuration.evaluation.patience):
+                return NO_BETTER
             round_ = self._completed_rounds + 1
             if before_round is not None:
                 await before_round(round_)
@@ -507,7 +511,7 @@ class Study:
                 dict(enumerate(self._membership.numbers)),
                 self._membership.exclusions(),
             )
-        coordinator, released = await self._compute(self.charges.epsilons)
+        epsilons = await self._compute(self.charges.epsilons)
         self._emit(
             SurvivorsFrozen(
                 round=config.round,
@@ -516,8 +520,7 @@ class Study:
                 u2=len(unmasking.u2),
                 u3=len(unmasking.u3),
                 h=len(unmasking.u3) - self._plan.colluders,
-                epsilon_coordinator=coordinator,
-                epsilon_released=released,
+                **epsilons,
                 ledger_rows=row.number,
                 ledger_head=row.hash.hex(),
             )
@@ -526,18 +529,14 @@ class Study:
     async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
         round_, number = _number(attempt)
         learned: Learned = await self._compute(self._model.learn, completed)
-        wrapped = learned.decoded.wrapping.share if self._plan.padded_dim >= FEWEST_VALUES else None
-        if wrapped is not None and wrapped > _MUCH_WRAPPING:
+        completed_round = round_completed(self._plan, attempt, completed, learned, self._membership)
+        if (completed_round.wrapped_share or 0.0) > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
-        coordinator, released = self.charges.epsilons()
         event = replace(
-            round_completed(self._plan, attempt, completed, learned, self._membership),
+            completed_round,
             seconds=round(time.monotonic() - began, 3),
-            epsilon_coordinator=coordinator,
-            epsilon_released=released,
+            **self.charges.epsilons(),
             coordinator_rss_mb=resident_mb(),
-            next_clips=tuple(self._model.clips),
-            wrapped_share=wrapped,
             loop_lag_ms=self.loop_lag.figures(),
             ledger_rows=self._journal.ledger.head.rows,
             ledger_head=self._journal.ledger.head.hash.hex(),
@@ -552,6 +551,7 @@ class Study:
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.publish, round_)
         self._completed_rounds, self._last = round_, event
+        self._progress.note(round_, event.accuracy, event.loss, event.reported)
         self._emit(event)
 
     # ------------------------------------------------------------ helpers

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import model_validator
 
 from learning.data_names import OWN, located
+from learning.options import OptionError
 from learning.task_names import DEFAULT_RATES
 from runtime.settings_file import (
     ConfigurationError,
@@ -30,6 +31,7 @@ from server.study_tables import (
     CoordinatorTable,
     DataTable,
     DeadlineTable,
+    EvaluationTable,
     PrivacyTable,
     ServerOptimizerTable,
     StudyTable,
@@ -37,6 +39,7 @@ from server.study_tables import (
 
 if TYPE_CHECKING:
     from learning.task import Task
+    from mechanisms.evaluation import Evaluation
     from mechanisms.plan import Plan
     from wire.study import StudyDocument
 
@@ -58,6 +61,7 @@ class StudyConfiguration(Settings):
         DataTable(), help="each host.toml states its own; signed is only whether the data set is own", option=None
     )
     privacy: PrivacyTable = key(help="(fixed)", option=None)
+    evaluation: EvaluationTable = key(EvaluationTable(), help="", option=None)
     deadlines: DeadlineTable = key(
         DeadlineTable(), help="longest wait in seconds; a phase ends early when all have answered", option=None
     )
@@ -80,6 +84,12 @@ class StudyConfiguration(Settings):
 
         privacy = self.privacy
         return clip_of(task, privacy.clip, adaptive=privacy.clip_update != "fixed", sketch=privacy.sketch_rows > 0)
+
+    def _evaluation(self, task: Task) -> Evaluation:
+        found = self.evaluation.of_plan()
+        if found and not getattr(task, "judged", ()):  # a class of the user's own may lack it
+            raise OptionError(f"task {task.name!r} has no model that participants could evaluate: leave evaluate out")
+        return found
 
     def settled(self) -> Self:
         """With ``clip``, ``min_survivors``, ``quorum`` and the optimizer's ``rate`` as numbers.
@@ -134,6 +144,7 @@ class StudyConfiguration(Settings):
             dim=sum(layers),
             rounds=self.study.rounds,
             **self.privacy.coding(layers, self._clip(task)),
+            evaluation=self._evaluation(task),
             **others,
         )
 

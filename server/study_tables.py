@@ -18,15 +18,20 @@ from wire.guarantee import CURIOUS_TRUST
 
 if TYPE_CHECKING:
     from learning.server_optimizers import ServerOptimizer
+    from mechanisms.evaluation import Evaluation
 
-STUDY, DATA, PRIVACY, CODING, NETWORK = PANELS = "Study", "Data", "Privacy", "Clips and coding", "Network"
-_study, _data, _privacy, _coding, _network = (partial(key, panel=panel) for panel in PANELS)
+STUDY, DATA, PRIVACY, CODING, NETWORK = "Study", "Data", "Privacy", "Clips and coding", "Network"
+_EVALUATION: Final = "Evaluation"
+_study, _data, _privacy, _coding, _evaluation, _network = (
+    partial(key, panel=panel) for panel in (STUDY, DATA, PRIVACY, CODING, _EVALUATION, NETWORK)
+)
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _OWN: Final = "the task's own"
+PARTICIPANTS: Final = "participants"
 ADAPTIVE_OPTIMIZERS: Final = ("fedadam", "fedyogi", "fedadagrad")
 
 
@@ -44,6 +49,7 @@ _ADAPTS = (
     lambda study: study.privacy.clip_update != "fixed",
 )
 _SKETCH = ("--sketch-rows, such as 15", lambda study: study.privacy.sketch_rows > 0)
+_JUDGED = ("--evaluate participants", lambda study: study.evaluation.by == PARTICIPANTS)
 _DRAWN = ("drawn cohorts: add --sampling lottery or epochs", lambda study: study.privacy.sampling != "none")
 _ROOTS = (
     "--server-optimizer fedadam, fedyogi or fedadagrad",
@@ -313,6 +319,70 @@ class PrivacyTable(Table):
                 f"with the quorum could never end. Set quorum to {self.min_survivors} or more"
             )
         return self
+
+
+class EvaluationTable(Table):
+    """[evaluation]: who judges the model, and when that ends the study."""
+
+    by: Literal["coordinator", "participants"] = _evaluation(
+        "coordinator",
+        help="coordinator: on test examples of its own; participants: also each on examples of its own that it never "
+        "trains on, within the noisy sum",
+        option="evaluate",
+        fixed=True,
+    )
+    held_out: float = _evaluation(
+        0.2,
+        help="share of each participant's examples that it evaluates on and never trains on",
+        gt=0,
+        le=0.5,
+        needs=_JUDGED,
+        fixed=True,
+    )
+    weight: float = _evaluation(
+        0.5,
+        help="size of the coordinates that carry the evaluation, over the clip: larger is more exact, and adds noise "
+        "to the update",
+        ge=1e-3,
+        le=1,
+        option="evaluation_weight",
+        needs=_JUDGED,
+        fixed=True,
+    )
+    most_examples: int = _evaluation(
+        1,
+        help="held-out examples of one participant that count; 1: all participants weigh the same",
+        ge=1,
+        le=1_000_000_000,
+        option="evaluation_examples",
+        needs=_JUDGED,
+        fixed=True,
+    )
+    largest_loss: float = _evaluation(
+        4.0,
+        help="a participant's mean loss counts as this one where it is larger",
+        gt=0,
+        le=1e9,
+        option="evaluation_loss",
+        needs=_JUDGED,
+        fixed=True,
+    )
+    patience: int = _evaluation(
+        0,
+        help="rounds without a better model after which the study ends; 0: it runs for all its rounds",
+        ge=0,
+        le=1_000_000,
+    )
+
+    def of_plan(self) -> Evaluation:
+        """What the plan says of it."""
+        from mechanisms.evaluation import NOT_EVALUATED, Evaluation
+
+        if self.by != PARTICIPANTS:
+            return NOT_EVALUATED
+        return Evaluation(
+            **{name: getattr(self, name) for name in ("held_out", "weight", "most_examples", "largest_loss")}
+        )
 
 
 class DeadlineTable(Table):

@@ -11,16 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from learning.progress import Progress
 from learning.task_names import STATISTICS
 from secagg.messages import PHASES, UNMASKING
 from server import events
 from server.events import CONNECTING, Event
+from wire.ending import OVER
 
 STARTING, ENROLMENT, AUTHORITY, LEARNING = "Starting", "Enrolment", "Authority", "Learning"
 BETWEEN, PAUSING, FINISHED = "Between", "Pausing", "Finished"
 STATES: Final = (STARTING, ENROLMENT, AUTHORITY, CONNECTING, *PHASES, LEARNING, BETWEEN, PAUSING, FINISHED)
 """What a study does: the phases of the protocol, and what lies between them."""
-_OVER: Final = ("rounds done", "budget reached")  # after these no participant is expected
 
 
 @dataclass
@@ -130,6 +131,7 @@ class StudyView:
     absent: dict[int, frozenset[int]] = field(default_factory=dict)
     excluded: dict[int, str] = field(default_factory=dict)
     set_aside: Counter[int] = field(default_factory=Counter)
+    progress: Progress = field(default_factory=lambda: Progress(False))
     finished: events.StudyFinished | None = None
     begun: bool = False
     _waiting_since: float | None = None
@@ -195,6 +197,7 @@ class StudyView:
                 self._attempt_ended()
                 self._spent(event)
                 self.rounds.append(event)
+                self.progress.note(event.round, event.accuracy, event.loss, event.reported)
             case events.AttemptAborted():
                 self._attempt_aborted(event)
             case events.StudyFinished():
@@ -220,6 +223,11 @@ class StudyView:
     def accuracy(self) -> float | None:
         """After the last round; None before the first, and where there is no model."""
         return self.rounds[-1].accuracy if self.rounds else None
+
+    @property
+    def reported(self) -> Mapping[str, float]:
+        """What participants said of the model before the last round; empty where none did."""
+        return self.rounds[-1].reported if self.rounds else {}
 
     @property
     def released(self) -> Mapping[str, Any]:
@@ -263,11 +271,12 @@ class StudyView:
 
     def _study_started(self, event: events.StudyStarted) -> None:
         self.started, self.participants = event, event.participants
+        self.progress.by_participants = bool(event.plan.get("evaluation"))
         self.roster = set(event.members or range(event.participants))
         if self.started_at is None:
             self.started_at = self.last_at
         # After a restart no participant is connected; after the end none is expected, so none is lost.
-        if self.finished is not None and self.finished.reason in _OVER:
+        if self.finished is not None and self.finished.reason in OVER:
             self.connected.clear()
         self.nobody_is_connected()
         self._attempt_ended()

@@ -11,7 +11,7 @@ from typing import Any
 from learning.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from learning.learner import Learner
 from learning.parameters import flatten
-from learning.task import Task
+from learning.task import Task, reported_of
 from mechanisms.encoder import Decoded, Encoder
 from mechanisms.plan import Plan
 from mechanisms.statement import GAUSSIAN
@@ -29,6 +29,8 @@ class Learned:
     evaluation: dict[str, float]
     released: dict[str, Any]  # the statistic so far, where the study seeks one
     clips: tuple[float, ...]  # that the sum was made with
+    next_clips: tuple[float, ...]  # of the next round
+    reported: dict[str, float]  # what participants say of the model that the round began from
 
 
 class TrainedModel:
@@ -66,7 +68,10 @@ class TrainedModel:
         self._learner.learn(decoded.mean, len(completed.u3), decoded.stddev)
         decoded = replace(decoded, mean=decoded.mean[:0].copy())
         clips, self.clips = self.clips, self._plan.clipping.updated(self.clips, decoded.below)
-        return Learned(sum_sha256, decoded, self._learner.evaluate(), self._learner.released(), clips)
+        reported = reported_of(self._task, decoded.measured)
+        return Learned(
+            sum_sha256, decoded, self._learner.evaluate(), self._learner.released(), clips, self.clips, reported
+        )
 
     def save(self, round_: int) -> str:
         """Write a checkpoint, durable when this returns; its name."""

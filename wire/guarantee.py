@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mechanisms.mechanism import DESCRIPTIONS
 from secagg.sharing import CURIOUS, SEMI_MALICIOUS
+
+if TYPE_CHECKING:
+    from mechanisms.evaluation import Evaluation
 
 # The two under which it makes no difference to epsilon how many participants collude.
 TRUSTED_COORDINATOR: Final = "gaussian"
@@ -92,6 +95,17 @@ def offers_leave(offset_s: float) -> str:
         return "leave when they are ready: how long training takes is visible"
     trained = f"{(1 - ENCODING_SHARE) * offset_s:g} s"
     return f"leave {offset_s:g} s after a round's start, with zeros where training takes longer than {trained}"
+
+
+def evaluated(evaluation: Evaluation) -> str:
+    """What participants say of a model, in every text that says so."""
+    count = (
+        "all weigh the same" if evaluation.most_examples == 1 else f"{evaluation.most_examples:,} examples count most"
+    )
+    return (
+        f"each keeps {100 * evaluation.held_out:g} % of its examples from training, and sends accuracy and loss of the "
+        f"model on them within the noisy sum; {count}"
+    )
 
 
 def adjacency_word(adjacency: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Required, TypedDict, Unpack
 
 from mechanisms.clip_rule import FIXED, UNIFORM, ClipRule
+from mechanisms.evaluation import Evaluation
 from mechanisms.plan import InfeasiblePlan, Plan, make_plan
 from mechanisms.sketch import sketch_shape
 from mechanisms.statement import CONDITIONAL, DRAWN, EPOCHS, LOTTERY, NO_SAMPLING
@@ -69,6 +70,7 @@ class PlanDetails(TypedDict, total=False):
     beta: float
     k_stddevs: float
     noise_parts: int | None
+    evaluation: Evaluation
     budget_coordinator: float | None
     budget_released: float | None
 

@@ -19,7 +19,7 @@ from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
 from runtime.text import counted, printable
 from secagg.sharing import CURIOUS
-from wire.guarantee import KEYS, condition, noise_adds_up, offers_leave, outweighs, trust_of
+from wire.guarantee import KEYS, condition, evaluated, noise_adds_up, offers_leave, outweighs, trust_of
 from wire.study import StudyDocument, round_parameters
 
 _LABEL = 14
@@ -113,6 +113,7 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
         ("shares", _shares(plan)),
         ("keys", KEYS[plan.key_agreement]),
         ("offers", offers_leave(plan.offer_offset_s)),
+        *([("evaluation", evaluated(plan.evaluation))] if plan.evaluation else []),
         ("coordinator", _may_do(plan)),
         ("revocation", noticed),
         *_noise(document),

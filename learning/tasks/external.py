@@ -32,6 +32,7 @@ class External(Synthetic):
         learns: the coordinator's half; a coordinator sets it.
     """
 
+    judged = ()  # the other program evaluates
     name: Final = "external"  # type: ignore[misc]  # another name for the same form
 
     def __init__(self, options: SyntheticOptions) -> None:

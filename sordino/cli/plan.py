@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from learning.task_names import BOUNDED
 from runtime.failure import ExitCode, InputFailure
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
@@ -35,14 +36,18 @@ HELP = (
     "Statistics: --task mean, sum, histogram or quantile, with --task-option as of `sordino init`, shows how exact the "
     "answer will be before any budget is spent: the standard error that the result will state if all have a value; of "
     "a quantile, that of the share at or below it. JSON has it under expected.\n\n"
-    "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum; "
-    "null with fixed clips. Other figures may be null, too. An epsilon is null above 70, which the sampler's distance "
-    "from its law can't state; epsilon_conditional without sampling; epsilon_pld unless gaussian with Poisson "
-    "sampling; both budgets of a conditional plan. 'accountant' names the smallest valid bound on the target. "
+    "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum;"
+    " null with fixed clips. accuracy_stderr is that of the accuracy that participants report. Other figures may be "
+    "null, too. An epsilon is null above 70, which the sampler's distance from its law can't state; "
+    "epsilon_conditional without sampling; epsilon_pld unless gaussian with Poisson sampling; both budgets of a "
+    "conditional plan. 'accountant' names the smallest valid bound on the target. "
     "'alternatives' is there with --alternatives."
 )
 EPILOG = epilog("plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors 70", ExitCode.INFEASIBLE)
 QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less
+
+
+_PLANNED: Final = ("privacy", "evaluation")
 
 
 def _run(
@@ -73,6 +78,8 @@ def _run(
     options_of_task = task_options(own.task_option, {})
     if task is not None:
         dim, clip = of_task(task, options_of_task, privacy, dim=dim, layers=layers, clips=own.clips)
+        if study.evaluation.of_plan() and task in BOUNDED:
+            raise InputFailure(f"--task {task} has no model that participants could evaluate: leave --evaluate out.")
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
     reader = own.target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
     check_budgets(reader, own.budget_coordinator, own.budget_released)
@@ -82,6 +89,7 @@ def _run(
         "clipping": clip_rule(privacy, coded=sketch[0] * sketch[1] or dim, sizes=sizes, clip=clip, clips=own.clips),
         "sketch": sketch,
         "rotation": None if privacy.rotation == "auto" else privacy.rotation,
+        "evaluation": study.evaluation.of_plan(),
         "rounds": study.study.rounds,
         "target": reader,
         "budget_coordinator": own.budget_coordinator,
@@ -183,8 +191,8 @@ run = with_options(
     options(PlanOptions)
     + options(
         PlannedStudy,
-        only=("rounds", *(name for name, one in settings_keys(PlannedStudy).items() if one.table == "privacy")),
-        without=("clip_by_layer",),
+        only=("rounds", *(name for name, one in settings_keys(PlannedStudy).items() if one.table in _PLANNED)),
+        without=("clip_by_layer", "patience"),
         population={"help": "Participants that those of a round are drawn from.", "show_default": "clients"},
     ),
 )

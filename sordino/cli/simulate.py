@@ -31,6 +31,7 @@ from sordino.lab.simulation.settings import (
     simulated_study,
 )
 from sordino.planning.expected_errors import default_bounds_note
+from wire.ending import EXIT_CODES
 
 NAME = "simulate"
 HELP = (
@@ -156,10 +157,7 @@ def _run(
         if output is not None:
             model = "" if result.summary["released"] else ", the model: read it with sordino.load_model"
             typer.echo(f"Written:    {output} and {output.name}.npz{model}")
-    return int(_ENDINGS[str(result.summary["outcome"])])
-
-
-_ENDINGS: Final = {"rounds done": ExitCode.OK, "budget reached": ExitCode.BUDGET, "round aborted": ExitCode.STUDY}
+    return int(EXIT_CODES[str(result.summary["outcome"])])
 
 
 def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from server.events import AttemptAborted, Event, RoundCompleted
 from server.opening import open_study
 from server.service import receive
 from server.sessions import STOPPED, Session, SessionRefused, TooManySessions
-from server.study import ABORTED, Outcome
+from server.study import Outcome
 from server.study_file import STUDY_FILE, load
 from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Up
 from wire import coordinator_pb2 as pb
+from wire.ending import ABORTED
 from wire.study import round_parameters
 from wire.transport import NONCE_BYTES, frames
 

@@ -39,6 +39,8 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
             raise InputFailure(
                 f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam."
             )
+    if chosen.get("evaluation"):
+        raise InputFailure("with binomial noise participants don't evaluate: leave --evaluate out.")
     rule = chosen["clipping"]
     if rule.adaptive or len(rule.layers) != 1:
         raise InputFailure("binomial noise comes with one fixed clip: leave --layers and --clip-update out.")
@@ -120,6 +122,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         budget_released=plan.epsilon,
         layer_noise_stddev=[plan.central_stddev],
         quantile_stderr=None,
+        accuracy_stderr=None,
+        evaluation={},
         trusts=trust_of(NAME, adversary).words,
         theorem=DESCRIPTIONS[NAME].theorem,
         warnings=[],

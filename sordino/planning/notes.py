@@ -53,6 +53,11 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
             f"Note: the share of norms below a clip is known to ± {figures.quantile_stderr:.2g} only: the clips "
             "will mostly follow noise. Raise --clip-bit-weight, participants, or epsilon."
         )
+    if figures.accuracy_stderr is not None and figures.accuracy_stderr > UNSURE:
+        found.append(
+            f"Note: the accuracy that participants report is known to ± {figures.accuracy_stderr:.2g} only. Raise "
+            "--evaluation-weight, participants, or epsilon."
+        )
     if figures.delta > 1 / figures.clients:
         found.append(
             f"Note: delta {figures.delta:g} is above 1/participants = {1 / figures.clients:.2g}: the guarantee "

@@ -27,6 +27,7 @@ class PlanFigures:
         noise_parts: of a share, which survivors take back as far as their number makes them surplus.
         layer_noise_stddev: of the smallest sum, by layer, in units of the update.
         quantile_stderr: of the share of norms below an adaptive clip, in the smallest sum; None with fixed clips.
+        accuracy_stderr: of the accuracy that participants report, there and at most; None where they don't evaluate.
         abort_probability: of an attempt, if each participant leaves independently.
         budget_coordinator, budget_released: None of a plan that is for comparison only.
         warnings: sentences without a full stop.
@@ -83,6 +84,8 @@ class PlanFigures:
     budget_released: float | None
     layer_noise_stddev: list[float]
     quantile_stderr: float | None
+    accuracy_stderr: float | None
+    evaluation: Mapping[str, Any]
     trusts: str
     theorem: str
     warnings: list[str]

@@ -30,6 +30,10 @@ _SAMPLED: Final = {
 }
 
 
+_RATIO: Final = math.hypot(1, 0.5)
+"""A ratio's deviation over that of its numerator, at most (`mechanisms.evaluation.Evaluation.measured`)."""
+
+
 def figures_of(plan: Plan) -> PlanFigures:
     """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
     from mechanisms.mechanism import DESCRIPTIONS
@@ -52,7 +56,9 @@ def figures_of(plan: Plan) -> PlanFigures:
         "abort_probability": probability_below(plan.clients, plan.max_dropout, plan.min_survivors),
         "upload_bytes": planned_upload_bytes(plan),
         "layer_noise_stddev": [plan.central_stddev * scale for scale in plan.clipping.scales(plan.clipping.clips)],
-        "quantile_stderr": quantile_stderr(plan),
+        "quantile_stderr": share_stderr(plan, plan.clipping.bit_weight),
+        "accuracy_stderr": share_stderr(plan, plan.evaluation.weight, _RATIO),
+        "evaluation": plan.evaluation.to_json() if plan.evaluation else {},
         "trusts": trust_of(plan.mechanism, plan.adversary).words,
         "theorem": DESCRIPTIONS[plan.mechanism].theorem,
         "warnings": list(plan.warnings),
@@ -80,17 +86,17 @@ def ring_warnings(asked: str, figures: PlanFigures) -> list[str]:
     return [no_ring(*whose, "raise --min-survivors")]
 
 
-def quantile_stderr(plan: Plan) -> float | None:
-    """Standard error of the share of norms below a clip, as the smallest sum tells it; None with fixed clips.
+def share_stderr(plan: Plan, weight: float, factor: float = 1.0) -> float | None:
+    """Standard error of a share that appended coordinates of this weight tell, in the smallest sum; None for weight 0.
 
     A bit is +a/2 or -a/2, so the share is the mean of what the sum holds, over a, plus 1/2: the noise of |u3| shares
     over a |u3|. The coordinator's own noise is the same for every sum.
     """
-    if not plan.clipping.adaptive:
+    if not weight:
         return None
     central = plan.mechanism == "gaussian"
     noise = plan.central_stddev if central else plan.local_stddev * math.sqrt(plan.min_survivors)
-    return noise / (plan.clipping.bit_size(plan.clipping.clips) * plan.min_survivors)
+    return factor * noise / (weight * plan.clip * plan.min_survivors)
 
 
 def heading(figures: PlanFigures) -> str:
@@ -212,6 +218,17 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
                 "quantile estimate",
                 f"± {figures.quantile_stderr:.2g}",
                 "standard error of the share of norms below a clip, in the smallest sum",
+            )
+        )
+    if figures.accuracy_stderr is not None:
+        dearer = math.hypot(1, math.sqrt(3) / 2 * figures.evaluation["weight"]) - 1
+        rows.append(
+            (
+                "accuracy reported",
+                f"± {figures.accuracy_stderr:.2g}",
+                "standard error by the noise, in the smallest sum, if all hold out "
+                f"{counted(figures.evaluation['most_examples'], 'example')} or more; it makes the noise of updates "
+                f"{percent(dearer)} larger",
             )
         )
     return rows

@@ -10,6 +10,7 @@ from runtime.text import counted
 from server.events import AttemptAborted
 from server.study_view import StudyView
 from sordino.reporting.statistic_text import headline, table_rows
+from sordino.reporting.study_text import best_text, reported_figures
 from wire.guarantee import guarantee, unspent
 
 REFUSED_BY_POLICY: Final = "refused: the round breaks its policy or budget"
@@ -50,6 +51,11 @@ def epsilon_lines(
 def finding_lines(view: StudyView) -> list[str]:
     """What the study found so far: an accuracy, or the values of a statistic with their errors."""
     lines = [] if view.accuracy is None else [f"accuracy            {view.accuracy:.3f}"]
+    said = ", ".join(" ".join(one) for one in reported_figures(view.reported))
+    lines += [f"{'at participants':<20}{said}, after round {view.completed - 1}"] if said else []
+    best = view.progress.best
+    if best is not None and best.round < view.completed - bool(view.reported):
+        lines.append(f"{'best model':<20}{best_text(best)}")
     found = table_rows(view.released)
     for name, number, error in found[:_VALUES]:
         lines.append(f"{name:<20}{number:>12} {error}".rstrip())

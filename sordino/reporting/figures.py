@@ -81,6 +81,15 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
             axes.plot(xs, list(without_noise), color=MUTED, linewidth=1.6, dashes=(4, 2.5))
         marker = "o" if len(rounds) < 40 else None
         axes.plot(rounds, reached, color=ACCENT, linewidth=2.4, marker=marker, markersize=4)
+        said = [
+            (done.round - 1, done.reported) for done in view.rounds if done.round > 1 and "accuracy" in done.reported
+        ]
+        if said:
+            values = [one["accuracy"] for _, one in said]
+            errors = [2 * one["accuracy_stderr"] for _, one in said]
+            at = [number for number, _ in said]
+            axes.errorbar(at, values, errors, fmt="o", color=MUTED, markersize=3.5, elinewidth=1, capsize=2)
+            reached = [*reached] or values
         ends = [(reached[-1], f"{reached[-1]:.3f} with noise", ACCENT)] if reached else []
         if without_noise:
             ends.append((without_noise[-1], f"{without_noise[-1]:.3f} without", MUTED))

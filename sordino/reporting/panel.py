@@ -20,7 +20,7 @@ from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
 from server.study_view import StudyView
 from sordino.reporting.statistic_text import HISTOGRAM, headline, values_of
-from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, waiting
+from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, reported_figures, waiting
 from wire.guarantee import guarantee
 
 _ENROLLED: Final = "participant-"  # prefix of the names of hosts that enrolled without a name
@@ -221,6 +221,8 @@ class StudyPanel:
             grid = self._grid(narrow)
         else:
             row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
+            for _, figure in reported_figures(view.reported)[:1]:
+                row("  at participants", figure, Text(f"after round {view.completed - 1}", style=_DIM))
         if self.without_noise:
             reached = min(len(accuracies), len(self.without_noise))
             shown = self.without_noise[reached - 1] if reached else None

@@ -31,7 +31,7 @@ from sordino.reporting.statistic_text import (
     title,
     values_of,
 )
-from sordino.reporting.study_text import dropout_groups, people
+from sordino.reporting.study_text import dropout_groups, people, reported_figures
 from wire.guarantee import TRUSTED_COORDINATOR, guarantee
 
 if TYPE_CHECKING:
@@ -178,11 +178,15 @@ def _facts(view: StudyView) -> list[str]:
 def _tiles(view: StudyView, extras: Extras) -> list[tuple[str, str, str]]:
     """(name, value, note) of the figures at the top."""
     beside = f"{extras.without_noise[-1]:.3f} without noise" if extras.without_noise else "on held-out data"
+    accuracy = "–" if view.accuracy is None else f"{view.accuracy:.3f}"
+    for _, figure in reported_figures(view.reported)[:1]:
+        where = f"at participants, after round {view.completed - 1}"
+        accuracy, beside = (figure, where) if view.accuracy is None else (accuracy, f"{beside}; {figure} {where}")
     holds = guarantee(view.started.plan)
     aborted = counted(len(view.aborted), "attempt") + " aborted" if view.aborted else "no round lost"
     key_to_sum, upload = [done.key_to_sum_s for done in view.rounds], [done.upload_bytes for done in view.rounds]
     return [
-        _found_tile(view) or ("Accuracy", "–" if view.accuracy is None else f"{view.accuracy:.3f}", beside),
+        _found_tile(view) or ("Accuracy", accuracy, beside),
         (
             "Epsilon",
             f"{view.epsilon_coordinator:.2f}",
@@ -242,7 +246,10 @@ def _finding(view: StudyView, extras: Extras) -> dict[str, str]:
     values = values_of(view.released)
     if not view.seeks_statistic:
         accuracy = figures.accuracy_figure(view, extras.without_noise)
-        return {"title": "Accuracy", "caption": "On held-out data at the coordinator.", "svg": accuracy}
+        caption = "On held-out data at the coordinator."
+        if view.reported:
+            caption = "Points with two standard errors: held-out data of participants. Line: the coordinator's."
+        return {"title": "Accuracy", "caption": caption, "svg": accuracy}
     if view.rounds and not any(known(done.released) for done in view.rounds):
         why = figure_of(values[0])[0] if values else ""
         return {"title": title(view.released), "caption": f"No value is released: {why}. See below."}
@@ -348,6 +355,8 @@ def _phase_caption(view: StudyView) -> str:
 def _round_heads(view: StudyView) -> list[tuple[str, str]]:
     """(name, unit or set) of the columns of the rounds."""
     found = [("Accuracy", ""), ("Loss", "nats")] if not view.seeks_statistic else []
+    if view.started.plan.get("evaluation"):
+        found.append(("Participants", "before it"))
     if len(values_of(view.released)) == 1:
         found.append((title(view.released), "rounds so far"))
     return [
@@ -362,6 +371,8 @@ def _round_cells(view: StudyView, done: RoundCompleted) -> list[str]:
     found = []
     if not view.seeks_statistic:
         found = ["–" if figure is None else f"{figure:.3f}" for figure in (done.accuracy, done.loss)]
+    if view.started.plan.get("evaluation"):
+        found.append(", ".join(figure for _, figure in reported_figures(done.reported)[:1]) or "–")
     if len(values_of(view.released)) == 1:
         found.append(in_words(values_of(done.released)[0]) if values_of(done.released) else "–")
     return [

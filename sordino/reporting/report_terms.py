@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from mechanisms.mechanism import DESCRIPTIONS
 from secagg.sharing import CURIOUS
 from server.study_view import StudyView
-from wire.guarantee import EACH_FOR_ITSELF, KEYS, TRUSTED_COORDINATOR, adjacency_word, guarantee, offers_leave, trust_of
+from wire.guarantee import (
+    EACH_FOR_ITSELF,
+    KEYS,
+    TRUSTED_COORDINATOR,
+    adjacency_word,
+    evaluated,
+    guarantee,
+    offers_leave,
+    trust_of,
+)
 
 if TYPE_CHECKING:
     from mechanisms.clip_rule import ClipRule
@@ -62,6 +71,7 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         ("Adjacency", described.adjacency),
         ("Keys", KEYS[plan.key_agreement]),
         ("Offers", offers_leave(plan.offer_offset_s)),
+        *([("Evaluation", evaluated(plan.evaluation))] if plan.evaluation else []),
         ("Theorem", described.theorem),
         ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from learning.progress import JUDGED, Best
 from runtime.text import counted
 from server import events
 from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
@@ -87,6 +88,27 @@ def people(members: Sequence[events.ParticipantDropped]) -> str:
     return f"{len(members)} participants ({shown})"
 
 
+def with_error(figure: float, stderr: float) -> str:
+    """``0.710 ± 0.02``; without an error where there is none."""
+    return f"{figure:.3f} ± {stderr:.2g}" if stderr else f"{figure:.3f}"
+
+
+def reported_figures(reported: Mapping[str, float]) -> list[tuple[str, str]]:
+    """(accuracy or loss, figure with its error) as participants report them, the more telling first."""
+    return [(name, with_error(reported[name], reported[f"{name}_stderr"])) for name in JUDGED if name in reported]
+
+
+def reported_text(reported: Mapping[str, float]) -> str:
+    """``at participants before it: accuracy 0.710 ± 0.02``; empty where none report."""
+    found = ", ".join(" ".join(one) for one in reported_figures(reported))
+    return f"at participants before it: {found}" if found else ""
+
+
+def best_text(best: Best) -> str:
+    """``after round 7: accuracy 0.710 ± 0.02``."""
+    return f"after round {best.round}: {best.name} {with_error(best.figure, best.stderr)}"
+
+
 class PlainLines:
     """Plain lines for events, where there is no terminal for a panel."""
 
@@ -135,7 +157,7 @@ class PlainLines:
                 ]
             case events.RoundCompleted():
                 accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.3f}"
-                found = [f"sum of {event.u3}", accuracy, headline(event.released)]
+                found = [f"sum of {event.u3}", accuracy, reported_text(event.reported), headline(event.released)]
                 return [
                     f"round {event.round}: {', '.join(part for part in found if part)}, epsilon_coordinator "
                     f"{event.epsilon_coordinator:.2f}, epsilon_released {event.epsilon_released:.2f}, "

@@ -138,6 +138,25 @@ def test_noise_of_each_layer_is_in_units_of_the_update(run: Run) -> None:
     assert "noise of layer 9 " not in many
 
 
+def test_an_evaluation_by_participants_has_its_price_and_its_error(run: Run) -> None:
+    chosen = ("--evaluate", "participants", "--evaluation-weight", 0.4)
+    figures, without = planned(run, *chosen), planned(run)
+    noise = figures["local_stddev"] * math.sqrt(figures["min_survivors"])
+    expected = math.hypot(1, 0.5) * noise / (0.4 * figures["clip"] * figures["min_survivors"])
+    assert figures["accuracy_stderr"] == pytest.approx(expected)
+    assert without["accuracy_stderr"] is None
+    ratio = figures["central_stddev"] / without["central_stddev"]
+    assert ratio == pytest.approx(math.hypot(1, 0.4 * math.sqrt(3) / 2), rel=0.01)
+    said = words(run, "plan", *chosen, "--no-alternatives")
+    says(said, f"accuracy reported ± {expected:.2g}", "makes the noise of updates 5.8 % larger")
+    for others, sentence in (
+        (("--evaluation-weight", 0.4), "--evaluation-weight 0.4 needs --evaluate participants; or leave it out"),
+        ((*chosen, "--task", "mean"), "--task mean has no model that participants could evaluate"),
+        ((*chosen, "--mechanism", "binomial"), "with binomial noise participants don't evaluate"),
+    ):
+        assert sentence in run("plan", *others)[2]
+
+
 @pytest.mark.parametrize("mechanism", ["ddgauss", "gaussian"])
 def test_the_share_below_a_clip_has_a_standard_error(run: Run, mechanism: str) -> None:
     adaptive = ("--mechanism", mechanism, "--clip-update", "geometric")

@@ -235,7 +235,7 @@ def test_a_terminal_gets_a_line_that_moves() -> None:
     with SimulationProgress(console=console) as progress:
         progress.start(configuration, 10)
         for round_ in (11, 12):
-            figures = {"accuracy": 0.5, "loss": 1.0, "epsilon_coordinator": 2.25, "released": {}}
+            figures = {"accuracy": 0.5, "loss": 1.0, "epsilon_coordinator": 2.25, "released": {}, "reported": {}}
             progress.row({"kind": "round", "round": round_, **figures})
         progress.row({"kind": "aborted", "round": 13, "attempt": 1, "reason": "5 are left, 6 are needed"})
     told = ("round 12 of 40", "accuracy 0.5000, epsilon 2.250", " left")

@@ -20,7 +20,7 @@ NOON = 1_800_000_000.0  # some moment; only differences count
 
 
 @lru_cache
-def plan(mechanism: str = "ddgauss", rounds: int = 4, epsilon: float = 8.0, clients: int = 20) -> Plan:
+def plan(mechanism: str = "ddgauss", rounds: int = 4, epsilon: float = 8.0, clients: int = 20, **others: Any) -> Plan:
     """20 participants, two of whom collude, ten honest survivors."""
     return plan_study(
         mechanism=mechanism,
@@ -33,6 +33,7 @@ def plan(mechanism: str = "ddgauss", rounds: int = 4, epsilon: float = 8.0, clie
         rounds=rounds,
         max_dropout=0.2,
         adversarial=0.1,
+        **others,
     )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-import server.study
 from secagg.context import winners
 from secagg.lottery import Draws
 from secagg.roster import NONE, InvalidRoster, Roster, sign_roster
@@ -27,6 +26,7 @@ from tests.support.signed_rosters import published, put
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder, roster_of, with_tables
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import Package
+from wire.ending import ROUNDS_DONE
 from wire.records.ledger import read_ledger
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.study import write_draws
@@ -63,7 +63,7 @@ def test_a_participant_is_revoked_between_two_rounds(study_folder: Path, tmp_pat
 
     story = played(prepare=prepare)
     assert found[0].running is not None
-    assert found[0].running.result().reason == server.study.ROUNDS_DONE
+    assert found[0].running.result().reason == ROUNDS_DONE
     first, second = story.of("round_completed")
     assert first["survivors"] == list(range(PARTICIPANTS))
     assert second["survivors"] == [one for one in range(PARTICIPANTS) if one != gone]  # numbers, not positions

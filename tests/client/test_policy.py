@@ -33,6 +33,7 @@ from client.policy import (
 )
 from client.policy_total import epsilon_after_plan
 from client.settings import Policy
+from mechanisms.evaluation import Evaluation
 from secagg.roster import Roster, RosterEntry
 from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
 from wire.records.ledger_rows import InvalidRow, epsilon, price
@@ -89,6 +90,8 @@ def at_minute(monkeypatch: pytest.MonkeyPatch, hour: int, minute: int = 0) -> No
 
 STUDY_SHA256, ONE_ROUND = sha256(document()).hex(), round_epsilon(plan(), 1e-5)
 GAUSSIAN, CURIOUS = document(of=plan("gaussian")), document(of=replace(plan(), adversary="curious"))
+WHAT = Evaluation(held_out=0.2, weight=0.5, most_examples=1, largest_loss=4.0)
+EVALUATED = document(of=plan(evaluation=WHAT))
 # reason -> changes of a policy that the study breaks, and changes that it just keeps
 STUDIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "study-digest": ({"study_digests": ("ab" * 32,)}, {"study_digests": ("ab" * 32, STUDY_SHA256)}),
@@ -151,6 +154,14 @@ CASES: dict[str, tuple[Callable[[], None], list[Callable[[], None]]]] = {
         partial(study, {}, CURIOUS),
         [partial(study, {}), partial(study, {"curious_coordinator": True}, CURIOUS)],
     ),
+    "evaluation": (
+        partial(study, {"max_held_out": 0.19}, EVALUATED),
+        [
+            partial(study, {"max_held_out": 0.2}, EVALUATED),
+            partial(study, {"max_held_out": 0.0}),
+            partial(study, {}, EVALUATED),
+        ],
+    ),
     "one-machine": (
         partial(roster, {}, together=3),
         [partial(roster, {}, together=2), partial(roster, {"one_machine": True}, together=20)],
@@ -182,6 +193,7 @@ SENTENCES = {  # reason -> part of its sentence
     "clip": "updates are clipped to 1, max_clip allows 0.99",
     "bits": "a value has 16 bits, min_bits and max_bits allow 17 to 62",
     "dimension": "an update has 64 values, max_dimension allows 63",
+    "evaluation": "evaluate the model on a share of 0.2 of their examples, max_held_out allows 0.19",
     "epsilon-in-plan": "above the study's budget 8",
     "epsilon-in-total": "over all studies of this ledger to",
     "model-digest": f"begins from the model {MODEL.hex()}, which model_digests doesn't hold",

@@ -30,21 +30,21 @@ class SlowTraining:
     """Holds the messages that begin ShareKeys until THREADS trainings have begun, and these until ShareKeys is over."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._training, self._send = LocalTraining.update, server.sessions.Session.send
+        self._training, self._send = LocalTraining.contribution, server.sessions.Session.send
         self._begun, self._lock, self._over = 0, threading.Lock(), threading.Event()
         self._held: list[tuple[server.sessions.Session, bytes]] | None = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        monkeypatch.setattr(LocalTraining, "update", self._train_for_long())
+        monkeypatch.setattr(LocalTraining, "contribution", self._train_for_long())
         monkeypatch.setattr(server.sessions.Session, "send", self._send_later())
 
     def _train_for_long(self) -> Any:
-        def training(participant: Any, parameters: Any, l2_clip: float) -> Any:
+        def training(participant: Any, *arguments: Any) -> Any:
             with self._lock:
                 self._begun += 1
                 if self._begun == THREADS and self._loop is not None:
                     self._loop.call_soon_threadsafe(self._release)
             self._over.wait(PATIENCE_S / 2)
-            return self._training(participant, parameters, l2_clip)
+            return self._training(participant, *arguments)
 
         return training
 

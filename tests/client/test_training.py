@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import structlog
 
-from client.training import LocalTraining, failure_summary
+from client.training import Contribution, LocalTraining, failure_summary
 from learning.make_task import make_task
 from mechanisms.encoder import InvalidUpdate, RoundingFailed
+from mechanisms.evaluation import NOTHING_JUDGED
 from tests.support.host_in_process import Play, Story
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import coordinator_pb2 as pb
@@ -50,9 +51,9 @@ def trained(task: Any) -> tuple[Any, list[Any]]:
     """What a participant with that task would encode, and what its log says."""
     with structlog.testing.capture_logs() as logs:
         one = training(task)
-        update = one.update({}, 1.0)
+        made = one.contribution({}, 1.0)
         one.tell()
-    return update, logs
+    return None if made is None else made.update, logs
 
 
 def test_a_contribution_as_it_was_stated() -> None:
@@ -92,7 +93,7 @@ def test_the_end_says_how_often_zeros_were_sent() -> None:
     with structlog.testing.capture_logs() as logs:
         for found in ({"weights": WEIGHTS, "bias": BIAS}, ValueError("a secret of an example"), diverged):
             task._found = found
-            one.update({}, 1.0)
+            one.contribution({}, 1.0)
             one.tell()
             told.append(failure_summary([one]))
     assert told[0] == ""
@@ -165,8 +166,9 @@ class BreaksOn:
 @pytest.mark.parametrize("kind", [InvalidUpdate, RoundingFailed, FloatingPointError, RuntimeWarning])
 def test_what_can_not_be_encoded_is_noise_alone(kind: type[Exception]) -> None:
     """Whether clipping or rounding raises may depend on the data: a refusal would be an answer about it."""
+    made = Contribution(np.zeros(3, np.float32), NOTHING_JUDGED)
     with structlog.testing.capture_logs() as logs:
-        found = training(Returns(None)).encode(BreaksOn(kind("secret")), np.zeros(3, np.float32))  # type: ignore[arg-type]
+        found = training(Returns(None)).encode(BreaksOn(kind("secret")), made)  # type: ignore[arg-type]
     assert found == "noise alone"
     assert [line["event"] for line in logs] == ["encoding failed, zeros are sent"]
     assert "secret" not in str(logs)

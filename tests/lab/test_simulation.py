@@ -17,7 +17,9 @@ import pytest
 
 from authority.new_study import make_local_study, new_study
 from learning.parameters import flatten, unflatten
+from learning.partitions import hold_out
 from learning.task import update_rng
+from learning.tasks.softmax_regression import SoftmaxRegression
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.clipping import clip_l2
 from secagg.errors import TooFewClients
@@ -28,10 +30,11 @@ from sordino.lab.simulation import rounds as rounds_module
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.participants import load_data, shards_of
 from sordino.lab.simulation.record import Record
-from sordino.lab.simulation.rounds import ABORTED, BUDGET_REACHED, ROUNDS_DONE, Rounds
+from sordino.lab.simulation.rounds import Rounds
 from sordino.lab.simulation.run import configuration_of
 from sordino.lab.simulation.secure_sum import SecureSum
 from sordino.lab.simulation.settings import SimulationError, resized, simulated_study
+from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE
 from wire.study import round_parameters
 
 STUDY = simulated_study(name="small", participants=40, rounds=4, epsilon=8.0, bits=18, clip=1.0)
@@ -74,6 +77,38 @@ def test_without_noise_it_is_federated_averaging(batched: bool) -> None:
     assert found.summary["accuracy"] == task.evaluate(found.parameters, data.test)["accuracy"] == found.accuracy
     assert found.summary["epsilon_coordinator"] == math.inf
     assert "NOT PRIVATE" in found.configuration["privacy"]
+
+
+def test_participants_report_what_they_hold_out() -> None:
+    """Without noise exactly: the mean over the survivors of the model before the round; with noise within its error."""
+    judged = {"evaluate": "participants", "evaluation_weight": 1.0, "evaluation_examples": 20, "rounds": 2}
+    settings = changed(QUIET, **judged)
+    found = simulate_study(settings)
+    task, data = settings.study.make_task(), load_data(settings.study)
+    who = survivors_of(settings, cohort_of(settings, 1), 1, 1)
+    held = [hold_out(data.of(one), 0.2)[1] for one in who.tolist()]
+    weights = [min(len(one), 20) for one in held]
+    figures = [task.evaluate(task.initial_parameters(), one) for one in held]
+    said = found.rows[0]["reported"]
+    assert said["accuracy"] == pytest.approx(np.average([one["accuracy"] for one in figures], weights=weights))
+    assert said["loss"] == pytest.approx(np.average([min(one["loss"], 4.0) for one in figures], weights=weights))
+    assert said["weight"] == pytest.approx(np.mean(weights) / 20)
+    assert found.summary["best"]["round"] == 1
+    noisy = simulate_study(changed(NOISY, **judged, epsilon=100.0)).rows[0]["reported"]
+    assert noisy["accuracy"] == pytest.approx(said["accuracy"], abs=5 * noisy["accuracy_stderr"])
+    assert noisy["accuracy_stderr"] < 0.1
+
+
+def test_a_simulation_ends_where_a_study_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that goes on after a stop: the rounds before count."""
+    monkeypatch.setattr(SoftmaxRegression, "evaluate", lambda *_: {"accuracy": 0.5, "loss": 1.0})
+    settings = changed(QUIET, rounds=30, patience=3)
+    found = simulate_study(settings, output=tmp_path / "a.jsonl")
+    assert (found.summary["outcome"], found.summary["rounds_completed"]) == (NO_BETTER, 4)
+    lines = (tmp_path / "a.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(lines[:-1]))
+    again = simulate_study(settings, output=tmp_path / "a.jsonl")
+    assert again.summary["rounds_completed"] == 4
 
 
 def means_of(settings: SimulationSettings, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds, np.ndarray]:
@@ -375,7 +410,18 @@ def test_the_file_says_everything(tmp_path: Path, file: Path) -> None:
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert set(row) == {
-            *("kind", "round", "attempt", "participants", "survivors", "accuracy", "loss", "released", "clips"),
+            *(
+                "kind",
+                "round",
+                "attempt",
+                "participants",
+                "survivors",
+                "accuracy",
+                "loss",
+                "reported",
+                "released",
+                "clips",
+            ),
             *("next_clips", "below_clip", "epsilon_coordinator", "epsilon_released", "wrapped_share"),
             *("update_norms", "exactly_below_clip", "diverged", "seconds", "wall_s"),
         }

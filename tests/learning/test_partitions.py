@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from learning.datasets import load_labels
-from learning.partitions import partition
+from learning.datasets import Dataset, load_labels
+from learning.partitions import hold_out, partition
 from tests.learning.digests import partition_digest
 
 LABELS = np.arange(6_000) % 10
@@ -127,3 +127,32 @@ def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -
     good: dict[str, object] = {"name": "dirichlet", "clients": 10, "alpha": 1.0, "seed": 0}
     with pytest.raises(ValueError, match=message):
         partition(LABELS, **{**good, **arguments})  # type: ignore[arg-type]
+
+
+def test_the_same_examples_are_held_out_in_any_order_and_with_their_doubles() -> None:
+    """A split by position would train on what it evaluates on as soon as a file is sorted anew or lists a row twice."""
+    random = np.random.default_rng(1)
+    features = random.normal(size=(50, 3)).astype(np.float32)
+    doubled = np.concatenate([features, features[:25]])
+    labels = np.arange(75, dtype=np.int64) % 25 % 3
+    trained, held = hold_out(Dataset(doubled, labels), 0.2)
+    assert len(trained) + len(held) == 75
+    assert 15 <= len(held) <= 17
+    assert not {row.tobytes() for row in held.features} & {row.tobytes() for row in trained.features}
+    order = random.permutation(75)
+    again = hold_out(Dataset(doubled[order], labels[order]), 0.2)[1]
+    assert sorted(map(bytes, again.features)) == sorted(map(bytes, held.features))
+
+
+@pytest.mark.parametrize(("rows", "held"), [(0, 0), (1, 0), (2, 1), (3, 1), (10, 2)])
+def test_something_is_left_to_train_on(rows: int, held: int) -> None:
+    data = Dataset(np.arange(rows, dtype=np.float32)[:, None], np.zeros(rows, np.int64))
+    assert [len(part) for part in hold_out(data, 0.2)] == [rows - held, held]
+    same = Dataset(np.zeros((rows, 1), np.float32), np.zeros(rows, np.int64))
+    assert len(hold_out(same, 0.2)[0]) == rows
+
+
+def test_what_is_held_out_depends_on_nothing_else() -> None:
+    """After a restart, or in another release, a participant must not train on what it held out before."""
+    data = Dataset(np.arange(20, dtype=np.float32)[:, None], np.zeros(20, np.int64))
+    assert hold_out(data, 0.2)[1].features[:, 0].tolist() == [0, 7, 8, 18]

@@ -175,7 +175,7 @@ def test_json_round_trips_exactly(demo_plan: Plan) -> None:
         assert again == demo_plan
         assert again.to_bytes() == demo_plan.to_bytes()
         assert again.identity == demo_plan.identity
-    assert set(demo_plan.to_json()) == {field.name for field in fields(Plan)}
+    assert set(demo_plan.to_json()) == {field.name for field in fields(Plan)} - {"evaluation"}
 
 
 TAMPERED: list[Arguments] = [

@@ -230,7 +230,7 @@ def once(what: str) -> bool:
 
 
 def plant_updates_and_failures(careless: str | None) -> None:
-    @instead(LocalTraining, "update")
+    @instead(LocalTraining, "contribution")
     def local_update(training: Any, self: Any, parameters: Any, l2_clip: float) -> Any:
         number = next(_updates)
         if number == 2 and once("training"):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mechanisms.clip_rule import ClipRule
+from mechanisms.evaluation import Evaluation
 from server.events import (
     AttemptStarted,
     Event,
@@ -22,6 +23,7 @@ from server.events import (
     StudyStarted,
 )
 from server.study_view import StudyView
+from sordino.reporting.closing_lines import finding_lines
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
 from tests.support.commands import Run, refusal, says
@@ -237,6 +239,25 @@ def test_local_noise_is_replace_one_for_any_colluders() -> None:
     )
     for false in ("zero-out", "Their noise is not counted", "twice the sensitivity. How"):
         assert false not in text, false
+
+
+def test_what_participants_report() -> None:
+    """Beside the coordinator's figure, or in its place; with its error, and with the round whose model it is of."""
+    what = Evaluation(held_out=0.25, weight=0.5, most_examples=1, largest_loss=4.0)
+    said = {"accuracy": 0.61, "accuracy_stderr": 0.03, "loss": 1.2, "loss_stderr": 0.1, "weight": 0.9}
+    rounds = [replace(ROUND, round=number, accuracy=None, loss=None, reported=said) for number in (1, 2)]
+    text = page_of("skellam", *rounds, evaluation=what)
+    says(
+        text,
+        "0.610 ± 0.03at participants, after round 1",
+        "each keeps 25 % of its examples from training",
+        "all weigh the same",
+        "held-out data of participants",
+    )
+    beside = page_of("skellam", replace(ROUND, accuracy=0.7, reported=said), evaluation=what)
+    says(beside, "0.700", "0.610 ± 0.03 at participants, after round 0")
+    lines = finding_lines(StudyView(rounds=rounds))
+    assert lines == ["at participants     accuracy 0.610 ± 0.03, loss 1.200 ± 0.1, after round 1"]
 
 
 def test_clips_by_layer_and_wrapping() -> None:

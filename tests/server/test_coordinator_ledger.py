@@ -22,11 +22,11 @@ from runtime.failure import Failure
 from secagg.roster import RosterEntry
 from server.events import Event, RoundCompleted
 from server.journal import Journal, check_ledger, read_members
-from server.study import BUDGET_REACHED
 from tests.support.card_of_a_study import authority_of
 from tests.support.databases import execute
 from tests.support.signed_rosters import put
 from tests.support.study_in_process import coordinator, make_folder, roster_of
+from wire.ending import BUDGET_REACHED
 from wire.records.ledger import (
     COORDINATOR,
     PARTICIPANT,

@@ -9,9 +9,9 @@ import pytest
 
 import server.cohort_wait
 from client.connection import open_session
-from server.study import ABORTED, ROUNDS_DONE
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder, refuses
 from wire import coordinator_pb2 as pb
+from wire.ending import ABORTED, ROUNDS_DONE
 
 
 @pytest.fixture(scope="module")

@@ -29,13 +29,13 @@ from client.host_file import load
 from secagg.keys import IdentityKey
 from server import enrolment, process_limits
 from server.open_calls import Caller, OpenCalls, PeerRates, address_of
-from server.study import ROUNDS_DONE
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
 from tests.support.issued_certificates import tls_authority_of
 from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing, until
 from wire import coordinator_pb2 as pb
 from wire.certificates import host_uri, identity_uri, new_key, private_pem
+from wire.ending import ROUNDS_DONE
 
 DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
 ALONE = ("grpc.use_local_subchannel_pool", 1)

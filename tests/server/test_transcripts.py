@@ -18,7 +18,6 @@ from runtime.durable import StorageError
 from runtime.failure import Failure
 from runtime.key_files import write_key_file
 from server.opening import open_study
-from server.study import ROUNDS_DONE
 from server.study_file import ConfigurationError, load
 from server.transcripts import (
     TranscriptError,
@@ -46,6 +45,7 @@ from tests.support.rounds_on_record import (
 from tests.support.study_in_process import Peer, Twist, coordinator, identities, make_folder
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.ending import ROUNDS_DONE
 from wire.records.ledger import read_ledger
 from wire.records.transcript import Excluded
 from wire.records.transcript_checks import Chain, verify_transcript
@@ -207,7 +207,7 @@ async def test_where_cohorts_are_public_nothing_is_amplified(study: Path, tmp_pa
     async with coordinator(study, tmp_path / "state.sqlite", coordinator={"publish_transcripts": public}) as where:
         charges = [RoundCharge(one, 1, frozenset(range(7)), sampled.identity) for one in range(1, 6)]
         where.study.charges.account = Account(sampled, charges)
-        epsilon_coordinator, epsilon_released = where.study.charges.epsilons()
+        epsilon_coordinator, epsilon_released = where.study.charges.epsilons().values()
     assert (epsilon_released < epsilon_coordinator) is not public
     assert (epsilon_released == epsilon_coordinator) is public
 

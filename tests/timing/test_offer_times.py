@@ -188,7 +188,7 @@ def test_an_update_is_decided_and_masked_before_the_offset(tmp_path: Path, monke
 
     monkeypatch.setattr(Behaviour, "mask", masks)
     monkeypatch.setattr(Behaviour, "say", says)
-    monkeypatch.setattr(LocalTraining, "update", lambda *_: over.wait(PATIENCE_S) and None)
+    monkeypatch.setattr(LocalTraining, "contribution", lambda *_: over.wait(PATIENCE_S) and None)
     for number in range(3):
         over.clear()
         for times in (began, masked, offered):

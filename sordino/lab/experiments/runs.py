@@ -22,9 +22,9 @@ from runtime.durable import replace_durably
 from runtime.processes import end_with_parent, one_thread_each
 from runtime.settings_keys import settings_keys
 from sordino.lab.simulation.record import finite, versions
-from sordino.lab.simulation.rounds import ROUNDS_DONE
 from sordino.lab.simulation.run import SimulationResult, simulate_study
 from sordino.lab.simulation.settings import WAYS, SimulatedStudy, SimulationSettings
+from wire.ending import ROUNDS_DONE
 
 Row = dict[str, Any]
 

@@ -25,11 +25,12 @@ from learning.device import use_device
 from learning.own_data import load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
-from learning.partitions import cut_dataset
-from learning.task import BatchedTask, update_rng
+from learning.partitions import cut_dataset, hold_out
+from learning.task import BatchedTask, judge, update_rng
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
+from mechanisms.evaluation import NOTHING_JUDGED, Judged
 from mechanisms.sketch import CountMeanSketch
 from sordino.lab.simulation.own_files import load_own
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
@@ -84,6 +85,7 @@ class Shard:
         words: (participants, padded_dim) words, if requested.
         norms: (participants,) float64, L2 norms before clipping, data units; NaN where training diverged.
         below: (layers,) number of norms at most the layer's clip; None where a coded sketch is clipped.
+        judged: (3,) float64, sum of `mechanisms.evaluation.Evaluation.coordinates`; zeros where they don't evaluate.
         training_s, encoding_s: wall seconds.
     """
 
@@ -91,6 +93,7 @@ class Shard:
     words: NDArray[Any] | None
     norms: NDArray[np.float64]
     below: NDArray[np.int64] | None
+    judged: NDArray[np.float64]
     training_s: float
     encoding_s: float
 
@@ -166,8 +169,11 @@ class Participants:
         self.plan = settings.plan()
         coding = settings.coding()
         self.rule: ClipRule = coding["clipping"] if self.plan is None else self.plan.clipping
+        self.evaluation = settings.study.evaluation.of_plan()
         self.sketch_shape: tuple[int, int] = coding["sketch"]  # rows and width; no rows where updates travel whole
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
+        share = self.evaluation.held_out
+        self._parts = cache(lambda who: hold_out(self.data.of(who), share) if share else (self.data.of(who), None))
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
 
     def work(self, assignment: Assignment) -> Shard:
@@ -177,7 +183,7 @@ class Participants:
         """
         began = time.perf_counter()
         try:
-            updates = self._train(assignment)
+            updates, said = self._train(assignment), self._judged(assignment)
         except (SimulationError, TaskMistake):
             raise
         except ValueError as error:
@@ -191,7 +197,7 @@ class Participants:
             below: NDArray[np.int64] | None
             total, below = self._clipped_sum(updates[finite], assignment)
         else:
-            words = np.concatenate(list(self._encoded(updates, finite, assignment)))
+            words = np.concatenate(list(self._encoded(updates, said, finite, assignment)))
             total = np.asarray(np.sum(words, axis=0, dtype=np.uint64))
             below = self._below(updates[finite], assignment.clips)
         return Shard(
@@ -199,6 +205,7 @@ class Participants:
             words=words if assignment.keep_words else None,
             norms=np.where(finite, norms, np.nan),
             below=below,
+            judged=self._said(said, finite),
             training_s=trained - began,
             encoding_s=time.perf_counter() - trained,
         )
@@ -225,7 +232,7 @@ class Participants:
         """(participants, dim): one after the other, or all at once where the task can."""
         who = assignment.participants
         rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
-        data = [self.data.of(one) for one in who]
+        data = [self._parts(one)[0] for one in who]
         if self.batched and isinstance(self.task, BatchedTask):
             found = self.task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip)
             if np.shape(found) != (len(who), self.task.dim):
@@ -241,6 +248,16 @@ class Participants:
                 raise SimulationError(self._no_contribution(error)) from error
         return updates
 
+    def _judged(self, assignment: Assignment) -> list[Judged]:
+        """What each says of the round's model."""
+        held = [self._parts(one)[1] for one in assignment.participants]
+        return [NOTHING_JUDGED if one is None else judge(self.task, assignment.parameters, one) for one in held]
+
+    def _said(self, judged: Sequence[Judged], finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Sum of the coordinates of those whose training didn't diverge."""
+        said = [self.evaluation.coordinates(one) for one in judged] if self.evaluation else []
+        return sum((one for one, sound in zip(said, finite, strict=False) if sound), np.zeros(3))
+
     def _no_contribution(self, error: Exception) -> str:
         return (
             f"the task {self._settings.study.study.task}: {error}; correct its local_update: in a study such a "
@@ -248,7 +265,7 @@ class Participants:
         )
 
     def _encoded(
-        self, updates: NDArray[Any], finite: NDArray[np.bool_], assignment: Assignment
+        self, updates: NDArray[Any], judged: Sequence[Judged], finite: NDArray[np.bool_], assignment: Assignment
     ) -> Iterator[NDArray[Any]]:
         """Yield all words, in order; a participant whose training diverged sends only noise, as in a study."""
         plan = self.plan
@@ -259,12 +276,13 @@ class Participants:
         encoder = self._encoder[1]
         step = max(1, _VALUES_AT_ONCE // plan.padded_dim)
         for start in range(0, len(updates), step):
-            rows, good = updates[start : start + step], finite[start : start + step]
+            part = slice(start, start + step)
+            rows, said, good = updates[part], judged[part], finite[part]
             if step > 1 and good.all():
-                yield encoder.encode_many(rows, os.urandom)
+                yield encoder.encode_many(rows, os.urandom, said)
                 continue
-            for row, sound in zip(rows, good, strict=True):
-                yield encoder.encode(row if sound else None, os.urandom)[None]
+            for row, one, sound in zip(rows, said, good, strict=True):
+                yield encoder.encode(row if sound else None, os.urandom, (), one)[None]
 
     def _clipped_sum(
         self, updates: NDArray[Any], assignment: Assignment

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from learning.progress import Best
 from runtime.text import counted
 from sordino.lab.simulation.record import ABORTED, ROUND
-from sordino.lab.simulation.rounds import ABORTED as ROUND_ABORTED
 from sordino.reporting.statistic_text import headline, table_rows
+from sordino.reporting.study_text import best_text, reported_figures, reported_text
+from wire.ending import ABORTED as ROUND_ABORTED
 from wire.guarantee import unspent
 
 _MOST_VALUES: Final = 32
@@ -125,6 +127,8 @@ def figures_line(row: Mapping[str, Any]) -> str:
         found.append(f"accuracy {row['accuracy']:.4f}")
     elif row["loss"] is not None:
         found.append(f"loss {row['loss']:.4g}")
+    if row["reported"]:
+        found.append(reported_text(row["reported"]))
     if statistic:
         found.append(statistic)
     epsilon = row["epsilon_coordinator"]
@@ -147,6 +151,14 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
         lines.append(f"accuracy    {summary['accuracy']:.4f} after round {summary['evaluated_after']}")
     if summary["loss"] is not None:
         lines.append(f"loss        {summary['loss']:.4f}")
+    if summary["reported"]:
+        lines.append(
+            f"reported    {', '.join(' '.join(one) for one in reported_figures(summary['reported']))} at participants"
+        )
+    if summary["best"] is not None and (best := Best(**summary["best"])).round < summary["rounds_completed"] - bool(
+        summary["reported"]
+    ):
+        lines.append(f"best        {best_text(best)}")
     for name, value, error in table_rows(summary["released"])[:_MOST_VALUES]:
         lines.append(f"{name:<11} {value} {error}".rstrip())
     # Only a simulation knows which values lie beyond a statistic's bounds, and how many trainings diverged.

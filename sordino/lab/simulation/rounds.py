@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.own_task import TaskMistake
+from learning.progress import Progress
+from learning.task import reported_of
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.clip_rule import update_norm
 from mechanisms.encoder import Decoded, Encoder, words_of_sum
@@ -34,9 +36,9 @@ from sordino.lab.simulation.engines import Engine, make_engine
 from sordino.lab.simulation.participants import Assignment, Participants, Shard, shards_of
 from sordino.lab.simulation.secure_sum import SecureSum
 from sordino.lab.simulation.settings import REAL, SimulationSettings
+from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE
 from wire.study import round_parameters
 
-ROUNDS_DONE, BUDGET_REACHED, ABORTED = "rounds done", "budget reached", "round aborted"
 QUANTILES: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 Row = dict[str, Any]
 
@@ -72,7 +74,7 @@ class Rounds:
         self.rule = self._here.rule
         self.clips = self.rule.clips
         self.account = None if self.plan is None else Account(self.plan)
-        self.completed = 0
+        self.completed, self.progress = 0, Progress(bool(study.evaluation.of_plan()))
         self.outcome: str | None = None
         self.charges: list[tuple[int, int]] = []
         self._engine: Engine | None = None
@@ -97,6 +99,9 @@ class Rounds:
         if self._engine is None:
             self._engine = make_engine(self.settings, self._here)
         while self.completed < study.study.rounds:
+            if self.progress.stalled(study.evaluation.patience):
+                self.outcome = NO_BETTER
+                return
             round_ = self.completed + 1
             for attempt in range(1, study.coordinator.max_attempts + 1):
                 if self.would_exceed():
@@ -189,6 +194,8 @@ class Rounds:
                 raise
             except ValueError as error:
                 raise self._here.misfit(error) from error
+        reported = reported_of(self.task, decoded.measured)
+        self.progress.note(round_, evaluation.get("accuracy"), evaluation.get("loss"), reported)
         released = self.learner.released()
         now = clock.add("evaluation", now)
         epsilons = self.epsilons()
@@ -198,6 +205,7 @@ class Rounds:
             **about,
             "accuracy": evaluation.get("accuracy"),
             "loss": evaluation.get("loss"),
+            "reported": reported,
             "released": released,
             "clips": list(clips),
             "next_clips": list(self.clips),
@@ -258,12 +266,15 @@ class Rounds:
             return Encoder(self.plan, seed, self.clips).decode(total, survivors, os.urandom)
         sketch = self._here.sketch(seed)
         mean = total / survivors
+        evaluation = self._here.evaluation
+        judged = np.sum([shard.judged for shard in shards], axis=0)
         counts = np.sum([shard.below for shard in shards if shard.below is not None], axis=0) / survivors
         return Decoded(
             mean if sketch is None else sketch.decode_mean(mean),
             tuple(map(float, counts)) if self.rule.adaptive else (),
             WrapEstimate(0.0, 0.0),
             0.0,
+            evaluation.measured(judged / survivors, 0.0) if evaluation else None,
         )
 
     def _charge(self, round_: int, attempt: int, survivors: NDArray[np.int64]) -> None:

@@ -107,6 +107,9 @@ def simulate_study(
         rounds.restore(saved.round, saved.clips, list(saved.charges))
     if kept is not None:
         rounds.charge_again(list(kept.dropped))
+        for row in rows:
+            if row["kind"] == record.ROUND:
+                rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"])
     if on_start is not None:
         on_start(configuration, rounds.completed)
     saved_now = None if kept is None else _saved(rounds)
@@ -202,6 +205,8 @@ def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
         "accuracy": last.get("accuracy"),
         "loss": last.get("loss"),
         "evaluated_after": last.get("round"),
+        "reported": done[-1]["reported"] if done else {},
+        "best": None if rounds.progress.best is None else rounds.progress.best._asdict(),
         "released": done[-1]["released"] if done else {},
         **rounds.epsilons(),
         "delta": None if rounds.plan is None else rounds.plan.delta,

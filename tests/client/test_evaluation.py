@@ -1,0 +1,84 @@
+"""Participants evaluate the model inside the secure sum: over real gRPC, on examples that they never train on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learning.datasets import Dataset
+from learning.parameters import Parameters
+from learning.tasks.softmax_regression import SoftmaxRegression
+from server.events import from_json
+from server.study_view import StudyView
+from tests.support.host_in_process import Play
+from tests.support.study_in_process import PARTICIPANTS
+from wire.ending import NO_BETTER
+
+EVALUATED = {"evaluate": "participants", "evaluation_weight": 1.0, "evaluation_examples": 50}
+
+
+def test_their_accuracy_comes_with_the_sum(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of the model before the round, over held-out examples of all; none of them is ever trained on."""
+    judged: list[tuple[int, Dataset, dict[str, float]]] = []
+    trained: list[Dataset] = []
+    evaluate, train = SoftmaxRegression.evaluate, SoftmaxRegression.local_update
+
+    def evaluates(self: Any, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        found = evaluate(self, parameters, data)
+        if len(data) != 2000:  # not the coordinator's
+            judged.append((int(np.any(parameters["weights"])), data, found))
+        return found
+
+    def trains(self: Any, parameters: Parameters, data: Dataset, *others: Any) -> Parameters:
+        trained.append(data)
+        return train(self, parameters, data, *others)
+
+    monkeypatch.setattr(SoftmaxRegression, "evaluate", evaluates)
+    monkeypatch.setattr(SoftmaxRegression, "local_update", trains)
+    story = played(made=EVALUATED)
+    assert story.ended == 0
+    rounds = story.of("round_completed")
+    assert len(judged) == len(trained) == 2 * PARTICIPANTS
+    for learnt, done in enumerate(rounds):
+        said, exact = done["reported"], [(data, found) for when, data, found in judged if when == learnt]
+        weights = [min(len(data), 50) for data, _ in exact]
+        for name in ("accuracy", "loss"):
+            mean = np.average([min(found[name], 4.0) for _, found in exact], weights=weights)
+            assert said[name] == pytest.approx(mean, abs=5 * said[f"{name}_stderr"])
+        assert said["accuracy_stderr"] < 0.1
+    seen = {row.tobytes() for data in trained for row in data.features}
+    assert not seen & {row.tobytes() for _, data, _ in judged for row in data.features}
+    view = StudyView().apply_all(filter(None, map(from_json, story.events)))
+    assert view.reported == rounds[1]["reported"]
+
+
+def test_it_can_be_refused(played: Play) -> None:
+    story = played(made=EVALUATED, policy={"max_held_out": 0.1})
+    assert "evaluation: participants evaluate the model on a share of 0.2" in str(story.ended)
+    assert not story.sent
+
+
+def test_one_that_can_not_evaluate_sends_zeros(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if its training had failed: a refusal would tell the coordinator about its examples."""
+
+    def fails(self: Any, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        if len(data) == 2000:
+            return {}
+        raise ValueError("a secret of an example")
+
+    monkeypatch.setattr(SoftmaxRegression, "evaluate", fails)
+    story = played(made=EVALUATED)
+    assert story.ended == 0
+    assert [done["u3"] for done in story.of("round_completed")] == [PARTICIPANTS] * 2
+    assert "zeros are sent" in story.told()
+    assert "secret" not in story.told()
+
+
+def test_a_study_ends_when_its_model_gets_no_better(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SoftmaxRegression, "evaluate", lambda *_: {"accuracy": 0.5, "loss": 1.0})
+    story = played(made={"rounds": 9, "patience": 2})
+    assert story.ended == 0
+    assert len(story.of("round_completed")) == 3
+    assert story.of("study_finished")[0]["reason"] == NO_BETTER
