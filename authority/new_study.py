@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from authority.study_data import check_data
-from learning.data_names import OWN, located
+from learning.data_names import APP, BROUGHT, OWN, located
 from learning.task_names import TASKS, VOTES, trained_task
 from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
@@ -268,7 +268,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     from wire.study import TERMS_FILE
 
     making, name, dataset = new.making, study.study.name, study.data.dataset
-    cut = frozenset({"partition", "alpha", "shards", "seed"}) if dataset == OWN else frozenset()
+    cut = frozenset({"partition", "alpha", "shards", "seed"}) if dataset in BROUGHT else frozenset()
     text = settings_toml(study, _HEADER, comments=OPTION_HELP, leave_out=cut)
     _write_public(work / "study.toml", text.encode())
     # Keys must never be committed, wherever the folder lies.
@@ -289,7 +289,9 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
         raise InputFailure(f"--host: {error}.") from None
 
     data: dict[str, Any] = {"dataset": dataset}
-    if dataset != OWN:
+    if dataset == APP:
+        data["parts"] = study.places
+    elif dataset != OWN:
         data = {**study.data.model_dump(exclude={"test"}), "parts": study.places}
     digits = max(3, len(str(making.participants)))
     hosts = _parts_of_hosts(making.participants, making.hosts)
@@ -301,7 +303,11 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
             file = f"keys/participant-{part + 1:0{digits}d}.key"
             _write_secret(work / "hosts" / host / file, private_pem(secret))
             # Without a suffix: a .csv or an .npz is put there.
-            held = {"data": f"data/participant-{part + 1:0{digits}d}"} if dataset == OWN else {"part": part}
+            held: dict[str, object] = (
+                {"data": f"data/participant-{part + 1:0{digits}d}"} if dataset == OWN else {"part": part}
+            )
+            if dataset == APP:
+                held["data_identity"] = f"{study.study.task}, partition {part} of {study.places}"
             participants.append({"key": file, **held})
             entries.append(RosterEntry(secret.public_key().public_bytes_raw(), host))
         text = host_toml(
@@ -371,7 +377,7 @@ def _write_authority(
             coordinator=new.client_enrolment,
             draws=draws,
             places=study.places,
-            own_data=study.data.dataset == OWN,
+            own_data=study.data.dataset in BROUGHT,
             task=trained if trained not in TASKS else "",
         )
     except ValidationError as error:

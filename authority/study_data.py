@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from learning.data_checks import LAID_OUT, SHAPES, check_task_takes, options_known, shape_options
-from learning.data_names import BUILT_IN, OWN, located
+from learning.data_names import BROUGHT, BUILT_IN, located
 from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
 from runtime.failure import InputFailure
 from server.study_file import StudyConfiguration
@@ -65,7 +65,7 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
     judges = name not in BOUNDED
     if judges and data.test and Path(data.test).is_file():  # a missing one is reported elsewhere
         check_task_takes(name, options, load_test(data.dataset, data.test), data.test)
-    if data.dataset == OWN or not participants:
+    if data.dataset in BROUGHT or not participants:
         return
     task = trained_task(name, options)
     as_shipped = task in TASKS and not SHAPES & set(options)

@@ -12,9 +12,9 @@ import structlog
 from client.credentials import load_identity
 from client.settings import Data, HostSettings
 from learning.blocks import DatasetError
-from learning.data_names import OWN
+from learning.data_names import APP, OWN
 from learning.datasets import Dataset, dataset_identity, load_partition, load_users
-from learning.own_data import check_form, content_sha256, read_held, says_nothing, unread_told
+from learning.own_data import app_partition, check_form, content_sha256, read_held, says_nothing, unread_told
 from learning.partitions import cut_dataset
 from learning.task import Task
 from learning.task_names import STATISTICS
@@ -46,6 +46,11 @@ def held_data(settings: HostSettings) -> list[tuple[Dataset, str]]:
     if settings.data.dataset == OWN:
         return _own(settings)
     data = settings.data
+    if data.dataset == APP:
+        return [
+            (app_partition(entry.part or 0, data.parts), declared_data_name(entry.data_identity or ""))
+            for entry in settings.participants
+        ]
     numbers = [entry.part for entry in settings.participants if entry.part is not None]
     parts = cut_dataset(data.dataset, data.partition, data.parts, data.alpha, data.seed, data.shards)
     # One pass over the set for all participants of the process, which holds only their rows.
@@ -107,6 +112,11 @@ def data_name(data: Data, part: int) -> str:
 def identity_data_name(identity: bytes) -> str:
     """Of data that nobody else has, which nothing but their holder's identity names."""
     return _digest(["own", "no rows", identity.hex()])
+
+
+def declared_data_name(declared: str) -> str:
+    """Of data that an app loads, by what their host declares: whoever declares the same has the same data."""
+    return _digest(["declared", declared])
 
 
 def user_data_name(identity: str, user: int) -> str:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ValidationInfo, field_validator, model_vali
 
 from client.policy_file import PolicyTable, Sha256, TaskName, policy_values
 from client.settings import HostSettings
-from learning.data_names import OWN, check_dataset_name, located
+from learning.data_names import APP, OWN, check_dataset_name, check_loaded, located
 from learning.options import OPTION_HELP
 from learning.task_names import trained_task
 from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings, split_address
@@ -89,11 +89,13 @@ class CoordinatorTable(Table):
 class DataTable(Table):
     """[data]: the data set and its cut into ``parts``, of which each participant holds one.
 
-    With ``dataset = "own"`` each participant names a file instead, and the other keys have no effect."""
+    With ``dataset = "own"`` each participant names a file instead, and the other keys have no effect; with
+    ``dataset = "app"`` all but ``parts``."""
 
     dataset: Annotated[str, AfterValidator(check_dataset_name)] = declared(
         "fashion-mnist-subset",
-        help="a name of `sordino data list`, FORMAT:PATH, or own: each participant has a file (docs/data.md)",
+        help="a name of `sordino data list`, FORMAT:PATH, own: each participant has a file (docs/data.md), or app: "
+        "the task, a Flower app, loads them",
     )
     partition: Literal["iid", "dirichlet", "shards", "natural"] = declared(
         "dirichlet", help="how the examples are divided, as in the study's file"
@@ -132,12 +134,18 @@ class ConditionsTable(Table):
 
 
 class ParticipantTable(Table):
-    """[[participants]]: one identity and its data: a part of the set, or a file."""
+    """[[participants]]: one identity and its data: a part of the set, a file, or what an app loads for it."""
 
     key: Path = declared(help="Ed25519 private key, PKCS8 PEM; secret")
     part: int | None = declared(None, help="part of the data set that this participant holds, from 0", ge=0)
     data: Path | None = declared(
         None, help="this participant's file: .csv or .npz; a name without a suffix stands for either"
+    )
+    data_identity: str | None = declared(
+        None,
+        help="app: whose data the app loads for this participant; what equal identities spend adds up in the ledger",
+        min_length=1,
+        max_length=256,
     )
 
 
@@ -175,7 +183,8 @@ class HostConfiguration(Settings):
 
     def _check_data(self) -> None:
         """Raises ValueError: a participant's data isn't named as the data set requires, or two name the same."""
-        own = self.data.dataset == OWN
+        check_loaded(self.study.task, self.data.dataset)
+        own, app = self.data.dataset == OWN, self.data.dataset == APP
         needed, other = ("data", "part") if own else ("part", "data")
         if not own and self.data.parts < 1:
             raise ValueError("data.parts is missing: the number of parts that the data set is cut into")
@@ -186,12 +195,19 @@ class HostConfiguration(Settings):
                     f"participants[{index}]: with data.dataset = {self.data.dataset!r} each participant has {which}, "
                     f"and no {other}"
                 )
-        shared = _repeated([getattr(entry, needed) for entry in self.participants])
-        if shared is not None:
-            raise ValueError(
-                f"participants: two of them have {needed} = {shared}. Give each participant its own data: what "
-                "two identities reveal about the same data adds up"
-            )
+            if (entry.data_identity is None) == app:
+                raise ValueError(
+                    f"participants[{index}]: with data.dataset = {self.data.dataset!r} each participant "
+                    f'{"declares" if app else "has no"} data_identity = "NAME": the ledger\'s name of data that a '
+                    "Flower app loads"
+                )
+        for name in (needed, "data_identity"):
+            shared = _repeated([one for entry in self.participants if (one := getattr(entry, name)) is not None])
+            if shared is not None:
+                raise ValueError(
+                    f"participants: two of them have {name} = {shared}. Give each participant its own data: what "
+                    "two identities reveal about the same data adds up"
+                )
         for index, entry in enumerate(self.participants):
             if entry.part is not None and entry.part >= self.data.parts:
                 raise ValueError(

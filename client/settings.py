@@ -117,6 +117,7 @@ class HostedParticipant:
     key: Path
     part: int | None
     data: Path | None = None
+    data_identity: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Names of data sets and of partitions, for settings that are checked before numpy or anything of its size is loaded.
 
-A data set is named in one of four ways:
+A data set is named in one of five ways:
 
 - a set that ships: ``BUILT_IN``;
 
@@ -8,7 +8,9 @@ A data set is named in one of four ways:
 
 - files of a published format, where they lie: ``FORMAT:PATH``, such as ``cifar10:/data/cifar-10-batches-bin``;
 
-- ``own``: each participant names its own file.
+- ``own``: each participant names its own file;
+
+- ``app``: the participants' data are loaded by the task, a Flower app.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import os
 import re
 from pathlib import Path
 from typing import Final
+
+from learning.task_names import FLOWER
 
 BUILT_IN: Final = ("fashion-mnist-subset",)
 
@@ -31,6 +35,12 @@ FORMATS: Final = ("cifar10", "femnist", "leaf", "stackoverflow")
 
 OWN: Final = "own"
 """Each participant has its own file; nothing is cut."""
+
+APP: Final = "app"
+"""The task loads the data; each participant has the number of a partition, and declares an identity of its data."""
+
+BROUGHT: Final = (OWN, APP)
+"""Those that participants bring, and that nothing here cuts."""
 
 PARTITIONS: Final = ("iid", "dirichlet", "shards", "natural")
 
@@ -48,7 +58,7 @@ def data_folder() -> Path:
 
 def is_prepared_name(name: str) -> bool:
     """Whether a prepared set may be called this: lower-case words with hyphens, and no name that is taken."""
-    return len(name) <= 64 and _PREPARED.fullmatch(name) is not None and name not in (*BUILT_IN, OWN)
+    return len(name) <= 64 and _PREPARED.fullmatch(name) is not None and name not in (*BUILT_IN, *BROUGHT)
 
 
 def format_and_path(name: str) -> tuple[str, Path] | None:
@@ -62,12 +72,22 @@ def check_dataset_name(name: str) -> str:
 
     Raises ValueError: none could; the message goes on after the name.
     """
-    if name in (*BUILT_IN, OWN) or is_prepared_name(name) or (len(name) <= 4096 and format_and_path(name)):
+    if name in (*BUILT_IN, *BROUGHT) or is_prepared_name(name) or (len(name) <= 4096 and format_and_path(name)):
         return name
     raise ValueError(
         f"is unknown. Use one of {', '.join(BUILT_IN)}, a name that `sordino data list` shows, "
-        f"FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}, or {OWN!r} for files of the participants' own"
+        f"FORMAT:PATH with FORMAT one of {', '.join(FORMATS)}, {OWN!r} for files of the participants' own, or {APP!r} "
+        "with a Flower app"
     )
+
+
+def check_loaded(task: str, dataset: str) -> None:
+    """Raises ValueError: a Flower app with a data set, or ``app`` with a task that loads nothing."""
+    if task.startswith(FLOWER) != (dataset == APP):
+        raise ValueError(
+            f"data.dataset = {dataset!r} doesn't go with the task {task!r}: a task {FLOWER}MODULE:APP loads its data "
+            f"by itself, so it has dataset = {APP!r}, and no other task has"
+        )
 
 
 def located(name: str, base: Path) -> str:

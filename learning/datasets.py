@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from learning.blocks import Blocks, DatasetError, Part
-from learning.data_names import BUILT_IN, OWN, check_dataset_name, format_and_path
+from learning.data_names import BROUGHT, BUILT_IN, check_dataset_name, format_and_path
 from learning.prepared_data import PreparedSet, open_prepared
 
 NO_LABEL: Final = int(np.iinfo(np.int64).min)
@@ -177,8 +177,8 @@ def _held(name: str) -> PreparedSet | Blocks | None:
         raise DatasetError(f"data set {name!r} {error}") from None
     if name in BUILT_IN:
         return None
-    if name == OWN:
-        raise DatasetError("with the data set 'own' each participant names its own file: there is no set to load")
+    if name in BROUGHT:
+        raise DatasetError(f"with the data set {name!r} each participant has its own data: there is no set to load")
     found = format_and_path(name)
     if found is None:
         return open_prepared(name)

@@ -20,14 +20,15 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     """Make a task by name.
 
     Args:
-        name: one of ``TASKS``, or ``module:Class``, from an installed module or a file in the folder that the command
-            runs in. A coordinator never chooses it: each side names it in its own file.
+        name: one of ``TASKS``, ``module:Class``, or ``flower:module:app`` for a Flower app, from an installed module or
+            a file in the folder that the command runs in. A coordinator never chooses it: each side names it in its own
+            file.
         options: plain mapping from a study file; a missing option takes the task's default.
 
     Raises:
         OptionError: unknown task, unknown option, or a value outside its range; the message names it.
         TaskMistake: a user's own class is wrong; the message names file and line. It is an `OptionError`.
-        TaskUnavailable: the task needs torch, which is not installed, or a module that doesn't exist.
+        TaskUnavailable: the task needs torch or Flower, which is not installed, or a module that doesn't exist.
     """
     try:
         check_task_name(name)

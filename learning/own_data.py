@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
-from learning.data_names import OWN
+from learning.data_names import BROUGHT
 from learning.datasets import NO_LABEL, Dataset, Unread, has_part, load_part
 from learning.task_names import STATISTICS
 from runtime.text import counted
@@ -203,6 +203,12 @@ def empty() -> Dataset:
     return Dataset(np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
+def app_partition(part: int, parts: int) -> Dataset:
+    """What stands for data that a task loads by itself: one row, the numbers of the partition and of all."""
+    columns = ("partition-id", "num-partitions")
+    return Dataset(np.array([[part, parts]], np.int32), np.zeros(1, np.int64), columns, labelled=False)
+
+
 def load_test(dataset: str, file: str) -> Dataset:
     """The coordinator's test data: its own file, else the set's test part, else nothing.
 
@@ -214,7 +220,7 @@ def load_test(dataset: str, file: str) -> Dataset:
     """
     if file:
         return read_own(Path(file))
-    if dataset == OWN or not has_part(dataset, "test"):
+    if dataset in BROUGHT or not has_part(dataset, "test"):
         return empty()
     return load_part(dataset, "test")
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from learning.options import OptionError, TaskOptions
 from learning.task import Task
-from learning.task_names import BUILT_IN
+from learning.task_names import BUILT_IN, FLOWER, FLOWER_TASK
 from runtime.failure import InputFailure
 
 _GUARDED: Final = ("__init__", "initial_parameters", "local_update", "local_updates", "learner", "evaluate", "predict")
@@ -80,11 +80,15 @@ class TaskClass(Protocol):
 def task_class(name: str) -> TaskClass:
     """The class behind a task's name, checked to be one.
 
-    Raises TaskUnavailable: there is no such module, or it needs torch, which is not installed; TaskMistake: the module
-    can't be imported, or what it has under that name is no task.
+    Raises TaskUnavailable: there is no such module, or it needs torch or Flower, which is not installed; TaskMistake:
+    the module can't be imported, or what it has under that name is no task.
     """
+    if name.startswith(FLOWER):
+        module, class_name = FLOWER_TASK
+        app: type = getattr(importlib.import_module(module), class_name)
+        return cast("TaskClass", _told_with_its_line(name, app))
     module, class_name = BUILT_IN.get(name) or name.split(":")
-    found = _imported(name, module)
+    found = imported(name, module)
     kind = getattr(found, class_name, None)
     if name not in BUILT_IN:
         kind = _told_with_its_line(name, _checked_class(name, found, class_name, kind))
@@ -134,7 +138,8 @@ def place_of(error: BaseException) -> str:
 # ---------------------------------------------------------------- finding it
 
 
-def _imported(name: str, module: str) -> types.ModuleType:
+def imported(name: str, module: str) -> types.ModuleType:
+    """The module that a task's name states. Raises as `task_class`."""
     here = str(Path.cwd())
     if name not in BUILT_IN and here not in sys.path:
         sys.path.append(here)  # last: a file there never hides an installed module

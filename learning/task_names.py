@@ -36,13 +36,17 @@ BOUNDED: Final = (*STATISTICS, VOTES)
 """Those of them that send no model, and bound the norm of a contribution themselves."""
 WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic", "external")
 """Those of them that compute with numpy, and so on no accelerator."""
+FLOWER: Final = "flower:"
+"""Begins the name of a task that is a Flower app's: ``flower:my_app.client_app:app``."""
+FLOWER_TASK: Final = ("learning.tasks.flower_app", "FlowerApp")
 FEDAVG, FEDADAGRAD, FEDADAM, FEDYOGI = "fedavg", "fedadagrad", "fedadam", "fedyogi"
 ADAPTIVE: Final = (FEDADAGRAD, FEDADAM, FEDYOGI)
 SERVER_OPTIMIZERS: Final = (FEDAVG, *ADAPTIVE)
 DEFAULT_RATES: Final[Mapping[str, float]] = {FEDAVG: 1.0, FEDADAGRAD: 0.1, FEDADAM: 0.03, FEDYOGI: 0.03}
 """Step of each where none is chosen. The adaptive ones move every value by about their rate, however small the mean
 update is: 1, as of FedAvg, throws a model about. As [RCZ+21] found, 0.01 to 0.1 is where to look."""
-_OWN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
+_NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
+_OWN: Final = re.compile(rf"({FLOWER})?{_NAME}(\.{_NAME})*:{_NAME}")
 
 
 def trained_task(task: str, options: Mapping[str, object]) -> str:
@@ -54,9 +58,10 @@ def trained_task(task: str, options: Mapping[str, object]) -> str:
 
 
 def check_task_name(name: str) -> str:
-    """Return ``name`` if `learning.make_task.make_task` could know it: one of ``TASKS``, or ``module:Class``.
+    """Return ``name`` if `learning.make_task.make_task` could know it: one of ``TASKS``, ``module:Class``, or
+    ``flower:module:app``.
 
-    Raises ValueError: neither; the message goes on after the name.
+    Raises ValueError: none of them; the message goes on after the name.
     """
     if name in TASKS or (len(name) <= 128 and _OWN.fullmatch(name)):
         return name
@@ -66,4 +71,6 @@ def check_task_name(name: str) -> str:
             "without its folder, and run the command in that folder"
         )
     near = did_you_mean(name, TASKS)
-    raise ValueError(f"is unknown.{near} Use one of: {', '.join(TASKS)}, or module:Class of your own")
+    raise ValueError(
+        f"is unknown.{near} Use one of: {', '.join(TASKS)}, module:Class of your own, or {FLOWER}module:app of Flower"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from learning.data_names import OWN
+from learning.data_names import BROUGHT
 from mechanisms.plan import Plan
 from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
@@ -37,7 +37,7 @@ def study_started(
         plan=plan.to_json(),
         threshold=parameters.threshold(parameters.cohort),
         partition={}
-        if data.dataset == OWN
+        if data.dataset in BROUGHT
         else {"name": data.partition, "alpha": data.alpha, "shards": data.shards, "seed": data.seed},
         dataset=data.dataset,
         planned_upload_bytes=planned_upload_bytes(plan),

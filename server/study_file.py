@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from learning.data_names import OWN, located
+from learning.data_names import APP, BROUGHT, check_loaded, located
 from learning.options import OptionError
 from learning.task_names import DEFAULT_RATES
 from runtime.settings_file import (
@@ -164,7 +164,7 @@ class StudyConfiguration(Settings):
             task_options=options,
             plan=self.plan(participants),
             roster_valid_s=math.ceil(self.study.roster_valid_h * 3600),  # 0 only where it says 0
-            own_data=self.data.dataset == OWN,
+            own_data=self.data.dataset in BROUGHT,
         )
 
     @model_validator(mode="after")
@@ -172,6 +172,13 @@ class StudyConfiguration(Settings):
         if self.privacy.sampling != "none" and self.study.participants is None:
             sampling = self.privacy.sampling
             raise ValueError(f'study.participants is missing: with sampling = "{sampling}" it says how many are drawn')
+        return self
+
+    @model_validator(mode="after")
+    def _loaded(self) -> Self:
+        check_loaded(self.study.task, self.data.dataset)
+        if self.data.dataset == APP and self.data.test:
+            raise ValueError("data.test has no effect: the coordinator doesn't evaluate a Flower app. Leave it out")
         return self
 
     @model_validator(mode="after")

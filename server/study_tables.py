@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from learning.data_names import OWN, check_dataset_name
+from learning.data_names import BROUGHT, check_dataset_name
 from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
 from runtime.settings_file import Table, split_address
 from runtime.settings_keys import key
@@ -39,7 +39,7 @@ def _cut_by(partition: str) -> tuple[str, Any]:
     """What a key of one partition needs."""
     return (
         f"a data set that is cut by --partition {partition}",
-        lambda study: study.data.partition == partition and study.data.dataset != OWN,
+        lambda study: study.data.partition == partition and study.data.dataset not in BROUGHT,
     )
 
 
@@ -101,7 +101,8 @@ class StudyTable(Table):
     )
     task: Annotated[str, AfterValidator(check_task_name)] = _study(
         initial="softmax-regression",
-        help=f"what is computed: {', '.join(TASKS)}; or module:Class of your own, in a file here or installed",
+        help=f"what is computed: {', '.join(TASKS)}; module:Class of your own, in a file here or installed; or "
+        "flower:module:app, a Flower app",
         metavar="NAME",
         fixed=True,
     )
@@ -127,7 +128,8 @@ class DataTable(Table):
 
     dataset: Annotated[str, AfterValidator(check_dataset_name)] = _data(
         "fashion-mnist-subset",
-        help="a name of `sordino data list`, FORMAT:PATH, or own: each participant has a file, named in host.toml",
+        help="a name of `sordino data list`, FORMAT:PATH, own: each participant has a file, named in host.toml, or "
+        "app: a Flower app loads the data",
         metavar="NAME",
     )
     partition: Literal["iid", "dirichlet", "shards", "natural"] = _data(

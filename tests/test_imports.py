@@ -223,7 +223,7 @@ def undeclared_libraries(tree: Path) -> list[str]:
     extras = project["optional-dependencies"]
     base = distributions(project["dependencies"])
     allowed = {room: set(base) for room in ARROWS}
-    allowed["learning"] |= distributions(extras["torch"]) | distributions(extras["data"])
+    allowed["learning"] |= distributions([*extras["torch"], *extras["data"], *extras["flower"]])
     allowed["server"] |= distributions(extras["server"])
     allowed["sordino"] |= distributions([*extras["server"], *extras["ray"], *extras["flower"]])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
@@ -439,10 +439,15 @@ def test_the_running_client_needs_no_settings_checker_and_no_command_line() -> N
 
 
 def test_learning_imports_without_torch_but_for_torch_tasks() -> None:
-    eager = {found.file for found in all_imports(ROOT) if found.root == "torch" and not found.lazy} - PEERS_RUNNERS
+    """And without Flower but for its apps."""
+    eager = {
+        found.file
+        for found in all_imports(ROOT)
+        if not found.lazy and (found.root == "torch" or (found.root, found.room) == ("flwr", "learning"))
+    } - PEERS_RUNNERS
     assert all(file.startswith("learning/tasks/") for file in eager)
-    names = {file.removesuffix(".py").replace("/", ".") for file in eager}
-    imports_without(HEAVY, *(name for name in modules(ROOT, "learning") if name not in names))
+    names = {file.removesuffix(".py").replace("/", ".") for file in eager} | {"learning.tasks.flower_arrays"}
+    imports_without(HEAVY | {"flwr"}, *(name for name in modules(ROOT, "learning") if name not in names))
 
 
 @pytest.mark.parametrize("verb", ["", "join", "serve", "demo"])

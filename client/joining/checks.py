@@ -24,12 +24,12 @@ from client.joining.folder import BY_PLACE, HOST_FILE, DataChoice, JoinedHome, o
 from client.journal import newest_seen
 from client.policy import PolicyRefusal, check_study, check_terms
 from client.policy_file import POLICY_FILE, PolicyTable, load_policy
-from learning.data_names import BUILT_IN, OWN, check_dataset_name, located
+from learning.data_names import APP, BUILT_IN, OWN, check_dataset_name, located
 from learning.datasets import Dataset, has_part, load_partition
 from learning.make_task import make_task, options_of
 from learning.options import OptionError
 from learning.own_data import read_held, unread_told
-from learning.task_names import STATISTICS, TASKS, trained_task
+from learning.task_names import FLOWER, STATISTICS, TASKS, trained_task
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
 from runtime.text import counted, minute, peer_text, terminal_width
@@ -59,6 +59,7 @@ class JoinOptions:
         part, parts: the part of the data, from 1, and the number of parts; by default derived from the code, of as
             many as the plan has participants. `BY_PLACE`: the place on the roster decides the part.
         data: the participant's own file, instead of a part of a set.
+        data_identity: what the ledger knows the data by that an app loads.
         task: module:Class on this machine, if the study's task isn't one of Sordino's.
         ledger: by default in the folder.
         kept: called when the folder is written, before the request is sent.
@@ -78,6 +79,7 @@ class JoinOptions:
     part: int | str | None = None
     parts: int | None = None
     data: Path | None = None
+    data_identity: str | None = None
     task: str | None = None
     ledger: Path | None = None
     kept: Callable[[], None] = lambda: None
@@ -118,7 +120,14 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
     Raises InputFailure if there is no such data set or part, `learning.blocks.DatasetError` if it isn't on this
     machine.
     """
-    plan = seen.document.plan
+    plan, app = seen.document.plan, seen.document.task.startswith(FLOWER)
+    if app and (options.data_identity is None or options.data is not None or options.dataset not in (None, APP)):
+        raise InputFailure(
+            "the study's task is a Flower app, which loads your data by itself: add --data-identity NAME, a name "
+            "for these data that is the same in all studies over them, and leave --data and --dataset out."
+        )
+    if options.data_identity is not None and not app:
+        raise InputFailure("--data-identity names data that a Flower app loads, and the study's task is none.")
     if options.data is not None:
         return DataChoice(**(USUAL_DATA | {"dataset": OWN}), parts=0, part=0, file=options.data.absolute())
     parts = options.parts if options.parts is not None else max(plan.clients, plan.population)
@@ -128,7 +137,11 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
     if part is not None and not 0 <= part < parts:
         raise InputFailure(f"--part {options.part} is outside the {parts} parts of the data: use 1 to {parts}.")
     chosen = {name: getattr(options, name) for name in USUAL_DATA if getattr(options, name) is not None}
-    choice = DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part)
+    if app:
+        chosen["dataset"] = APP
+    choice = DataChoice(**(USUAL_DATA | chosen), parts=parts, part=part, identity=options.data_identity)
+    if app:
+        return choice
     if choice.dataset == OWN:
         raise InputFailure("--dataset own needs the file: name it with --data FILE instead.")
     try:
@@ -369,6 +382,7 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         "--alpha": (options.alpha, data.get("alpha")),
         "--shards": (options.shards, data.get("shards")),
         "--data": (None if options.data is None else os.path.abspath(options.data), first.get("data")),
+        "--data-identity": (options.data_identity, first.get("data_identity")),
         "--seed": (options.seed, data.get("seed")),
         "--part": (options.part, part),
         "--parts": (options.parts, data.get("parts")),

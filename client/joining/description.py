@@ -227,7 +227,12 @@ def _data(data: DataChoice, part_chosen: bool) -> str:
     if data.file is not None:
         return f"all of {data.file}, on this machine"
     drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
-    part = f"of {data.parts} of {data.dataset} ({data.partition}), on this machine{drawn}"
+    of = (
+        f"what the app loads, known as {data.identity!r} to the ledger"
+        if data.identity is not None
+        else (f"{data.dataset} ({data.partition})")
+    )
+    part = f"of {data.parts} of {of}, on this machine{drawn}"
     return f"one {part}, by your place on the roster" if data.part is None else f"part {data.part + 1} {part}"
 
 

@@ -67,14 +67,16 @@ class DataChoice:
     part: int | None  # from 0; None: by the place on the roster
     shards: int = 2
     file: Path | None = None  # the participant's file, absolute; then of the rest only the data set's name counts
+    identity: str | None = None  # of data that an app loads; then of the rest part and parts count
 
     def tables(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The tables of host.toml: [data], and the keys of [[participants]] that name the data."""
         if self.file is not None:
             return {"dataset": self.dataset}, {"data": str(self.file)}
-        names = ("dataset", "partition", "alpha", "shards", "seed", "parts")
+        cut = () if self.identity is not None else ("partition", "alpha", "shards", "seed")
         part = BY_PLACE if self.part is None else self.part
-        return {name: getattr(self, name) for name in names}, {"part": part}
+        table = {name: getattr(self, name) for name in ("dataset", *cut, "parts")}
+        return table, {"part": part, "data_identity": self.identity}
 
 
 def default_home(study: str) -> Path:

@@ -175,13 +175,13 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     if seen.clock_difference_s is not None and abs(seen.clock_difference_s) > CLOCK_NOTED_S:
         say(f"Note: {clock_sentence(seen.clock_difference_s)}.\n")
     checks.check_task(options, document.task, document.task_options)
-    if document.own_data and options.data is None:
-        raise InputFailure(
-            "the participants of this study bring their own data: add --data FILE, your .csv or .npz file."
-        )
     # Without an option derived from the code, so that the shown values are the final ones.
     host = options.name if options.name is not None else f"participant-{_derived(code, b'name')[:4].hex()}"
     data = checks.choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
+    if document.own_data and data.file is None and data.identity is None:
+        raise InputFailure(
+            "the participants of this study bring their own data: add --data FILE, your .csv or .npz file."
+        )
     own = None if options.data is None else checks.read_own_file(options, options.data, seen)
     held = own if own is not None else checks.read_example(data, seen)
     of = data.dataset if options.data is None else str(options.data)

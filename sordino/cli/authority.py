@@ -16,6 +16,7 @@ from authority.folder import AuthorityFolder, AuthorityTable, open_folder
 from authority.invitations import find_members, revoke, withdraw, without_place
 from authority.invitations import invite as make_invitation
 from authority.store import locked
+from learning.task_names import FLOWER
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, terminal_width
 from sordino.cli import authority_run
@@ -144,7 +145,9 @@ def invite(
             f"{counted(settings.places, 'place')}. Take codes back, or revoke a member."
         )
         typer.echo(note, err=True)
-    more = (" --data FILE" if settings.own_data else "") + (f" --task {settings.task}" if settings.task else "")
+    file = settings.own_data and not settings.task.startswith(FLOWER)
+    more = " --data FILE" if file else " --data-identity NAME" if settings.own_data else ""
+    more += f" --task {settings.task}" if settings.task else ""
     address = settings.coordinator or "HOST:PORT"
     command = f"sordino join {address} --code -{more}"
     made = [
@@ -158,7 +161,7 @@ def invite(
         *(f"code         {code.to_text()}" for code in codes),
         "\nEach participant types this, and then its code:",
         f"  {command}",
-        *(["\nFILE is the participant's, a .csv or .npz: docs/your_own_data.md."] if settings.own_data else []),
+        *(["\nFILE is the participant's, a .csv or .npz: docs/your_own_data.md."] if file else []),
         *([] if settings.coordinator else ["\nauthority.toml names no coordinator: replace HOST:PORT by its address."]),
         f"\nLet in:  sordino authority run {directory}  (or approve --sign)",
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
-from learning.data_names import OWN
+from learning.data_names import APP, OWN
 from runtime.failure import ExitCode, InputFailure
 from runtime.settings_file import split_address
 from runtime.text import counted, terminal_width
@@ -132,8 +132,9 @@ def _run(
     if enrol:
         typer.echo(f"Invite:    sordino authority invite {study.directory / 'authority'}")
         typer.echo(f"Let in:    sordino authority run {study.directory / 'authority'}")
-        if made.data.dataset == OWN:
-            typer.echo(f"They join: sordino join {new.client_enrolment} --code CODE --data FILE")
+        brought = {OWN: "--data FILE", APP: f"--data-identity NAME --task {made.study.task}"}.get(made.data.dataset)
+        if brought:
+            typer.echo(f"They join: sordino join {new.client_enrolment} --code CODE {brought}")
     last_words = [AWAY.format(study.directory / "authority")]
     if made.coordinator.one_machine:
         last_words = [ONE_MACHINE, "For more than a trial make the study with --separate-machines. " + last_words[0]]

@@ -98,6 +98,10 @@ class Joining(Table):
     data: Path | None = _data(
         help="a file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md", metavar="FILE"
     )
+    data_identity: str | None = _data(
+        help="where the task is a Flower app, which loads your data: a name for them, the same in all studies",
+        metavar="NAME",
+    )
     partition: str | None = _data(
         help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural", shown="dirichlet"
     )

@@ -165,9 +165,11 @@ def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
 
     Raises Failure: a data set is named as well; learning.blocks.DatasetError: there are no files.
     """
-    from learning.data_names import OWN
+    from learning.data_names import APP, OWN
     from sordino.lab.simulation.own_files import own_files
 
+    if values.get("dataset") == APP:
+        raise InputFailure(f"--task {values['task']} loads its data by itself: leave --data out.")
     if values.get("dataset", OWN) != OWN:
         raise InputFailure(f"--data {data} holds the participants' own files: leave --dataset out.")
     return {"participants": values.get("participants") or len(own_files(data)), **values, "dataset": OWN}

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from learning.task_names import CLASSIFIER, TASKS
+from learning.data_names import APP
+from learning.task_names import CLASSIFIER, FLOWER, TASKS
 from runtime.failure import InputFailure
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, task_options
@@ -36,6 +37,8 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
         said = error.message.replace(f"unknown option {name!r}", f"{flag} is unknown")
         error.message = f"--task {task}: {said.replace(f'option {name!r}', flag)}"
         raise
+    if values.get("task", "").startswith(FLOWER):
+        values.setdefault("dataset", APP)
     if "test" in values and not Path(values["test"]).is_file():
         raise InputFailure(f"--test {values['test']}: there is no such file.")
     if values.get("sketch_rows") and values.get("clip_by_layer"):

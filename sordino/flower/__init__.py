@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-try:
-    import flwr.serverapp  # noqa: F401
-except ImportError as error:
-    raise ImportError("sordino.flower needs flwr 1.41 or later: pip install 'sordino[flower,server]'") from error
+import learning.tasks.flower_arrays  # noqa: F401  # says it where Flower is missing, or too old
 
 if TYPE_CHECKING:
     from sordino.flower.mod import secure_aggregation_mod as secure_aggregation_mod

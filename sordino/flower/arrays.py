@@ -11,29 +11,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from learning.tasks.flower_arrays import Arrays, arrays_of
 from sordino.flower.messages import RECORD
 
 Vector = NDArray[np.float32]
-Arrays = dict[str, NDArray[Any]]
 ROUND_KEY: Final = "server-round"  # Flower's strategies write it; nodes take the round's own number instead
-
-
-def arrays_of(content: RecordDict) -> tuple[str, Arrays]:
-    """The one record of arrays, with its key. Raises ValueError: there is another number of them."""
-    if len(content.array_records) != 1:
-        raise ValueError(f"the app's messages must hold one ArrayRecord, not {len(content.array_records)}")
-    [(key, record)] = content.array_records.items()
-    return key, {name: one.numpy() for name, one in record.items()}
-
-
-def check_arrays(arrays: Arrays) -> None:
-    """Raises ValueError: one of them isn't of floats, so that no mean of updates fits it."""
-    other = [name for name, one in arrays.items() if not np.issubdtype(one.dtype, np.floating)]
-    if other:
-        raise ValueError(
-            f"the model's array {other[0]} has no floats, and only floats can be averaged with noise: leave it out of "
-            "the ArrayRecord, or use layers without counters, such as GroupNorm for BatchNorm"
-        )
 
 
 def to_vector(arrays: Arrays) -> Vector:

@@ -23,8 +23,9 @@ from flwr.common.constant import ErrorCode
 from client.host_file import HOST_FILE
 from client.visits import Home, Visit, answer, prove, sign_answer
 from learning.tasks.external import bound
+from learning.tasks.flower_arrays import arrays_of, check_arrays
 from runtime.failure import InputFailure
-from sordino.flower.arrays import Vector, arrays_of, check_arrays, digest_beside, forms, set_round, to_record, to_vector
+from sordino.flower.arrays import Vector, digest_beside, forms, set_round, to_record, to_vector
 from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Kept, Up
 from wire import coordinator_pb2 as pb
 

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from learning.learner import Learner, State
 from learning.parameters import Parameters
 from learning.tasks.external import External, bound
+from learning.tasks.flower_arrays import arrays_of, check_arrays
 from learning.tasks.synthetic import SyntheticOptions
-from sordino.flower.arrays import arrays_of, check_arrays, digest_beside, to_record, to_vector
+from sordino.flower.arrays import digest_beside, to_record, to_vector
 from sordino.flower.coordinator import GridCoordinator
 
 _READS_EACH: Final = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from client.held_data import declared_data_name, held_data
 from client.host_file import HostConfiguration, load
 from runtime.settings_file import ConfigurationError
 from runtime.settings_keys import tables_toml
@@ -54,6 +56,33 @@ def test_published_files_are_found_from_the_folder(home: Path) -> None:
     assert load(home).data.dataset == f"leaf:{home / 'shared' / 'femnist'}"
     (home / "host.toml").write_text(LEAST.replace("parts = 10", 'dataset = "shakespeare"\nparts = 10'))
     assert load(home).data.dataset == "shakespeare"
+
+
+def test_what_an_app_loads_has_a_declared_identity(home: Path) -> None:
+    text = LEAST.replace("parts = 10", 'dataset = "app"\nparts = 10')
+    text = re.sub(r"(?m)^task = .*", 'task = "flower:my_app:app"', text)
+    told = "participants[0]: with data.dataset = 'app' each participant declares data_identity = \"NAME\""
+    (home / "host.toml").write_text(text)
+    assert told in refusal(home)
+    declared = text.replace("part = 0", 'part = 0\ndata_identity = "A"').replace(
+        "part = 9", 'part = 9\ndata_identity = "B"'
+    )
+    (home / "host.toml").write_text(declared)
+    held = held_data(load(home).settings())
+    assert [dict(zip(data.columns, data.features[0], strict=True)) for data, _ in held] == [
+        {"partition-id": 0, "num-partitions": 10},
+        {"partition-id": 9, "num-partitions": 10},
+    ]
+    assert [name for _, name in held] == [declared_data_name("A"), declared_data_name("B")]
+    assert declared_data_name("A") != declared_data_name("B")
+    (home / "host.toml").write_text(declared.replace('"B"', '"A"'))
+    assert "two of them have data_identity = A. Give each participant its own data" in refusal(home)
+    (home / "host.toml").write_text(declared.replace('dataset = "app"', ""))
+    assert "a task flower:MODULE:APP loads its data by itself, so it has dataset = 'app'" in refusal(home)
+    (home / "host.toml").write_text(LEAST.replace("part = 0", 'part = 0\ndata_identity = "A"'))
+    assert "participants[0]: with data.dataset = 'fashion-mnist-subset' each participant has no data_ident" in refusal(
+        home
+    )
 
 
 @pytest.mark.parametrize(

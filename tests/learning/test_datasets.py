@@ -70,7 +70,8 @@ def test_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.M
         datasets.load_dataset("mnist")
     for name, told in (
         ("nope", r"'nope' is unknown\. Use one of fashion-mnist-subset, mnist, .*, own, or FORMAT:PATH"),
-        ("own", "each participant names its own file"),
+        ("own", "each participant has its own data"),
+        ("app", "each participant has its own data"),
     ):
         with pytest.raises(DatasetError, match=told):
             datasets.load_dataset(name)

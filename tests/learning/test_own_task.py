@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,22 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
         return file
 
     return write
+
+
+@pytest.mark.parametrize(("release", "there"), [("1.40.2", "flwr 1.40.2 is installed"), ("", "it is not installed")])
+def test_flower_is_named_where_it_is_missing_or_too_old(
+    release: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if not release:
+            raise PackageNotFoundError(name)
+        return release
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    for name in ("learning.tasks.flower_app", "learning.tasks.flower_arrays"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(TaskUnavailable, match=f"a Flower app needs flwr 1.41 or later, and {there}: pip install"):
+        make_task("flower:own_module:app")
 
 
 def line_of(text: str, part: str) -> int:

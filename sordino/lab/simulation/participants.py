@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
+from learning.data_names import APP
 from learning.datasets import Dataset, load_part
 from learning.device import use_device
-from learning.own_data import load_test
+from learning.own_data import app_partition, empty, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset, hold_out
@@ -142,6 +143,8 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
     if own is not None and task is not None:
         held, test = load_own(own, study.places, task, study.study.task, data.test)
         return Data(len(held), held.__getitem__, test)
+    if data.dataset == APP:
+        return Data(study.places, lambda participant: app_partition(participant, study.places), empty())
     return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test)
 
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,21 @@ def test_a_study_over_own_data_is_joined_with_own_data(joining: Joining) -> None
     assert "each participant brings its own data" in said
     assert "it takes examples of 3 numbers, and a label from 0 to 1" in said
     assert "40 rows: age, weight, puls; label 0/1" in said
+
+
+def test_a_study_of_a_flower_app_is_joined_with_a_name_for_what_it_loads(joining: Joining) -> None:
+    """No part of the app is imported before it takes part: there is none here."""
+    app = "flower:my_app.client_app:app"
+    joining.serve(replace(softmax(own_data=True), task=app, task_options={"learning-rate": 0.1}))
+    assert f"if you trust it, add --task {app}" in joining.refused(data_identity="mine")
+    told = "a Flower app, which loads your data by itself: add --data-identity NAME"
+    assert told in joining.refused(task=app)
+    assert told in joining.refused(task=app, data=Path("mine.csv"), data_identity="mine")
+    assert joining.join(task=app, data_identity="patients of A", part=3) == joining.home
+    held = tomllib.loads((joining.home / "host.toml").read_text())
+    assert held["data"] == {"dataset": "app", "parts": 7}
+    assert {**held["participants"][0], "key": ""} == {"key": "", "part": 2, "data_identity": "patients of A"}
+    assert "what the app loads, known as 'patients of A' to the ledger" in " ".join("\n".join(joining.said).split())
 
 
 def test_foreign_labels_are_reported_and_keep_no_participant_away(joining: Joining) -> None:

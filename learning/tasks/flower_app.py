@@ -1,0 +1,262 @@
+"""A Flower app as a task: an unchanged ClientApp trains, and its change of the model is the contribution.
+
+Import this only where such a task is used: it loads Flower, and then the app. Of the app only the ClientApp runs: a
+study's rounds, cohorts and averaging are Sordino's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+
+from learning.datasets import Dataset
+from learning.learner import Learner, ModelLearner, State
+from learning.options import OptionError, TaskOptions, shown_value
+from learning.own_task import TaskMistake, imported
+from learning.parameters import Parameters, Shapes, check_shapes, shapes_of
+from learning.public_random import Shuffler
+from learning.server_optimizers import ServerOptimizer
+from learning.task import ModelTask
+from learning.task_names import FLOWER
+from learning.tasks.flower_arrays import Arrays, arrays_of, check_arrays
+from runtime.text import did_you_mean
+
+# After flower_arrays, which says whether it is there.
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict  # isort: skip
+from flwr.clientapp import ClientApp  # isort: skip
+
+Option = bool | int | float | str
+ROUND: Final = "server-round"
+"""In what a round begins from, shape (1,): the number of the round, as Flower's strategies send it."""
+_MESSAGE: Final = "config."  # begins an option that goes into the message's configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowerOptions(TaskOptions):
+    """Options of a Flower app.
+
+    Attributes:
+        initial_model: what the app's module calls its model: called without arguments it returns a module of torch, a
+            model with ``get_weights``, or arrays in a list or a dict.
+        initial_seed: of the generators that draw its values, >= 0; public.
+        app: all others by name: those that begin with ``config.`` go into the configuration of each message, the rest
+            is the app's ``run_config``.
+    """
+
+    initial_model: str = "Net"
+    initial_seed: int = 0
+    app: Mapping[str, Option] = field(default_factory=dict)
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, object]) -> Self:
+        """As `TaskOptions.from_mapping`; names that Sordino doesn't know are the app's."""
+        own = ("initial_model", "initial_seed")
+        made = super().from_mapping({name: options[name] for name in own if name in options})
+        others: dict[str, Any] = {name: value for name, value in options.items() if name not in own}
+        return replace(made, app=others)
+
+    def to_mapping(self) -> dict[str, Option]:
+        return {"initial_model": self.initial_model, "initial_seed": self.initial_seed, **self.app}
+
+    def completed(self, usual: Mapping[str, Option]) -> Self:
+        """With the app's own values where none is chosen. Raises OptionError: an option is unknown to it."""
+        found = dict(usual)
+        for name, value in self.app.items():
+            if usual and name not in usual and not name.startswith(_MESSAGE):
+                known = ("initial_model", "initial_seed", *usual)
+                raise OptionError(
+                    f"unknown option {shown_value(name)}.{did_you_mean(name, known)} Known options: "
+                    f"{', '.join(sorted(known))}, and {_MESSAGE}NAME for what the server writes into messages"
+                )
+            found[name] = float(value) if type(usual.get(name)) is float and type(value) is int else value
+        return replace(self, app=found)
+
+
+class FlowerApp(ModelTask):
+    """The app that the task's name states: ``flower:module:attribute``.
+
+    It is called as Flower does it, with a context of its own for each round, whose state is empty. Its metrics stay
+    here, and nothing is evaluated: evaluation over nodes has no noise.
+    """
+
+    name: str
+    Options: ClassVar[type[TaskOptions]] = FlowerOptions
+
+    def __init__(self, options: FlowerOptions) -> None:
+        """Raises OptionError: there is no such app or model, or an option that it doesn't know; as `imported`."""
+        module_name, attribute = self.name.removeprefix(FLOWER).split(":")
+        module = imported(self.name, module_name)
+        app, factory = getattr(module, attribute, None), getattr(module, options.initial_model, None)
+        if not isinstance(app, ClientApp):
+            raise OptionError(f"task {self.name!r}: {attribute} in {module.__file__} is no flwr.clientapp.ClientApp")
+        if not callable(factory):
+            raise OptionError(
+                f"task {self.name!r}: {module.__file__} has no {options.initial_model!r} to make the first model with: "
+                "name a class or function there that needs no argument, initial_model=NAME"
+            )
+        self._app, self._factory = app, factory
+        self._legacy = getattr(app, "_call", None) is not None  # made from a client_fn
+        self.options = options.completed(_usual_config(module))
+        self._like = self._made()
+        try:
+            check_arrays(self._like)
+        except ValueError as error:
+            raise OptionError(f"task {self.name!r}: {error}") from None
+
+    def initial_parameters(self) -> Parameters:
+        """Return the model as the app makes it, and the round, 1."""
+        return {name: one.astype(np.float32) for name, one in self._like.items()} | {ROUND: np.ones(1, np.float32)}
+
+    @property
+    def contribution_shapes(self) -> Shapes:
+        return shapes_of(self._like)
+
+    def local_update(
+        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
+    ) -> Parameters:
+        """Let the app train, and return new minus old, float32.
+
+        The generators that most apps draw from begin with a seed from ``rng``.
+
+        Args:
+            data: of `learning.own_data.app_partition`.
+
+        Raises TaskMistake: the app returns other arrays than it was given; whatever the app raises.
+        """
+        begun = {name: parameters[name] for name in self.contribution_shapes}
+        check_shapes(begun, self.contribution_shapes)
+        node = dict(zip(data.columns, map(int, data.features[0]), strict=True))
+        settings = {name: one for name, one in self.options.app.items() if not name.startswith(_MESSAGE)}
+        context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=settings)
+        with _seeded(int.from_bytes(hashlib.sha256(rng.permutation(64).tobytes()).digest()[:4])):
+            reply = self._app(self._message(begun, int(parameters[ROUND][0])), context)
+        if reply.has_error():
+            raise ValueError("the app answered with an error")
+        trained = self._trained(reply.content)
+        return {name: trained[name].astype(np.float32) - one for name, one in begun.items()}
+
+    def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:
+        initial = self.initial_parameters()
+        del initial[ROUND]
+        return _CountingLearner(initial, optimizer)
+
+    def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        """Nothing: an app evaluates on a node's data."""
+        return {}
+
+    def _made(self) -> Arrays:
+        with _seeded(self.options.initial_seed):
+            model = self._factory()
+        if hasattr(model, "state_dict"):
+            return {name: one.detach().cpu().numpy().copy() for name, one in model.state_dict().items()}
+        found = model.get_weights() if hasattr(model, "get_weights") else model
+        pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
+        return {str(name): np.asarray(one) for name, one in pairs}
+
+    def _message(self, begun: Parameters, round_: int) -> Message:
+        arrays = [(name, Array(one.astype(self._like[name].dtype))) for name, one in begun.items()]
+        chosen = {
+            name.removeprefix(_MESSAGE): one for name, one in self.options.app.items() if name.startswith(_MESSAGE)
+        }
+        config = ConfigRecord({ROUND: round_, **chosen})
+        keys = ("fitins.parameters", "fitins.config") if self._legacy else ("arrays", "config")
+        record = ArrayRecord({str(at) if self._legacy else name: one for at, (name, one) in enumerate(arrays)})
+        about = Metadata(
+            run_id=1,
+            message_id="1",
+            src_node_id=2,
+            dst_node_id=1,
+            reply_to_message_id="",
+            group_id=str(round_),
+            created_at=time.time(),
+            ttl=3600.0,
+            message_type="train",
+        )
+        return Message(content=RecordDict(dict(zip(keys, (record, config), strict=True))), metadata=about)
+
+    def _trained(self, content: RecordDict) -> Arrays:
+        """The arrays of an app's reply, by their names in the model. Raises TaskMistake: others."""
+        _, made = arrays_of(content)
+        check_arrays(made)
+        if self._legacy and len(made) == len(self._like):  # without names
+            made = dict(zip(self._like, made.values(), strict=True))
+        for name in (*self._like, *made):
+            pair = [f"shape {list(held[name].shape)}" if name in held else "none" for held in (made, self._like)]
+            if pair[0] != pair[1]:
+                mistake = TaskMistake(
+                    f"task {self.name!r}: the app returns array {name!r} with {pair[0]}, expected {pair[1]}: it must "
+                    "keep the names and shapes of the model in all rounds"
+                )
+                mistake.place = f"the app's array {name!r}: got {pair[0]}, expected {pair[1]}"
+                raise mistake
+        return made
+
+
+class _CountingLearner(ModelLearner):
+    """A model that is sent with the number of the round."""
+
+    def __init__(self, initial: Parameters, optimizer: ServerOptimizer) -> None:
+        super().__init__(initial, optimizer, lambda _: {})
+        self._round = 1
+
+    def broadcast(self) -> Parameters:
+        return super().broadcast() | {ROUND: np.full(1, self._round, np.float32)}
+
+    def learn(self, mean: Any, survivors: int, stddev: float = 0.0) -> None:
+        super().learn(mean, survivors, stddev)
+        self._round += 1
+
+    def state(self) -> tuple[Parameters, State]:
+        model, state = super().state()
+        del model[ROUND]
+        return model, state | {ROUND: np.full(1, self._round, np.float64)}
+
+    def load_state(self, parameters: Parameters, state: Mapping[str, Any]) -> None:
+        super().load_state(parameters, {name: one for name, one in state.items() if name != ROUND})
+        self._round = int(state[ROUND][0])
+
+
+def _usual_config(module: ModuleType) -> dict[str, Option]:
+    """What pyproject.toml, in the folder of the app's outermost package, states as the app's ``run_config``."""
+    file = Path(str(module.__file__)).parents[module.__name__.count(".")] / "pyproject.toml"
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    except (OSError, LookupError):
+        return {}
+    return _flat(config)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Option]:
+    found: dict[str, Option] = {}
+    for name, value in config.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Generators from which apps draw begin with a seed, and are as before afterwards. No noise comes from them."""
+    torch = sys.modules.get("torch")
+    before = random.getstate(), np.random.get_state()
+    with nullcontext() if torch is None else torch.random.fork_rng(devices=[]):
+        random.seed(seed)
+        np.random.seed(seed)
+        if torch is not None:
+            torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
