@@ -39,6 +39,19 @@ def require(holds: bool, option: str, value: object, expected: str) -> None:
         raise _wrong(option, f"option {option!r} is {shown_value(value)}; it must be {expected}")
 
 
+def in_kind_of(default: object, option: str, value: object) -> Any:
+    """Return ``value`` in the type of ``default``. Raises OptionError: it is of another kind."""
+    kind = type(default)
+    if kind is float and type(value) is int:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise _wrong(option, f"option {option!r} is too large for a number") from None
+    expected = {float: "a number", bool: "true or false", str: "a text"}.get(kind, "a whole number")
+    require(type(value) is (kind if kind in (float, bool, str) else int), option, value, expected)
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     """Options of any task: a subclass adds fields with defaults, and checks them when it is made."""
@@ -56,15 +69,7 @@ class TaskOptions:
             if name not in known:
                 names = f"{did_you_mean(name, known)} Known options: {', '.join(sorted(known))}"
                 raise _wrong(name, f"unknown option {shown_value(name)}.{names}")
-            kind = type(known[name].default)
-            if kind is float and type(value) is int:
-                try:
-                    value = float(value)
-                except OverflowError:
-                    raise _wrong(name, f"option {name!r} is too large for a number") from None
-            expected = {float: "a number", bool: "true or false", str: "a text"}.get(kind, "a whole number")
-            require(type(value) is (kind if kind in (float, bool, str) else int), name, value, expected)
-            values[name] = value
+            values[name] = in_kind_of(known[name].default, name, value)
         return cls(**values)
 
     def to_mapping(self) -> dict[str, bool | int | float | str]:
@@ -205,6 +210,7 @@ OPTION_HELP: Final[Mapping[str, str]] = {
     "channels": "of the images: 1 is grey, 3 are colours",
     "hidden": "units of the hidden layer, or of the LSTM",
     "initial_seed": "of the initial weights; public",
+    "initial_model": "what the app's module calls its model",
     "groups": "of channels that are normalised together",
     "vocabulary": "words, besides the four special ones",
     "length": "words of one example",

@@ -119,7 +119,7 @@ def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = 
         change = "; correct it there" + (", or take other data if these don't fit" if judges_examples else "")
         if isinstance(error, RuleBroken):  # which says it already
             change = ""
-        mistake = TaskMistake(f"task {name!r}: its class {kind.__name__} fails: {place}: {_said(error)}{change}")
+        mistake = TaskMistake(f"{_failing(name, kind)}: {place}: {_said(error)}{change}")
         mistake.place = place
         raise mistake from error
 
@@ -253,9 +253,7 @@ def _guarded(
             result = written(self, *arguments, **named)
         found = None if wrong is None else wrong(result)
         if found is not None:
-            raise TaskMistake(
-                f"task {name!r}: its class {kind.__name__} fails: {_beginning(written)}: {method} {found}"
-            )
+            raise TaskMistake(f"{_failing(name, kind)}: {_beginning(written)}: {method} {found}")
         return result
 
     return called
@@ -277,6 +275,10 @@ def _wrong_figures(result: object) -> str | None:
     ):
         return None
     return "returns no figures; it must return a dict such as {'accuracy': 0.9, 'loss': 0.3}, plain numbers"
+
+
+def _failing(name: str, kind: type | TaskClass) -> str:
+    return f"task {name!r} fails" if name.startswith(FLOWER) else f"task {name!r}: its class {kind.__name__} fails"
 
 
 def _said(error: BaseException) -> str:

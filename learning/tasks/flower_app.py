@@ -7,6 +7,7 @@ study's rounds, cohorts and averaging are Sordino's.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import random
 import sys
@@ -23,14 +24,14 @@ import numpy as np
 
 from learning.datasets import Dataset
 from learning.learner import Learner, ModelLearner, State
-from learning.options import OptionError, TaskOptions, shown_value
+from learning.options import OptionError, TaskOptions, in_kind_of, require, shown_value
 from learning.own_task import TaskMistake, imported
 from learning.parameters import Parameters, Shapes, check_shapes, shapes_of
 from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 from learning.task import ModelTask
 from learning.task_names import FLOWER
-from learning.tasks.flower_arrays import Arrays, arrays_of, check_arrays
+from learning.tasks.flower_arrays import ROUND_KEY, Arrays, arrays_of, check_arrays
 from runtime.text import did_you_mean
 
 # After flower_arrays, which says whether it is there.
@@ -38,8 +39,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadat
 from flwr.clientapp import ClientApp  # isort: skip
 
 Option = bool | int | float | str
-ROUND: Final = "server-round"
-"""In what a round begins from, shape (1,): the number of the round, as Flower's strategies send it."""
 _MESSAGE: Final = "config."  # begins an option that goes into the message's configuration
 
 
@@ -58,6 +57,9 @@ class FlowerOptions(TaskOptions):
     initial_model: str = "Net"
     initial_seed: int = 0
     app: Mapping[str, Option] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.initial_seed < 2**32, "initial_seed", self.initial_seed, "from 0 to 4294967295")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
@@ -80,7 +82,7 @@ class FlowerOptions(TaskOptions):
                     f"unknown option {shown_value(name)}.{did_you_mean(name, known)} Known options: "
                     f"{', '.join(sorted(known))}, and {_MESSAGE}NAME for what the server writes into messages"
                 )
-            found[name] = float(value) if type(usual.get(name)) is float and type(value) is int else value
+            found[name] = in_kind_of(usual[name], name, value) if name in usual else value
         return replace(self, app=found)
 
 
@@ -101,14 +103,22 @@ class FlowerApp(ModelTask):
         app, factory = getattr(module, attribute, None), getattr(module, options.initial_model, None)
         if not isinstance(app, ClientApp):
             raise OptionError(f"task {self.name!r}: {attribute} in {module.__file__} is no flwr.clientapp.ClientApp")
-        if not callable(factory):
+        try:
+            inspect.signature(factory).bind()  # type: ignore[arg-type]  # of None: TypeError
+        except (TypeError, ValueError):
             raise OptionError(
-                f"task {self.name!r}: {module.__file__} has no {options.initial_model!r} to make the first model with: "
-                "name a class or function there that needs no argument, initial_model=NAME"
-            )
-        self._app, self._factory = app, factory
+                f"task {self.name!r}: {module.__file__} has no {options.initial_model!r} that makes the first model "
+                "without arguments: name a class or function there, initial_model=NAME"
+            ) from None
+        self._app: ClientApp = app
+        self._factory: Any = factory
         self._legacy = getattr(app, "_call", None) is not None  # made from a client_fn
         self.options = options.completed(_usual_config(module))
+        self._run_config: dict[str, Option] = {}
+        self._config: dict[str, Option] = {}  # of each message
+        for name, value in self.options.app.items():
+            held = self._config if name.startswith(_MESSAGE) else self._run_config
+            held[name.removeprefix(_MESSAGE)] = value
         self._like = self._made()
         try:
             check_arrays(self._like)
@@ -116,8 +126,8 @@ class FlowerApp(ModelTask):
             raise OptionError(f"task {self.name!r}: {error}") from None
 
     def initial_parameters(self) -> Parameters:
-        """Return the model as the app makes it, and the round, 1."""
-        return {name: one.astype(np.float32) for name, one in self._like.items()} | {ROUND: np.ones(1, np.float32)}
+        """Return the model as the app makes it, and the number of its round, shape (1,)."""
+        return {name: one.astype(np.float32) for name, one in self._like.items()} | {ROUND_KEY: np.ones(1, np.float32)}
 
     @property
     def contribution_shapes(self) -> Shapes:
@@ -138,10 +148,9 @@ class FlowerApp(ModelTask):
         begun = {name: parameters[name] for name in self.contribution_shapes}
         check_shapes(begun, self.contribution_shapes)
         node = dict(zip(data.columns, map(int, data.features[0]), strict=True))
-        settings = {name: one for name, one in self.options.app.items() if not name.startswith(_MESSAGE)}
-        context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=settings)
+        context = Context(1, 1 + node["partition-id"], node, RecordDict(), dict(self._run_config))
         with _seeded(int.from_bytes(hashlib.sha256(rng.permutation(64).tobytes()).digest()[:4])):
-            reply = self._app(self._message(begun, int(parameters[ROUND][0])), context)
+            reply = self._app(self._message(begun, int(parameters[ROUND_KEY][0])), context)
         if reply.has_error():
             raise ValueError("the app answered with an error")
         trained = self._trained(reply.content)
@@ -149,7 +158,7 @@ class FlowerApp(ModelTask):
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:
         initial = self.initial_parameters()
-        del initial[ROUND]
+        del initial[ROUND_KEY]
         return _CountingLearner(initial, optimizer)
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
@@ -159,20 +168,17 @@ class FlowerApp(ModelTask):
     def _made(self) -> Arrays:
         with _seeded(self.options.initial_seed):
             model = self._factory()
-        if hasattr(model, "state_dict"):
-            return {name: one.detach().cpu().numpy().copy() for name, one in model.state_dict().items()}
-        found = model.get_weights() if hasattr(model, "get_weights") else model
-        pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
-        return {str(name): np.asarray(one) for name, one in pairs}
+            if hasattr(model, "state_dict"):
+                return {name: one.detach().cpu().numpy().copy() for name, one in model.state_dict().items()}
+            found = model.get_weights() if hasattr(model, "get_weights") else model
+            pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
+            return {str(name): np.asarray(one) for name, one in pairs}
 
     def _message(self, begun: Parameters, round_: int) -> Message:
-        arrays = [(name, Array(one.astype(self._like[name].dtype))) for name, one in begun.items()]
-        chosen = {
-            name.removeprefix(_MESSAGE): one for name, one in self.options.app.items() if name.startswith(_MESSAGE)
-        }
-        config = ConfigRecord({ROUND: round_, **chosen})
+        """As Flower's server sends it to such an app."""
+        arrays = ArrayRecord({name: Array(one.astype(self._like[name].dtype)) for name, one in begun.items()})
+        config = ConfigRecord({ROUND_KEY: round_, **self._config})
         keys = ("fitins.parameters", "fitins.config") if self._legacy else ("arrays", "config")
-        record = ArrayRecord({str(at) if self._legacy else name: one for at, (name, one) in enumerate(arrays)})
         about = Metadata(
             run_id=1,
             message_id="1",
@@ -184,22 +190,21 @@ class FlowerApp(ModelTask):
             ttl=3600.0,
             message_type="train",
         )
-        return Message(content=RecordDict(dict(zip(keys, (record, config), strict=True))), metadata=about)
+        return Message(content=RecordDict(dict(zip(keys, (arrays, config), strict=True))), metadata=about)
 
     def _trained(self, content: RecordDict) -> Arrays:
         """The arrays of an app's reply, by their names in the model. Raises TaskMistake: others."""
         _, made = arrays_of(content)
-        check_arrays(made)
         if self._legacy and len(made) == len(self._like):  # without names
             made = dict(zip(self._like, made.values(), strict=True))
         for name in (*self._like, *made):
-            pair = [f"shape {list(held[name].shape)}" if name in held else "none" for held in (made, self._like)]
-            if pair[0] != pair[1]:
+            got, expected = _form(made, name), _form(self._like, name)
+            if got != expected:
+                told = f"the app returns {got} for array {name!r}, expected {expected}"
                 mistake = TaskMistake(
-                    f"task {self.name!r}: the app returns array {name!r} with {pair[0]}, expected {pair[1]}: it must "
-                    "keep the names and shapes of the model in all rounds"
+                    f"task {self.name!r}: {told}: it must keep the names and shapes of the model in all rounds"
                 )
-                mistake.place = f"the app's array {name!r}: got {pair[0]}, expected {pair[1]}"
+                mistake.place = told
                 raise mistake
         return made
 
@@ -212,7 +217,7 @@ class _CountingLearner(ModelLearner):
         self._round = 1
 
     def broadcast(self) -> Parameters:
-        return super().broadcast() | {ROUND: np.full(1, self._round, np.float32)}
+        return super().broadcast() | {ROUND_KEY: np.full(1, self._round, np.float32)}
 
     def learn(self, mean: Any, survivors: int, stddev: float = 0.0) -> None:
         super().learn(mean, survivors, stddev)
@@ -220,12 +225,19 @@ class _CountingLearner(ModelLearner):
 
     def state(self) -> tuple[Parameters, State]:
         model, state = super().state()
-        del model[ROUND]
-        return model, state | {ROUND: np.full(1, self._round, np.float64)}
+        del model[ROUND_KEY]
+        return model, state | {ROUND_KEY: np.full(1, self._round, np.float64)}
 
     def load_state(self, parameters: Parameters, state: Mapping[str, Any]) -> None:
-        super().load_state(parameters, {name: one for name, one in state.items() if name != ROUND})
-        self._round = int(state[ROUND][0])
+        super().load_state(parameters, {name: one for name, one in state.items() if name != ROUND_KEY})
+        self._round = int(state[ROUND_KEY][0])
+
+
+def _form(arrays: Arrays, name: str) -> str:
+    if name not in arrays:
+        return "nothing"
+    kind = arrays[name].dtype
+    return f"shape {list(arrays[name].shape)}" + ("" if np.issubdtype(kind, np.floating) else f" of {kind}")
 
 
 def _usual_config(module: ModuleType) -> dict[str, Option]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 Arrays = dict[str, NDArray[Any]]
+ROUND_KEY: Final = "server-round"
+"""The round's number in a configuration, as Flower's strategies write it."""
 _OLDEST: Final = (1, 41)
 
 try:

@@ -43,6 +43,11 @@ DRAWN = "Each round: {} of at least {} on the roster, drawn by the authority's s
 HIDDEN = "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
 
+DECLARED = (
+    "The app loads each participant's data. The ledger knows them by data_identity in host.toml: let it be the same "
+    "name in all studies over the same person's data."
+)
+
 
 def _run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
@@ -116,6 +121,8 @@ def _run(
             remarks[-1] += f" {HIDDEN}"
     figures = replace(figures, task=made.study.task, expected=expected)
     remarks += notes(figures, hosts_made=bool(study.hosts))
+    if made.data.dataset == APP:
+        remarks.append(DECLARED)
     remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])
     typer.echo("\n".join(described(figures, remarks, width)))
     if study.data_files:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from learning.tasks.flower_arrays import Arrays, arrays_of
+from learning.tasks.flower_arrays import ROUND_KEY, Arrays, arrays_of
 from sordino.flower.messages import RECORD
 
 Vector = NDArray[np.float32]
-ROUND_KEY: Final = "server-round"  # Flower's strategies write it; nodes take the round's own number instead
 
 
 def to_vector(arrays: Arrays) -> Vector:

@@ -1,7 +1,7 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from .task import Net, Normed, train  # noqa: F401
+from .task import Net, Normed, Weighted, listed, train  # noqa: F401
 
 app = ClientApp()
 

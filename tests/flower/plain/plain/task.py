@@ -1,5 +1,6 @@
 """A model of 15 values, the data of a partition, and training in whole batches."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -15,6 +16,17 @@ class Normed(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+def listed() -> list[np.ndarray]:
+    return [np.random.standard_normal((3, 4)), np.zeros(3)]
+
+
+class Weighted:
+    """As Keras has its models."""
+
+    def get_weights(self) -> list[np.ndarray]:
+        return listed()
 
 
 def train(model: nn.Module, partition: int, steps: int, rate: float) -> int:
