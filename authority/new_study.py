@@ -302,11 +302,10 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
             secret = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
             _write_secret(work / "hosts" / host / file, private_pem(secret))
-            # Without a suffix: a .csv or an .npz is put there.
-            held: dict[str, object] = (
-                {"data": f"data/participant-{part + 1:0{digits}d}"} if dataset == OWN else {"part": part}
-            )
-            if dataset == APP:
+            held: dict[str, object] = {"part": part}
+            if dataset == OWN:  # without a suffix: a .csv or an .npz is put there
+                held = {"data": f"data/participant-{part + 1:0{digits}d}"}
+            elif dataset == APP:
                 held["data_identity"] = f"{study.study.task}, partition {part} of {study.places}"
             participants.append({"key": file, **held})
             entries.append(RosterEntry(secret.public_key().public_bytes_raw(), host))

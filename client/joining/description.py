@@ -227,11 +227,9 @@ def _data(data: DataChoice, part_chosen: bool) -> str:
     if data.file is not None:
         return f"all of {data.file}, on this machine"
     drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"
-    of = (
-        f"what the app loads, known as {data.identity!r} to the ledger"
-        if data.identity is not None
-        else (f"{data.dataset} ({data.partition})")
-    )
+    of = f"{data.dataset} ({data.partition})"
+    if data.identity is not None:
+        of = f"what the app loads, known as {data.identity!r} to the ledger"
     part = f"of {data.parts} of {of}, on this machine{drawn}"
     return f"one {part}, by your place on the roster" if data.part is None else f"part {data.part + 1} {part}"
 

@@ -169,7 +169,7 @@ def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
     from sordino.lab.simulation.own_files import own_files
 
     if values.get("dataset") == APP:
-        raise InputFailure(f"--task {values['task']} loads its data by itself: leave --data out.")
+        raise InputFailure(f"--data {data} holds files, and a Flower app loads its data by itself: leave --data out.")
     if values.get("dataset", OWN) != OWN:
         raise InputFailure(f"--data {data} holds the participants' own files: leave --dataset out.")
     return {"participants": values.get("participants") or len(own_files(data)), **values, "dataset": OWN}

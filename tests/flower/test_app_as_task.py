@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
+import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
@@ -27,6 +28,7 @@ from learning.public_random import PublicRandom
 from learning.server_optimizers import FedAvg as MeanOptimizer
 from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
+from tests.flower.flower_processes import ROOT
 from tests.flower.local_grid import LocalGrid
 from tests.support.running_study import running_study
 
@@ -68,12 +70,24 @@ def test_without_noise_it_is_plain_fedavg(name: str) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+def test_the_example_learns_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower"))
+    options = {"task": "flower:fashion.client_app:app", "dataset": "app", "participants": 4, "rounds": 2}
+    study = simulated_study(name="s", mechanism="none", clip=1e4, server_momentum=0.0, **options)
+    found = simulate_study(SimulationSettings(study=study))
+    assert found.configuration["settings"]["study"]["task_options"]["learning-rate"] == 0.05  # of its pyproject.toml
+    example = sys.modules["fashion.task"]
+    model = example.Net()
+    model.load_state_dict({name: torch.tensor(one) for name, one in found.parameters.items()})
+    assert example.evaluate(model) > 0.3  # 0.1 before
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_a_served_study_of_an_app(tmp_path: Path) -> None:
     """Real processes; the noise is the one difference to plain FedAvg."""
     options = {"task": MESSAGE, "dataset": "app", "rounds": 2, "clip": 2.0, "epsilon": 1000.0, "hosts": 2}
-    path = {"PYTHONPATH": f"{PLAIN}:{Path.cwd()}"}
+    path = {"PYTHONPATH": f"{PLAIN}:{ROOT}"}
     with running_study(tmp_path / "study", together=(), **options) as study:
         joins = [[sys.executable, "-m", "sordino", "join", "--home", str(home)] for home in study.study.hosts]
         coordinator = study.start_coordinator(**path)
