@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from learning.datasets import Dataset
 from learning.own_task import place_of
 from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
-from learning.partitions import hold_out
 from learning.public_random import PublicRandom
-from learning.task import Task, judge
+from learning.task import Task, divided, judge
 from mechanisms.encoder import Encoder, Words
 from mechanisms.evaluation import NOT_EVALUATED, NOTHING_JUDGED, Evaluation, Judged
 
@@ -138,7 +137,7 @@ class LocalTraining:
             if evaluation:
                 share = evaluation.held_out
                 if share not in self._parts:
-                    self._parts[share] = hold_out(self._data, share)
+                    self._parts[share] = divided(self._task, self._data, share)
                 data, held = self._parts[share]
                 judged = judge(self._task, parameters, held)
             made = self._task.local_update(parameters, data, order, l2_clip)

@@ -18,6 +18,7 @@ from learning.datasets import Dataset
 from learning.learner import Learner, ModelLearner
 from learning.options import TaskOptions
 from learning.parameters import Parameters, Shapes, dimension, shapes_of
+from learning.partitions import hold_out
 from learning.progress import JUDGED
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
@@ -165,12 +166,18 @@ def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:
     return PublicRandom(b"batch order", seed, round_number, participant)
 
 
+def divided(task: Task, data: Dataset, share: float) -> tuple[Dataset, Dataset]:
+    """(to train on, to evaluate on): a share is held out, unless the task loads its data by itself and divides them."""
+    return (data, data) if getattr(task, "divides_itself", False) else hold_out(data, share)
+
+
 def judge(task: Task, parameters: Parameters, held: Dataset) -> Judged:
     """A participant's figures of the model on examples that it never trains on."""
     if not len(held):
         return NOTHING_JUDGED
     found = cast(ModelTask, task).evaluate(parameters, held)
-    return Judged(len(held), found.get("accuracy", math.nan), found.get("loss", math.nan))
+    examples = int(found.get("examples", len(held)))
+    return Judged(examples, found.get("accuracy", math.nan), found.get("loss", math.nan))
 
 
 def reported_of(task: Task, measured: Measured | None) -> dict[str, float]:

@@ -27,6 +27,7 @@ from learning.learner import Learner, ModelLearner, State
 from learning.options import OptionError, TaskOptions, in_kind_of, require, shown_value
 from learning.own_task import TaskMistake, imported
 from learning.parameters import Parameters, Shapes, check_shapes, shapes_of
+from learning.progress import JUDGED
 from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 from learning.task import ModelTask
@@ -40,6 +41,12 @@ from flwr.clientapp import ClientApp  # isort: skip
 
 Option = bool | int | float | str
 _MESSAGE: Final = "config."  # begins an option that goes into the message's configuration
+_METRICS: Final = {
+    "accuracy": ("accuracy", "eval_accuracy", "acc", "eval_acc"),
+    "loss": ("loss", "eval_loss"),
+    "examples": ("num_examples",),
+}
+"""Figures by the names under which apps return them; - may stand for _."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +96,11 @@ class FlowerOptions(TaskOptions):
 class FlowerApp(ModelTask):
     """The app that the task's name states: ``flower:module:attribute``.
 
-    It is called as Flower does it, with a context of its own for each round, whose state is empty. Its metrics stay
-    here, and nothing is evaluated: evaluation over nodes has no noise.
+    It is called as Flower does it, with a context of its own for each call, whose state is empty. Metrics of its
+    training stay here. Its ``evaluate`` is called where the study has participants evaluate.
     """
 
+    divides_itself: Final = True
     name: str
     Options: ClassVar[type[TaskOptions]] = FlowerOptions
 
@@ -113,6 +121,9 @@ class FlowerApp(ModelTask):
         self._app: ClientApp = app
         self._factory: Any = factory
         self._legacy = getattr(app, "_call", None) is not None  # made from a client_fn
+        functions = getattr(app, "_registered_funcs", ("evaluate.default",))
+        evaluates = self._legacy or any(one.startswith("evaluate.") for one in functions)
+        self.judged = JUDGED if evaluates else ()
         self.options = options.completed(_usual_config(module))
         self._run_config: dict[str, Option] = {}
         self._config: dict[str, Option] = {}  # of each message
@@ -147,14 +158,17 @@ class FlowerApp(ModelTask):
         """
         begun = {name: parameters[name] for name in self.contribution_shapes}
         check_shapes(begun, self.contribution_shapes)
+        with _seeded(int.from_bytes(hashlib.sha256(rng.permutation(64).tobytes()).digest()[:4])):
+            trained = self._trained(self._reply("train", begun, parameters, data))
+        return {name: trained[name].astype(np.float32) - one for name, one in begun.items()}
+
+    def _reply(self, kind: str, begun: Parameters, parameters: Parameters, data: Dataset) -> RecordDict:
         node = dict(zip(data.columns, map(int, data.features[0]), strict=True))
         context = Context(1, 1 + node["partition-id"], node, RecordDict(), dict(self._run_config))
-        with _seeded(int.from_bytes(hashlib.sha256(rng.permutation(64).tobytes()).digest()[:4])):
-            reply = self._app(self._message(begun, int(parameters[ROUND_KEY][0])), context)
+        reply = self._app(self._message(kind, begun, int(parameters[ROUND_KEY][0])), context)
         if reply.has_error():
             raise ValueError("the app answered with an error")
-        trained = self._trained(reply.content)
-        return {name: trained[name].astype(np.float32) - one for name, one in begun.items()}
+        return reply.content
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> Learner:
         initial = self.initial_parameters()
@@ -162,8 +176,21 @@ class FlowerApp(ModelTask):
         return _CountingLearner(initial, optimizer)
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
-        """Nothing: an app evaluates on a node's data."""
-        return {}
+        """What the app's ``evaluate`` says of a model on its own data: ``accuracy``, ``loss`` and ``examples``.
+
+        They are found under these names and `_METRICS`; what is missing is left out. Raises whatever the app raises.
+        """
+        begun = {name: parameters[name] for name in self.contribution_shapes}
+        with _seeded(self.options.initial_seed):
+            content = self._reply("evaluate", begun, parameters, data)
+        records = [*content.metric_records.values(), *content.config_records.values()]
+        said = {name.replace("-", "_"): value for one in records for name, value in one.items()}
+        return {
+            figure: float(said[name])
+            for figure, names in _METRICS.items()
+            for name in reversed(names)
+            if isinstance(said.get(name), int | float)
+        }
 
     def _made(self) -> Arrays:
         with _seeded(self.options.initial_seed):
@@ -174,11 +201,12 @@ class FlowerApp(ModelTask):
             pairs = found.items() if isinstance(found, Mapping) else enumerate(found)
             return {str(name): np.asarray(one) for name, one in pairs}
 
-    def _message(self, begun: Parameters, round_: int) -> Message:
+    def _message(self, kind: str, begun: Parameters, round_: int) -> Message:
         """As Flower's server sends it to such an app."""
         arrays = ArrayRecord({name: Array(one.astype(self._like[name].dtype)) for name, one in begun.items()})
         config = ConfigRecord({ROUND_KEY: round_, **self._config})
-        keys = ("fitins.parameters", "fitins.config") if self._legacy else ("arrays", "config")
+        legacy = {"train": "fitins", "evaluate": "evaluateins"}[kind]
+        keys = (f"{legacy}.parameters", f"{legacy}.config") if self._legacy else ("arrays", "config")
         about = Metadata(
             run_id=1,
             message_id="1",
@@ -188,7 +216,7 @@ class FlowerApp(ModelTask):
             group_id=str(round_),
             created_at=time.time(),
             ttl=3600.0,
-            message_type="train",
+            message_type=kind,
         )
         return Message(content=RecordDict(dict(zip(keys, (arrays, config), strict=True))), metadata=about)
 

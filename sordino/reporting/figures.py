@@ -84,16 +84,19 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
         said = [
             (done.round - 1, done.reported) for done in view.rounds if done.round > 1 and "accuracy" in done.reported
         ]
+        ranged: list[float] = []
         if said:
             values = [one["accuracy"] for _, one in said]
             errors = [2 * one["accuracy_stderr"] for _, one in said]
             at = [number for number, _ in said]
             axes.errorbar(at, values, errors, fmt="o", color=MUTED, markersize=3.5, elinewidth=1, capsize=2)
-            reached = [*reached] or values
+            ranged = [
+                min(max(one + sign * two, 0), 1) for one, two in zip(values, errors, strict=True) for sign in (-1, 1)
+            ]
         ends = [(reached[-1], f"{reached[-1]:.3f} with noise", ACCENT)] if reached else []
         if without_noise:
             ends.append((without_noise[-1], f"{without_noise[-1]:.3f} without", MUTED))
-        axes.set_ylim(*_share_range([*reached, *without_noise]))
+        axes.set_ylim(*_share_range([*reached, *without_noise, *ranged]))
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         _label_ends(axes, last, ends)
         _round_axis(axes, last)

@@ -70,6 +70,23 @@ def test_without_noise_it_is_plain_fedavg(name: str) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", [MESSAGE, LEGACY])
+def test_its_evaluation_comes_with_the_sum(name: str) -> None:
+    """What the app's own ``evaluate`` says, over all participants; on the examples that the app keeps for it."""
+    options = {"task": name, "dataset": "app", "participants": NODES, "rounds": 2, "server_momentum": 0.0}
+    judged = {"evaluate": "participants", "evaluation_examples": 100}
+    study = simulated_study(name="s", mechanism="none", clip=1e4, **options, **judged)
+    rows = simulate_study(SimulationSettings(study=study)).rows
+    task: Any = make_task(name)
+    figures = [task.evaluate(task.initial_parameters(), app_partition(at, NODES)) for at in range(NODES)]
+    assert {one["examples"] for one in figures} == {10}
+    for figure in ("accuracy", "loss"):
+        mean = np.mean([min(one[figure], 4.0) for one in figures])
+        assert rows[0]["reported"][figure] == pytest.approx(mean)
+    assert rows[0]["reported"]["weight"] == pytest.approx(0.1)
+    assert rows[1]["reported"]["loss"] < rows[0]["reported"]["loss"]
+
+
 def test_the_example_learns_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower"))
     options = {"task": "flower:fashion.client_app:app", "dataset": "app", "participants": 4, "rounds": 2}
@@ -116,7 +133,8 @@ def test_other_shapes_make_one_round_of_zeros() -> None:
         one = LocalTraining(task, app_partition(0, 7), None, structlog.get_logger())  # type: ignore[arg-type]
         updates = []
         for _ in range(3):
-            updates.append(one.update(learner.broadcast(), 1.0))
+            made = one.contribution(learner.broadcast(), 1.0)
+            updates.append(None if made is None else made.update)
             learner.learn(np.zeros(task.dim), 7)
         one.tell()
     assert [update is None for update in updates] == [False, True, False]

@@ -26,8 +26,8 @@ from learning.device import use_device
 from learning.own_data import app_partition, empty, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
-from learning.partitions import cut_dataset, hold_out
-from learning.task import BatchedTask, judge, update_rng
+from learning.partitions import cut_dataset
+from learning.task import BatchedTask, divided, judge, update_rng
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
@@ -176,7 +176,9 @@ class Participants:
         self.sketch_shape: tuple[int, int] = coding["sketch"]  # rows and width; no rows where updates travel whole
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
         share = self.evaluation.held_out
-        self._parts = cache(lambda who: hold_out(self.data.of(who), share) if share else (self.data.of(who), None))
+        self._parts = cache(
+            lambda who: divided(self.task, self.data.of(who), share) if share else (self.data.of(who), None)
+        )
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
 
     def work(self, assignment: Assignment) -> Shard:

@@ -1,7 +1,7 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from .task import Net, Normed, Weighted, listed, train  # noqa: F401
+from .task import Net, Normed, Weighted, listed, test, train  # noqa: F401
 
 app = ClientApp()
 
@@ -18,3 +18,12 @@ def train_here(message: Message, context: Context) -> Message:
         arrays["weight"] = arrays["weight"].T
     content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": count})}
     return Message(RecordDict(content), reply_to=message)
+
+
+@app.evaluate()
+def evaluate_here(message: Message, context: Context) -> Message:
+    model = Net()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    accuracy, loss, count = test(model, context.node_config["partition-id"])
+    metrics = MetricRecord({"eval_acc": accuracy, "eval_loss": loss, "num-examples": count})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
