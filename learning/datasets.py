@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,14 +53,15 @@ class Dataset:
     Attributes:
         features: (n, ...) uint8 pixels in 0..255, float32 (pixels in 0..1 for the image tasks), or int32 (word numbers
             and other categories).
-        labels: int64, class numbers from 0: (n,), or (n, L) where each example is a sequence of L classes.
+        labels: int64, class numbers from 0: (n,), or (n, L) where each example is a sequence of L classes; or float32
+            (n,), numbers to predict.
         columns: names of the features, in order, where the examples are rows of named numbers; else empty.
         labelled: False where the data have no labels and zeros stand in their place.
         unread: what their file holds besides them.
     """
 
     features: NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int32]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     columns: tuple[str, ...] = ()
     labelled: bool = True
     unread: Unread = Unread()
@@ -68,9 +69,9 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.features.dtype not in (np.uint8, np.float32, np.int32):
             raise DatasetError(f"features are {self.features.dtype}; expected uint8, float32 or int32")
-        if self.labels.dtype != np.int64 or self.labels.ndim not in (1, 2):
+        if (self.labels.dtype.name, self.labels.ndim) not in (("int64", 1), ("int64", 2), ("float32", 1)):
             raise DatasetError(
-                f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64[n] or int64[n, L]"
+                f"labels are {self.labels.dtype}{list(self.labels.shape)}; expected int64[n], int64[n, L] or float32[n]"
             )
         if self.columns and self.features.shape[1:] != (len(self.columns),):
             raise DatasetError(f"{len(self.columns)} columns are named for features {list(self.features.shape)}")
@@ -92,7 +93,7 @@ class Dataset:
         """One example of zeros, shaped, typed and named as these: what they look like."""
         return Dataset(
             np.zeros((1, *self.features.shape[1:]), dtype=self.features.dtype),
-            np.zeros((1, *self.labels.shape[1:]), dtype=np.int64),
+            np.zeros((1, *self.labels.shape[1:]), dtype=self.labels.dtype),
             self.columns,
             self.labelled,
         )

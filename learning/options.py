@@ -208,7 +208,7 @@ OPTION_HELP: Final[Mapping[str, str]] = {
     "classes": "labels are 0 to classes - 1",
     "side": "of the images, in pixels",
     "channels": "of the images: 1 is grey, 3 are colours",
-    "hidden": "units of the hidden layer, or of the LSTM",
+    "hidden": "units of the hidden layer, or of the LSTM; of a regression 0 is none",
     "initial_seed": "of the initial weights; public",
     "initial_model": "what the app's module calls its model",
     "groups": "of channels that are normalised together",

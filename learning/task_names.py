@@ -11,6 +11,7 @@ from runtime.text import did_you_mean
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "softmax-regression": ("learning.tasks.softmax_regression", "SoftmaxRegression"),
     "mlp": ("learning.tasks.mlp", "Mlp"),
+    "regression": ("learning.tasks.regression", "Regression"),
     "cnn": ("learning.tasks.torch_images", "Cnn"),
     "femnist-cnn": ("learning.tasks.torch_images", "FemnistCnn"),
     "resnet18": ("learning.tasks.torch_images", "ResNet18"),
@@ -28,13 +29,15 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
 TASKS: Final = tuple(BUILT_IN)
 STATISTICS: Final = ("sum", "mean", "histogram", "quantile")
 """Those of them that have no model."""
+REGRESSION: Final = "regression"
+"""Predicts a number: labels of a participant's file are float32 for it, not classes."""
 VOTES: Final = "votes"
 """Participants vote with a classifier, the task that its option ``of`` names."""
 CLASSIFIER: Final = "softmax-regression"
 """The one that votes are of by default."""
 BOUNDED: Final = (*STATISTICS, VOTES)
 """Those of them that send no model, and bound the norm of a contribution themselves."""
-WITHOUT_TORCH: Final = ("softmax-regression", "mlp", *STATISTICS, "synthetic", "external")
+WITHOUT_TORCH: Final = ("softmax-regression", "mlp", REGRESSION, *STATISTICS, "synthetic", "external")
 """Those of them that compute with numpy, and so on no accelerator."""
 FLOWER: Final = "flower:"
 """Begins the name of a task that is a Flower app's: ``flower:my_app.client_app:app``."""

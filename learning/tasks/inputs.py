@@ -139,13 +139,18 @@ class TrainedTask(ModelTask):
 def require_labels(data: Dataset) -> None:
     """Raise ``ValueError`` unless there are labels: from zeros in their place a model would learn zeros."""
     if not data.labelled:
-        raise ValueError("there is no label, the class that it learns")
+        raise ValueError("there is no label, which it learns")
 
 
-def check_examples(data: Dataset, shape: tuple[int, ...], classes: int) -> None:
-    """Raise ``ValueError`` unless examples have the shape, labels are classes, and rows of numbers aren't bytes."""
+def check_examples(data: Dataset, shape: tuple[int, ...], classes: int | None) -> None:
+    """Raise ``ValueError`` unless examples have the shape, labels are classes, and rows of numbers aren't bytes.
+
+    ``classes``: None where any labels are numbers to predict.
+    """
     if data.features.shape[1:] != shape:
         raise ValueError(f"examples have shape {data.features.shape[1:]}; this task takes {_described(shape)}")
+    if classes is not None and data.labels.dtype != np.int64:
+        raise ValueError(f"labels are {data.labels.dtype}, numbers to predict; this task takes classes, int64")
     if data.labels.ndim != 1 or not (len(shape) == 1 or data.features.dtype.kind in "uf"):
         raise ValueError(
             f"examples are {data.features.dtype} with labels of shape {data.labels.shape[1:]} each; this task takes "
@@ -153,7 +158,7 @@ def check_examples(data: Dataset, shape: tuple[int, ...], classes: int) -> None:
         )
     if len(shape) == 1 and data.features.dtype.kind != "f":
         raise ValueError(f"examples are {data.features.dtype}; rows of numbers must be float32")
-    if len(data) and (int(data.labels.min()) < 0 or int(data.labels.max()) >= classes):
+    if classes is not None and len(data) and (int(data.labels.min()) < 0 or int(data.labels.max()) >= classes):
         raise ValueError(
             f"labels run from {data.labels.min()} to {data.labels.max()}; this task takes 0 to {classes - 1}"
         )

@@ -14,7 +14,7 @@ from learning.options import require
 from learning.parameters import Parameters, Shapes
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import ImageOrRowOptions
-from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
+from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class MlpOptions(ImageOrRowOptions):
         require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
-class Mlp(NumpyTask):
+class Mlp(NumpyClassifier):
     """All pixels or numbers of an example, ``hidden`` rectified units, softmax over the classes."""
 
     Options: Final = MlpOptions
@@ -46,47 +46,26 @@ class Mlp(NumpyTask):
     name: Final = "mlp"
 
     def __init__(self, options: MlpOptions) -> None:
-        shapes: Shapes = {
-            "hidden_weights": (math.prod(options.example_shape), options.hidden),
-            "hidden_bias": (options.hidden,),
-            "output_weights": (options.hidden, options.classes),
-            "output_bias": (options.classes,),
-        }
-        super().__init__(options, options.classes, shapes)
+        inputs = math.prod(options.example_shape)
+        super().__init__(options, options.classes, perceptron_shapes(inputs, options.hidden, options.classes))
 
     def initial_parameters(self) -> Parameters:
-        """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero; the same in every process."""
-        parameters: Parameters = {}
-        for place, (name, shape) in enumerate(self.contribution_shapes.items()):
-            if len(shape) == 1:
-                parameters[name] = np.zeros(shape, dtype=np.float32)
-                continue
-            uniform = PublicRandom(b"mlp", self.options.initial_seed, place).uniform(math.prod(shape))
-            bound = math.sqrt(6 / shape[0])
-            parameters[name] = ((2 * uniform - 1) * bound).astype(np.float32).reshape(shape)
-        return parameters
+        """As `perceptron_start`."""
+        return perceptron_start(self.contribution_shapes, self.options.initial_seed)
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images as `pixels`, rows of numbers as they are."""
         return features if self.options.features else pixels(features)
 
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        return _forward(model, inputs)[1]
+        return perceptron_outputs(model, inputs)[1]
 
     def slopes(
         self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
         """As `NumpyTask.slopes`, by backpropagation."""
-        hidden, scores = _forward(model, inputs)
-        scores = cross_entropy_slopes(scores, labels, counted)
-        back = scores @ model["output_weights"].swapaxes(-1, -2)
-        back *= hidden > 0
-        return {
-            "hidden_weights": inputs.swapaxes(-1, -2) @ back,
-            "hidden_bias": back.sum(axis=-2),
-            "output_weights": hidden.swapaxes(-1, -2) @ scores,
-            "output_bias": scores.sum(axis=-2),
-        }
+        hidden, scores = perceptron_outputs(model, inputs)
+        return perceptron_slopes(model, inputs, hidden, cross_entropy_slopes(scores, labels, counted))
 
 
 def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
@@ -97,8 +76,47 @@ def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float3
     return flat
 
 
-def _forward(parameters: Arrays, inputs: NDArray[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+def perceptron_shapes(inputs: int, hidden: int, outputs: int) -> Shapes:
+    return {
+        "hidden_weights": (inputs, hidden),
+        "hidden_bias": (hidden,),
+        "output_weights": (hidden, outputs),
+        "output_bias": (outputs,),
+    }
+
+
+def perceptron_start(shapes: Shapes, seed: int) -> Parameters:
+    """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero; the same in every process."""
+    parameters: Parameters = {}
+    for place, (name, shape) in enumerate(shapes.items()):
+        if len(shape) == 1:
+            parameters[name] = np.zeros(shape, dtype=np.float32)
+            continue
+        uniform = PublicRandom(b"mlp", seed, place).uniform(math.prod(shape))
+        bound = math.sqrt(6 / shape[0])
+        parameters[name] = ((2 * uniform - 1) * bound).astype(np.float32).reshape(shape)
+    return parameters
+
+
+def perceptron_outputs(
+    parameters: Arrays, inputs: NDArray[np.floating]
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """What the hidden units give, (..., n, hidden), and the outputs, (..., n, outputs)."""
     hidden = inputs @ parameters["hidden_weights"]
     hidden += parameters["hidden_bias"][..., None, :]
     np.maximum(hidden, 0, out=hidden)
     return hidden, hidden @ parameters["output_weights"] + parameters["output_bias"][..., None, :]
+
+
+def perceptron_slopes(
+    model: Arrays, inputs: NDArray[np.floating], hidden: NDArray[np.floating], by_outputs: NDArray[np.floating]
+) -> Arrays:
+    """Gradient of a loss by backpropagation; ``by_outputs``: its gradient by the outputs, (..., n, outputs)."""
+    back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
+    back *= hidden > 0
+    return {
+        "hidden_weights": inputs.swapaxes(-1, -2) @ back,
+        "hidden_bias": back.sum(axis=-2),
+        "output_weights": hidden.swapaxes(-1, -2) @ by_outputs,
+        "output_bias": by_outputs.sum(axis=-2),
+    }

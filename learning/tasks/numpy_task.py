@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.local_training import Arrays, Batch, batches_of_all, blocks, local_change, steps
+from learning.options import TrainingOptions
 from learning.parameters import Parameters, Shapes, check_shapes
 from learning.public_random import Shuffler
 from learning.tasks.inputs import ImageOptions, TrainedTask, WordOptions
@@ -20,7 +21,7 @@ _NUMBERS_SIDE_BY_SIDE: Final = 1 << 22  # of all models trained at once: 16 MB, 
 
 
 class NumpyTask(TrainedTask):
-    """A model in numpy. A subclass has shapes, inputs, scores and slopes.
+    """A model in numpy. A subclass has shapes, inputs, scores, slopes and an evaluation.
 
     Its functions take one model, or one for each participant: arrays then have a leading axis.
     """
@@ -28,10 +29,10 @@ class NumpyTask(TrainedTask):
     rows_a_block: ClassVar[int] = 1_000
     """Examples that are evaluated at a time."""
 
-    def __init__(self, options: ImageOptions | WordOptions, classes: int, shapes: Shapes) -> None:
+    def __init__(self, options: TrainingOptions, example_shape: tuple[int, ...], shapes: Shapes) -> None:
         """``shapes``: of the model, which isn't made for them."""
         self.options, self.contribution_shapes = options, shapes
-        self.example_shape, self.classes = options.example_shape, classes
+        self.example_shape = example_shape
 
     @abstractmethod
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
@@ -39,18 +40,18 @@ class NumpyTask(TrainedTask):
 
     @abstractmethod
     def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Scores before softmax, (..., n, classes)."""
+        """What the model says of each example, (..., n, classes) before softmax; of a regression (..., n, 1)."""
 
     @abstractmethod
     def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
+        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[Any], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """Gradient of the mean cross-entropy over the examples that count (None: all), in fresh arrays.
+        """Gradient of the mean loss over the examples that count (None: all), in fresh arrays.
 
         Args:
             model: of any float dtype.
             inputs: (..., n, f), n >= 1.
-            labels: int64 (..., n), in 0..classes - 1.
+            labels: (..., n), as `check` takes them.
             counted: bool (..., n).
         """
 
@@ -119,6 +120,27 @@ class NumpyTask(TrainedTask):
             change = local_change(parameters, models, self.options, l2_clip, of_steps, of_all, gradient)
         np.concatenate([array.reshape(len(data), -1) for array in change.values()], axis=1, out=updates)
 
+    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+        """Scores of a block after the other: float copies of a block at a time, not of all."""
+        check_shapes(parameters, self.contribution_shapes)
+        model = self.for_evaluation(parameters)
+        for start in range(0, len(features), self.rows_a_block):
+            block = slice(start, start + self.rows_a_block)
+            yield block, self.scores(model, self.inputs(features[block]))
+
+    def for_evaluation(self, parameters: Parameters) -> Arrays:
+        """The parameters in the precision to evaluate in; as they are, unless a subclass says otherwise."""
+        return parameters
+
+
+class NumpyClassifier(NumpyTask):
+    """A model in numpy that learns classes, by cross-entropy."""
+
+    def __init__(self, options: ImageOptions | WordOptions, classes: int, shapes: Shapes) -> None:
+        """``shapes``: of the model, which isn't made for them."""
+        super().__init__(options, options.example_shape, shapes)
+        self.classes = classes
+
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return accuracy in [0, 1] and the mean cross-entropy in nats (NaN for a diverged model).
 
@@ -151,18 +173,6 @@ class NumpyTask(TrainedTask):
             for block, scores in self._scored(parameters, examples):
                 found[block] = scores.argmax(axis=1)
         return found
-
-    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
-        """Scores of a block after the other: float copies of a block at a time, not of all."""
-        check_shapes(parameters, self.contribution_shapes)
-        model = self.for_evaluation(parameters)
-        for start in range(0, len(features), self.rows_a_block):
-            block = slice(start, start + self.rows_a_block)
-            yield block, self.scores(model, self.inputs(features[block]))
-
-    def for_evaluation(self, parameters: Parameters) -> Arrays:
-        """The parameters in the precision to evaluate in; as they are, unless a subclass says otherwise."""
-        return parameters
 
 
 def cross_entropy_slopes(

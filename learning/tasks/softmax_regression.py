@@ -13,7 +13,7 @@ from learning.local_training import Arrays
 from learning.options import require
 from learning.parameters import Parameters
 from learning.tasks.inputs import ImageOrRowOptions
-from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
+from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int)
     return totals.reshape(count, -1).astype(np.float32) * scale
 
 
-class SoftmaxRegression(NumpyTask):
+class SoftmaxRegression(NumpyClassifier):
     """Multinomial logistic regression from all zeros."""
 
     Options: Final = SoftmaxOptions

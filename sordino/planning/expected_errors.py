@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from learning.task_names import STATISTICS
+from learning.task_names import REGRESSION, STATISTICS
 from runtime.text import counted
 from sordino.planning.notes import percent
 
@@ -173,18 +173,22 @@ def _is_noise(statistic: str, value: Mapping[str, Any]) -> bool:
 
 
 def default_bounds_note(task: str, given: Mapping[str, object]) -> str:
-    """Which bounds of a statistic are the default, and what that does to values; empty where all are given, or none are
-    used.
+    """Which bounds of a statistic, or of the labels of a regression, are the default, and what that does to values;
+    empty where all are given, or none are used.
 
     Raises OptionError: the given options can't be.
     """
-    if task not in STATISTICS:
+    if task not in (*STATISTICS, REGRESSION):
         return ""
     from learning.make_task import options_of
 
     made: Any = options_of(task, dict(given))
     missing = [name for name in ("low", "high") if name not in given]
-    if getattr(made, "of_labels", False) or not missing or (made.reduce == "count" and missing == ["low"]):
+    if (
+        getattr(made, "of_labels", False)
+        or not missing
+        or (missing == ["low"] and getattr(made, "reduce", "") == "count")
+    ):
         return ""
     if len(missing) == 2:
         return (

@@ -142,8 +142,8 @@ WRONG_FORMS = [
     ("mean", {"column": 3}, "there is no column 3: the examples have 3. Its columns are 0 age, 1 pulse, 2 lable; and"),
     ("mean", {"column": "pulze"}, "there is no column called pulze. Its columns are 0 age, 1 pulse, 2 lable"),
     ("histogram", {}, "there is no column label. Its columns are 0 age, 1 pulse, 2 lable; and none is called label"),
-    ("softmax-regression", {"features": 2, "classes": 2}, "there is no label, the class that it learns. Its"),
-    ("votes", {"of": "mlp", "features": 3}, "there is no label, the class that it learns. Its columns are"),
+    ("softmax-regression", {"features": 2, "classes": 2}, "there is no label, which it learns. Its"),
+    ("votes", {"of": "mlp", "features": 3}, "there is no label, which it learns. Its columns are"),
 ]
 
 

@@ -257,6 +257,8 @@ TASKS = [
     ("softmax-regression", {"features": 6, "classes": 3}, rows),
     ("mlp", {"hidden": 5}, _data),
     ("mlp", {"features": 6, "classes": 3, "hidden": 4}, rows),
+    ("regression", {"features": 6, "high": 2.0}, rows),
+    ("regression", {"features": 6, "high": 2.0, "hidden": 4}, rows),
 ]
 
 

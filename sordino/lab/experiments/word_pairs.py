@@ -18,7 +18,7 @@ from learning.local_training import Arrays
 from learning.parameters import Parameters
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import WordOptions, check_words
-from learning.tasks.numpy_task import NumpyTask, cross_entropy_slopes
+from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
 
 NAME: Final = "sordino.lab.experiments.word_pairs:WordPairs"
 
@@ -36,7 +36,7 @@ class WordPairsOptions(WordOptions):
     largest: ClassVar = {"vocabulary": 100_000, "length": 10_000, "embedding": 4_096}
 
 
-class WordPairs(NumpyTask):
+class WordPairs(NumpyClassifier):
     """Examples are int32 (n, L) words, labels int64 (n, L) the word after each.
 
     Positions whose label isn't a word of the vocabulary are ignored, in training too: a model of few words would
