@@ -241,7 +241,7 @@ def _check_public_examples(study: StudyConfiguration) -> None:
 
     if study.study.task != VOTES:
         return
-    data = load_test(study.data.dataset, study.data.test)
+    data = load_test(study.data.dataset, study.data.test, trained_task(study.study.task, study.task))
     study.make_task().learner(study.server_optimizer.make(), data).prepare(study.study.rounds)
 
 
@@ -303,7 +303,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
             file = f"keys/participant-{part + 1:0{digits}d}.key"
             _write_secret(work / "hosts" / host / file, private_pem(secret))
             held: dict[str, object] = {"part": part}
-            if dataset == OWN:  # without a suffix: a .csv or an .npz is put there
+            if dataset == OWN:  # without a suffix: a file or a folder of any kind is put there
                 held = {"data": f"data/participant-{part + 1:0{digits}d}"}
             elif dataset == APP:
                 held["data_identity"] = f"{study.study.task}, partition {part} of {study.places}"

@@ -63,8 +63,8 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
 
     data, name, options = study.data, study.study.task, study.task
     judges = name not in BOUNDED
-    if judges and data.test and Path(data.test).is_file():  # a missing one is reported elsewhere
-        check_task_takes(name, options, load_test(data.dataset, data.test), data.test)
+    if judges and data.test and Path(data.test).exists():  # a missing one is reported elsewhere
+        check_task_takes(name, options, load_test(data.dataset, data.test, trained_task(name, options)), data.test)
     if data.dataset in BROUGHT or not participants:
         return
     task = trained_task(name, options)

@@ -17,7 +17,7 @@ from learning.datasets import Dataset, dataset_identity, load_partition, load_us
 from learning.own_data import app_partition, check_form, content_sha256, read_held, says_nothing, unread_told
 from learning.partitions import cut_dataset
 from learning.task import Task
-from learning.task_names import STATISTICS
+from learning.task_names import trained_task
 
 log = structlog.get_logger()
 
@@ -75,7 +75,7 @@ def _own(settings: HostSettings) -> list[tuple[Dataset, str]]:
     for entry in settings.participants:
         if entry.data is None:
             raise DatasetError('host.toml: with dataset = "own" each participant names a file, data = "FILE"')
-        examples = read_held(entry.data, statistics=settings.study.task in STATISTICS)
+        examples = read_held(entry.data, trained_task(settings.study.task, settings.task))
         if says_nothing(examples):
             # A name of its own: no example is in two such files, so their costs don't add up. Under a shared name they
             # would, and only participants without data would refuse once the sum of charges reaches the budget.

@@ -139,7 +139,7 @@ class ParticipantTable(Table):
     key: Path = declared(help="Ed25519 private key, PKCS8 PEM; secret")
     part: int | None = declared(None, help="part of the data set that this participant holds, from 0", ge=0)
     data: Path | None = declared(
-        None, help="this participant's file: .csv or .npz; a name without a suffix stands for either"
+        None, help="this participant's file or folder; a name without a suffix stands for that of any kind"
     )
     data_identity: str | None = declared(
         None,

@@ -1,13 +1,17 @@
-"""A participant's or the coordinator's own data file: ``.npz`` or ``.csv``.
+"""A participant's or the coordinator's own data: a file or a folder, read by its suffix or by the task's own ``read``.
 
 - ``.npz``: ``features``, uint8, float32 or int32 (n, ...), and ``labels``, int64 (n,) or (n, L). float64 and other
 integers are taken too, where only the precision of float32 is lost. Nothing in it is unpickled.
 
 - ``.csv``: one line of column names, then numbers; the column ``label`` holds the classes, all others are features,
-float32, in their order.
+float32, in their order. ``.parquet``: the same columns.
 
-A path without a suffix stands for the one of the two that exists. Labels may be left out where a task needs none (a
-mean, a histogram): they are 0 then.
+- a folder: images, see `learning.image_folder`.
+
+- a user's own class may have a static method ``read(path)``, which then reads every file in their place.
+
+A path without a suffix stands for the one file of that name that exists. Labels may be left out where a task needs none
+(a mean, a histogram): they are 0 then. Where a task predicts a number they are float32.
 
 A participant's file is refused by its form alone: kind, names of the columns, shapes and types. Others see that a
 participant stays away, and a stranger chooses what would make it stay away, so no value may (decision 0004). A cell
@@ -17,94 +21,88 @@ is left out. `unread_told` reports counts to the participant. The coordinator's 
 
 from __future__ import annotations
 
-import csv
 import hashlib
-from collections import Counter
-from collections.abc import Iterator
-from enum import Enum
+import math
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
 from learning.data_names import BROUGHT
 from learning.datasets import NO_LABEL, Dataset, Unread, has_part, load_part
-from learning.task_names import STATISTICS
+from learning.image_folder import images
+from learning.own_task import own_reader
+from learning.table_files import LABEL, SUFFIXES, Missing, named_in_errors, of_arrays, table
+from learning.task_names import REGRESSION, STATISTICS
 from runtime.text import counted
 
 if TYPE_CHECKING:
     from learning.task import Task
 
-SUFFIXES: Final = (".csv", ".npz")
-LABEL: Final = "label"
-_ROWS_A_BLOCK: Final = 1_000
+_VALUES_A_BLOCK: Final = 1 << 18
 _MOST_NAMED: Final = 5  # columns in a warning
-_OTHER_SEPARATORS: Final = (";", "\t", "|")
-_LARGEST_LABEL: Final = 2**53
 
 
-class _Missing(Enum):
-    """What becomes of cells that can't be used."""
-
-    REFUSED = 0
-    KEPT = 1
-    LEFT_OUT = 2
-
-
-def read_own(path: Path) -> Dataset:
+def read_own(path: Path, task: str) -> Dataset:
     """All examples of the coordinator's own file, or of a file whose owner may be shown errors about its values.
 
+    ``task``: name of the task that is trained.
+
     Raises DatasetError: it is missing, of another kind, empty, or holds anything but numbers; the message names what to
-    change.
+    change. `learning.own_task.TaskMistake`: the ``read`` of the task's class is wrong.
     """
-    data = _read(path, _Missing.REFUSED)
+    data = _read(path, task, Missing.REFUSED)
+    if data.unread != Unread():  # left out by a reader that a user's own class called
+        raise DatasetError(f"data file {_located(path)} holds examples that can't be used: fill gaps, code words")
     if len(data) == 0:
         raise DatasetError(f"data file {_located(path)} holds no examples")
     return data
 
 
-def read_held(path: Path, *, statistics: bool) -> Dataset:
+def read_held(path: Path, task: str) -> Dataset:
     """A participant's examples: every value is read, or is missing.
 
-    ``statistics``: missing values are NaN in float32, and labels `NO_LABEL`. Else rows with any are left out.
+    ``task``: name of the task that is trained. For a statistic missing values are NaN in float32, and labels
+    `NO_LABEL`; for a model rows with any are left out.
 
     Raises DatasetError: the file doesn't exist or has another form; no value decides it, and none is in the message.
+    `learning.own_task.TaskMistake`: the ``read`` of the task's class is wrong.
     """
-    return _read(path, _Missing.KEPT if statistics else _Missing.LEFT_OUT)
+    return _read(path, task, Missing.KEPT if task in STATISTICS else Missing.LEFT_OUT)
 
 
-def _read(path: Path, missing: _Missing) -> Dataset:
-    path = _located(path)
-    kind = path.suffix.lower()
-    if kind not in SUFFIXES:
-        raise DatasetError(f"data file {path}: only .npz and .csv are read; see docs/data.md")
-    try:
-        return _read_npz(path, missing) if kind == ".npz" else _read_csv(path, missing)
-    except FileNotFoundError:
-        raise DatasetError(f"there is no data file {path}: put it there, or correct its path") from None
-    except OSError as error:
-        raise DatasetError(f"data file {path} can't be read: {error.strerror or error}") from error
-    except MemoryError:
-        why = "it needs more memory than there is, or states shapes that it doesn't have"
-        raise DatasetError(f"data file {path}: {why}") from None
-    except DatasetError as error:
-        raise DatasetError(f"data file {path}: {error}") from None
+def _read(path: Path, task: str, missing: Missing) -> Dataset:
+    path, reader = _located(path), own_reader(task)
+    with named_in_errors(path):
+        if not path.exists():
+            raise FileNotFoundError
+        if reader is not None:
+            made = reader(path)
+            if not isinstance(made, Dataset):
+                return of_arrays(*made, missing)
+            checked = of_arrays(made.features, made.labels if made.labelled else None, missing, made.columns)
+            return checked if made.unread == Unread() else replace(checked, unread=made.unread)
+        if path.is_dir():
+            return images(path, missing, amounts=task == REGRESSION)
+        return table(path, missing, amounts=task == REGRESSION)
 
 
 def _located(path: Path) -> Path:
-    """The file that a path without a suffix stands for. Raises DatasetError: none exists, or both do."""
-    if path.suffix or path.is_file():
+    """What a path without a suffix stands for. Raises DatasetError: nothing of that name exists, or several do."""
+    if path.suffix or path.exists():
         return path
-    found = [one for suffix in SUFFIXES if (one := path.with_suffix(suffix)).is_file()]
+    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    named = [one for one in beside if one.name.startswith(f"{path.name}.")]
+    found = [one for one in named if one.suffix.lower() in SUFFIXES] or named
     if len(found) == 1:
         return found[0]
-    both = " and ".join(str(path.with_suffix(suffix)) for suffix in SUFFIXES)
     if found:
+        both = " and ".join(map(str, found))
         raise DatasetError(f"there are {both}, and a participant has one file: take one away")
-    first, second = (path.with_suffix(suffix) for suffix in SUFFIXES)
-    raise DatasetError(f"there is no data file {first}, nor {second.name}: put one there")
+    first, *others = (path.with_suffix(suffix).name for suffix in SUFFIXES)
+    raise DatasetError(f"there is no data file {path.parent / first}, nor {', '.join(others)}: put one there")
 
 
 def check_form(task: Task, data: Dataset, path: Path) -> None:
@@ -187,14 +185,15 @@ def columns_told(data: Dataset) -> str:
 
 
 def content_sha256(data: Dataset) -> str:
-    """Digest of the examples in their order: the same for the same numbers in ``.npz`` and ``.csv``, as float64, which
+    """Digest of the examples in their order: the same for the same numbers in every kind of file, as float64, which
     holds each feature and each label of a usual size exactly.
     """
     digest = hashlib.sha256(b"sordino/v1/own-data\x00")
     for array in (data.features, data.labels):
         digest.update(f"{list(array.shape)}\x00".encode())
-        for start in range(0, len(array), _ROWS_A_BLOCK):
-            digest.update(array[start : start + _ROWS_A_BLOCK].astype("<f8").tobytes())
+        rows = max(1, _VALUES_A_BLOCK // max(1, math.prod(array.shape[1:])))
+        for start in range(0, len(array), rows):
+            digest.update(array[start : start + rows].astype("<f8").tobytes())
     return digest.hexdigest()
 
 
@@ -209,189 +208,18 @@ def app_partition(part: int, parts: int) -> Dataset:
     return Dataset(np.array([[part, parts]], np.int32), np.zeros(1, np.int64), columns, labelled=False)
 
 
-def load_test(dataset: str, file: str) -> Dataset:
+def load_test(dataset: str, file: str, task: str) -> Dataset:
     """The coordinator's test data: its own file, else the set's test part, else nothing.
 
     Args:
         dataset: as ``learning.data_names`` lists them.
         file: empty for none.
+        task: name of the task that is trained.
 
     Raises DatasetError: the file or the set can't be used.
     """
     if file:
-        return read_own(Path(file))
+        return read_own(Path(file), task)
     if dataset in BROUGHT or not has_part(dataset, "test"):
         return empty()
     return load_part(dataset, "test")
-
-
-def _read_npz(path: Path, missing: _Missing) -> Dataset:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            members = {name: archive[name] for name in archive.files}
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # what a damaged archive, or a header in it, raises is not bounded
-        raise DatasetError(f"not an .npz file of plain arrays ({error}): write it with numpy.savez") from None
-    for name, member in members.items():
-        if not isinstance(member, np.ndarray):
-            raise DatasetError(f"its member {name} is no array: write it with numpy.savez")
-    if "features" not in members or set(members) - {"features", "labels"}:
-        raise DatasetError(f"it holds {', '.join(sorted(members)) or 'nothing'}; expected features and labels")
-    features = members["features"]
-    labels = members.get("labels", np.zeros(len(features) if features.ndim else 0, dtype=np.int64))
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise DatasetError(f"labels are {labels.dtype}; expected whole numbers")
-    if not (features.ndim and labels.ndim) or len(features) != len(labels):
-        raise DatasetError(f"{features.shape} features do not match {len(labels) if labels.ndim else 'no'} labels")
-    return _dataset(features, labels.astype(np.int64), (), "labels" in members, missing)
-
-
-def _read_csv(path: Path, missing: _Missing) -> Dataset:
-    rows: list[list[float]] = []
-    numbers: list[int] = []
-    odd = 0
-    # A byte that is no UTF-8 makes its cell a word; in the names it shows that this is no text of columns.
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = csv.reader(file)
-        names = _names(lines)
-        for cells in _cells(lines):
-            if cells is not None and len(cells) == len(names):
-                rows.append([_number(cell) for cell in cells])
-                numbers.append(lines.line_num)
-            elif missing is _Missing.REFUSED:
-                found = "can't be split into cells" if cells is None else f"has {len(cells)} cells"
-                raise DatasetError(f"line {lines.line_num} {found}; the first line names {len(names)} columns")
-            else:
-                odd += 1
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    columns = tuple(name for name in names if name != LABEL)
-    at = names.index(LABEL) if LABEL in names else None
-    labels = np.zeros(len(table), dtype=np.int64) if at is None else table[:, at]
-    features = table if at is None else np.delete(table, at, axis=1)
-    return _dataset(features, labels, columns, at is not None, missing, numbers, odd)
-
-
-def _names(lines: Iterator[list[str]]) -> list[str]:
-    """The columns' names, of the first line."""
-    try:
-        names = [name.strip() for name in next(lines, [])]
-    except csv.Error as error:
-        raise DatasetError(f"not a text file of columns ({error})") from None
-    if any("\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name) for name in names):
-        raise DatasetError("not a text file of columns: its first line is no UTF-8")
-    other = next((one for one in _OTHER_SEPARATORS if len(names) == 1 and one in names[0]), None)
-    if other is not None:  # as spreadsheets write them where decimals have a comma
-        raise DatasetError(
-            "cells are separated by commas, decimals have a point; this file seems to use "
-            + ("tabs" if other == "\t" else other)
-        )
-    if not names or any(np.isfinite(_number(name)) for name in names):
-        raise DatasetError("its first line must name the columns")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise DatasetError(f"two columns are called {twice!r}")
-    return names
-
-
-def _cells(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
-    """Each line's cells, but of empty ones; None for a line that can't be split."""
-    while True:
-        try:
-            cells = next(lines)
-        except StopIteration:
-            return
-        except csv.Error:
-            yield None
-        else:
-            if cells:
-                yield cells
-
-
-def _number(cell: str) -> float:
-    """What a cell holds: NaN if it is empty, infinite if it is a word."""
-    try:
-        return float(cell)
-    except ValueError:
-        return np.inf if cell.strip() else np.nan
-
-
-def _dataset(
-    features: NDArray[Any],
-    labels: NDArray[Any],
-    columns: tuple[str, ...],
-    labelled: bool,
-    missing: _Missing,
-    lines: list[int] | None = None,
-    odd: int = 0,
-) -> Dataset:
-    """The data as read, with missing values refused, kept or left out.
-
-    Args:
-        features: (n, ...), of any type.
-        labels: int64, or float64 of a .csv.
-        lines: line number of each row; None: the file has no lines.
-        odd: number of lines that were left out.
-
-    Raises DatasetError: the features aren't numbers; or a value is missing, where that is refused.
-    """
-    values, unread, gaps = _values(features, missing)
-    classes, label_unread, label_gaps = _classes(labels)
-    if not (unread.any() or gaps.any() or label_unread.any() or label_gaps.any()):
-        return Dataset(values, classes, columns, labelled, Unread(lines=odd))
-    names = (*(columns or map(str, range(unread.shape[1]))), LABEL)
-    unread = np.column_stack([unread, label_unread])
-    lost = np.column_stack([gaps, label_gaps]) | unread
-    if missing is _Missing.REFUSED:
-        row, column = np.argwhere(lost)[0]
-        where = f"row {row}" if lines is None else f"line {lines[row]}"
-        what = "whole" if names[column] == LABEL else "finite"
-        raise DatasetError(f"{where}, column {names[column]} holds no {what} number: fill gaps, code words")
-    counted = unread if missing is _Missing.KEPT else lost
-    cells = tuple((name, int(count)) for name, count in zip(names, counted.sum(axis=0), strict=True) if count)
-    if missing is _Missing.LEFT_OUT:
-        whole = ~lost.any(axis=1)
-        left = Unread(cells, odd, int((~whole).sum()))
-        return Dataset(values[whole], classes[whole], columns, labelled, left)
-    values[unread[:, :-1].reshape(values.shape)] = np.nan
-    return Dataset(values, classes, columns, labelled, Unread(cells, odd))
-
-
-def _values(features: NDArray[Any], missing: _Missing) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Features as a `Dataset` holds them; where they can't be used, and where they are missing, (n, numbers) each."""
-    width = int(np.prod(features.shape[1:], dtype=np.int64))
-    nowhere = np.broadcast_to(np.False_, (len(features), width))
-    kind = features.dtype.kind
-    if features.dtype in (np.uint8, np.int32):
-        return features, nowhere, nowhere
-    if kind == "b":
-        return features.astype(np.uint8), nowhere, nowhere
-    if kind in "iu":
-        limits = np.iinfo(np.int32)
-        if not features.size or (int(features.min()) >= limits.min and int(features.max()) <= limits.max):
-            return features.astype(np.int32), nowhere, nowhere
-        if missing is _Missing.KEPT:  # no task of figures looks at the type
-            return features.astype(np.float32), nowhere, nowhere
-        if missing is _Missing.REFUSED:
-            raise DatasetError("features don't fit into int32: make them float32")
-        single = features.astype(np.int32)
-        return single, (single != features).reshape(len(features), width), nowhere
-    if kind != "f":
-        raise DatasetError(f"features are {features.dtype}; expected numbers")
-    with np.errstate(over="ignore"):
-        values = features.astype(np.float32)
-    if np.isfinite(values).all():
-        return values, nowhere, nowhere
-    flat = values.reshape(len(values), width)
-    return values, np.isinf(flat), np.isnan(flat)
-
-
-def _classes(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Labels as a `Dataset` holds them, `NO_LABEL` where there is none; where they can't be used; where missing."""
-    if labels.dtype.kind == "i":
-        nowhere = np.broadcast_to(np.False_, labels.shape[:1])
-        return labels, nowhere, nowhere
-    gaps = np.isnan(labels)
-    with np.errstate(invalid="ignore"):
-        usable = (labels == np.rint(labels)) & (np.abs(labels) <= _LARGEST_LABEL)
-    return np.where(usable, labels, float(NO_LABEL)).astype(np.int64), ~usable & ~gaps, gaps

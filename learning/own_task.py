@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from learning.blocks import DatasetError
+from learning.datasets import Dataset
 from learning.options import OptionError, TaskOptions
 from learning.task import Task
 from learning.task_names import BUILT_IN, FLOWER, FLOWER_TASK
@@ -95,12 +98,55 @@ def task_class(name: str) -> TaskClass:
     return cast("TaskClass", kind)
 
 
+Examples = Dataset | tuple[NDArray[Any], NDArray[Any]]
+"""What a ``read`` returns: a data set, or features and labels."""
+
+
+def own_reader(name: str) -> Callable[[Path], Examples] | None:
+    """The ``read`` of a user's own class, which reads a participant's file or folder; None where it has none.
+
+    Types and lengths of arrays are as the class made them. An error in it is a `TaskMistake` with its place and its
+    kind, without its text, which may contain data.
+
+    Raises TaskUnavailable, TaskMistake: as `task_class`.
+    """
+    if name in BUILT_IN or not name:
+        return None
+    kind = task_class(name)
+    read = getattr(kind, "read", None)
+    if read is None:
+        return None
+
+    def reader(path: Path) -> Examples:
+        with mistakes_told(name, kind, of_file=path):
+            return _examples_made(read(path))
+
+    return reader
+
+
+def _examples_made(result: object) -> Examples:
+    """Return ``result``. Raises RuleBroken: it is neither a `Dataset` nor two arrays."""
+    pair = isinstance(result, tuple) and len(result) == 2 and all(isinstance(one, np.ndarray) for one in result)
+    if isinstance(result, Dataset) or pair:
+        return cast("Examples", result)
+    found = type(result).__name__
+    if isinstance(result, tuple):
+        found = f"({', '.join(type(one).__name__ for one in result)})"
+    raise RuleBroken(
+        f"read returns {found}; it must return a sordino.Dataset, or features and labels as two arrays of numpy", "read"
+    )
+
+
 @contextmanager
-def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = False) -> Iterator[None]:
+def mistakes_told(
+    name: str, kind: type | TaskClass, *, judges_examples: bool = False, of_file: Path | None = None
+) -> Iterator[None]:
     """Report an error in a user's own class as a `TaskMistake`.
 
-    ``judges_examples``: a ValueError then says that examples don't fit, and stays one, with its origin as its
-    `place_of`.
+    Args:
+        judges_examples: a ValueError then says that examples don't fit, and stays one, with its origin as its
+            `place_of`.
+        of_file: being read. The error's text may contain data then, and is left out.
     """
     try:
         yield
@@ -114,12 +160,17 @@ def mistakes_told(name: str, kind: type | TaskClass, *, judges_examples: bool = 
             if place:  # else Sordino's own check of examples says it
                 error.__dict__[_PLACE] = place  # whatever the class of the error does with attributes
             raise
+        if of_file is not None and isinstance(error, DatasetError):  # of `sordino.read_table`, without data
+            raise
         method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
         place = place or _beginning(kind if method is None else method)
         change = "; correct it there" + (", or take other data if these don't fit" if judges_examples else "")
         if isinstance(error, RuleBroken):  # which says it already
             change = ""
-        mistake = TaskMistake(f"{_failing(name, kind)}: {place}: {_said(error)}{change}")
+        said = _said(error)
+        if of_file is not None and not isinstance(error, RuleBroken | ImportError):
+            said = f"{type(error).__name__} at data file {of_file}"
+        mistake = TaskMistake(f"{_failing(name, kind)}: {place}: {said}{change}")
         mistake.place = place
         raise mistake from error
 
@@ -202,6 +253,8 @@ def _checked_class(name: str, module: types.ModuleType, class_name: str, kind: o
         )
     lacking = [one for one in _NEEDED if not hasattr(kind, one)]
     lacking += sorted(set(getattr(kind, "__abstractmethods__", ())) - set(lacking))
+    if not isinstance(inspect.getattr_static(kind, "read", staticmethod(id)), staticmethod | classmethod):
+        lacking.append("@staticmethod before its read(path)")
     options = getattr(kind, "Options", None)
     if not (isinstance(options, type) and issubclass(options, TaskOptions)):
         lacking.append("Options, a dataclass derived from sordino.TaskOptions or TrainingOptions")

@@ -10,6 +10,7 @@ import structlog
 from learning.make_task import make_task
 from learning.own_data import load_test
 from learning.task import Task
+from learning.task_names import trained_task
 from runtime.durable import replace_durably
 from runtime.failure import ExitCode, Failure, InputFailure
 from secagg.roster import NONE, Roster
@@ -47,7 +48,8 @@ def open_study(
     draws = read_draws(roster, found.lottery_file, plan)
     check_hosts(roster, plan.colluders, configuration.coordinator.one_machine)
     check_terms_signed(configuration, document, roster)
-    test_data = load_test(configuration.data.dataset, configuration.data.test)
+    data, trained = configuration.data, trained_task(configuration.study.task, configuration.task)
+    test_data = load_test(data.dataset, data.test, trained)
     transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
     journal = Journal(configuration.coordinator.state)
     study = Study(

@@ -221,7 +221,7 @@ def load(path: Path) -> StudyConfiguration:
     made_later = {"state", "lottery", "transcript_key"} | (set() if table.enrolment_listen else {"card"})
     paths = {name: value for name, value in table if isinstance(value, Path) and name not in made_later}
     readable = {f"coordinator.{name}": value for name, value in paths.items()}
-    if configuration.data.test:
+    if configuration.data.test and not (base / configuration.data.test).is_dir():
         readable["data.test"] = base / configuration.data.test
     check_files(file, readable, hint="Correct the path, or restore the file from a copy.")
     data = configuration.data

@@ -144,7 +144,7 @@ class DataTable(Table):
     seed: int = _data(1, help="seed of the partition; public", ge=0, lt=2**63)
     test: str = _data(
         "",
-        help="the coordinator's own file to evaluate on, .npz or .csv",
+        help="the coordinator's own file or folder to evaluate on",
         shown="the data set's test part, where it has one",
         metavar="FILE",
     )

@@ -25,10 +25,12 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from learning.checkpoints import load_model as load_model
     from learning.datasets import Dataset as Dataset
     from learning.datasets import load_dataset as load_dataset
+    from learning.image_folder import read_images as read_images
     from learning.make_task import make_task as make_task
     from learning.options import TaskOptions as TaskOptions
     from learning.options import TrainingOptions as TrainingOptions
     from learning.partitions import partition as partition
+    from learning.table_files import read_table as read_table
     from learning.task import ModelTask as ModelTask
     from learning.task import Task as Task
     from learning.tasks.torch_task import TorchTask as TorchTask
@@ -60,10 +62,12 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "client.host_file": ("HostConfiguration",),
             "client.saved_phases": ("SavedPhases",),
             "learning.datasets": ("Dataset", "load_dataset"),
+            "learning.image_folder": ("read_images",),
             "learning.make_task": ("make_task",),
             "learning.options": ("TaskOptions", "TrainingOptions"),
             "learning.partitions": ("partition",),
             "learning.checkpoints": ("SavedModel", "load_model"),
+            "learning.table_files": ("read_table",),
             "learning.task": ("ModelTask", "Task"),
             "learning.tasks.torch_task": ("TorchTask",),
             "mechanisms.accounting": ("Account", "RoundCharge"),

@@ -163,7 +163,7 @@ def read_own_file(options: JoinOptions, file: Path, seen: Look) -> Dataset:
     chosen = [f"--{name}" for name in (*USUAL_DATA, "part", "parts") if getattr(options, name) is not None]
     if chosen:
         raise InputFailure(f"{chosen[0]} states how a data set is cut, and the file of --data isn't cut: use one.")
-    return read_held(file, statistics=seen.document.task in STATISTICS)
+    return read_held(file, trained_task(seen.document.task, seen.document.task_options))
 
 
 def read_example(data: DataChoice, seen: Look) -> Dataset | None:

@@ -161,7 +161,7 @@ def invite(
         *(f"code         {code.to_text()}" for code in codes),
         "\nEach participant types this, and then its code:",
         f"  {command}",
-        *(["\nFILE is the participant's, a .csv or .npz: docs/your_own_data.md."] if file else []),
+        *(["\nFILE is the participant's, or a folder: docs/your_own_data.md."] if file else []),
         *([] if settings.coordinator else ["\nauthority.toml names no coordinator: replace HOST:PORT by its address."]),
         f"\nLet in:  sordino authority run {directory}  (or approve --sign)",
     ]

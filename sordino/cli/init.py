@@ -151,12 +151,12 @@ def _run(
 
 def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
     """Where the participants' own files are expected."""
-    advice = f"Before a host joins, put the file of each of its participants there, as .csv or .npz: {first}.csv"
+    advice = f"Before a host joins, put the data of each of its participants there, such as {first}.csv"
     if count > 1:
         advice += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
     advice += (
-        ". A .csv has a line of column names, then numbers; all files have the same columns. Files that lie elsewhere "
-        "are named in host.toml."
+        ". A .csv has a line of column names, then numbers; all files have the same columns. docs/your_own_data.md has "
+        "the other kinds. Files that lie elsewhere are named in host.toml."
     )
     return textwrap.wrap(advice, width, break_on_hyphens=False, break_long_words=False)
 

@@ -96,7 +96,7 @@ class Joining(Table):
     )
     dataset: str | None = _data(help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset")
     data: Path | None = _data(
-        help="a file of your own, .npz or .csv, in the place of a part of a set: see docs/data.md", metavar="FILE"
+        help="a file or folder of your own, in the place of a part of a set: see docs/your_own_data.md", metavar="FILE"
     )
     data_identity: str | None = _data(
         help="where the task is a Flower app, which loads your data: a name for them, the same in all studies",

@@ -20,7 +20,7 @@ from runtime.settings_file import Table
 from runtime.settings_keys import key
 from server.study_tables import TaskTable
 from sordino.cli.options import built, check_folder, chosen, in_options, options, settled, with_options
-from sordino.cli.study_options import study_values
+from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import epilog
 from sordino.lab.simulation.settings import (
     SimulatedStudy,
@@ -61,7 +61,7 @@ CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism
 class Files(Table):
     data: Path | None = _option(
         None,
-        help="where a file of each participant lies, .csv or .npz: data of their own, in place of --dataset",
+        help="where a file or subfolder of each participant lies: data of their own, in place of --dataset",
         metavar="FOLDER",
     )
     output: Path | None = _option(
@@ -106,7 +106,7 @@ def _run(
         study, changed = _from_folder(context, directory, values)
     else:
         if data is not None:
-            values = _over_files(data, values)
+            values = over_files(data, values)
         cohort, participants = values.get("cohort"), values.get("participants", Sizes().participants)
         if cohort is not None and "population" not in values and cohort > participants:
             raise InputFailure(
@@ -158,21 +158,6 @@ def _run(
             model = "" if result.summary["released"] else ", the model: read it with sordino.load_model"
             typer.echo(f"Written:    {output} and {output.name}.npz{model}")
     return int(EXIT_CODES[str(result.summary["outcome"])])
-
-
-def _over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a simulation over files: by default one participant per file.
-
-    Raises Failure: a data set is named as well; learning.blocks.DatasetError: there are no files.
-    """
-    from learning.data_names import APP, OWN
-    from sordino.lab.simulation.own_files import own_files
-
-    if values.get("dataset") == APP:
-        raise InputFailure(f"--data {data} holds files, and a Flower app loads its data by itself: leave --data out.")
-    if values.get("dataset", OWN) != OWN:
-        raise InputFailure(f"--data {data} holds the participants' own files: leave --dataset out.")
-    return {"participants": values.get("participants") or len(own_files(data)), **values, "dataset": OWN}
 
 
 def _from_folder(

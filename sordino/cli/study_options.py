@@ -8,11 +8,26 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from learning.data_names import APP
-from learning.task_names import CLASSIFIER, FLOWER, TASKS
+from learning.data_names import APP, OWN
+from learning.task_names import CLASSIFIER, FLOWER, TASKS, trained_task
 from runtime.failure import InputFailure
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, task_options
+
+
+def over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a study over a folder of the participants' own files: by default one participant for each file.
+
+    Raises Failure: a data set is named as well; learning.blocks.DatasetError: there are no files.
+    """
+    from learning.own_folder import own_files
+
+    if values.get("dataset") == APP:
+        raise InputFailure(f"--data {data} holds files, and a Flower app loads its data by itself: leave --data out.")
+    if values.get("dataset", OWN) != OWN:
+        raise InputFailure(f"--data {data} holds the participants' own files: leave --dataset out.")
+    trained = trained_task(values.get("task", CLASSIFIER), values.get("task_options", {}))
+    return {"participants": values.get("participants") or len(own_files(data, trained)), **values, "dataset": OWN}
 
 
 def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
@@ -39,7 +54,7 @@ def study_values(given: Mapping[str, Any], *models: type[BaseModel]) -> dict[str
         raise
     if values.get("task", "").startswith(FLOWER):
         values.setdefault("dataset", APP)
-    if "test" in values and not Path(values["test"]).is_file():
+    if "test" in values and not Path(values["test"]).exists():
         raise InputFailure(f"--test {values['test']}: there is no such file.")
     if values.get("sketch_rows") and values.get("clip_by_layer"):
         raise InputFailure("a sketch mixes the layers: use either --clip-by-layer or --sketch-rows.")

@@ -156,7 +156,7 @@ def test_a_file_of_another_form_stops_before_sending(
     held = []
     for content in ("age,pulse,lable\n41,70,1\n", "age,pulse,lable\n"):  # what stands in it makes no difference
         configuration = hosting(OWN, *own(tmp_path, content))
-        data = read_held(configuration.participants[0].data, statistics=True)  # type: ignore[arg-type]
+        data = read_held(configuration.participants[0].data, "mean")  # type: ignore[arg-type]
         with pytest.raises(DatasetError) as refused:
             check_forms(configuration, [(data, "name")], task)
         assert f"0.csv doesn't fit the study's task {name}: {told}" in str(refused.value)
@@ -294,5 +294,8 @@ def test_host_toml_names_the_files_to_be_put_there(tmp_path: Path) -> None:
     told = tomllib.loads((folder / "study.toml").read_text())["data"]
     assert told == {"dataset": "own", "test": ""}
     assert server.study_file.load(folder).data.test == ""
-    with pytest.raises(DatasetError, match=r"no data file .*participant-001\.csv, nor participant-001\.npz: put one"):
+    with pytest.raises(
+        DatasetError,
+        match=r"no data file .*participant-001\.csv, nor participant-001\.npz, participant-001\.parquet: put one",
+    ):
         held_data(host.settings())

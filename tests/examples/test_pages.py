@@ -87,6 +87,26 @@ def test_the_file_of_ones_own_is_read(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "your_own_data.md").read_text(encoding="utf-8")
     [rows] = re.findall(r"^```\n(age,.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "visits.csv").write_text(rows)
-    data = read_own(tmp_path / "visits.csv")
+    data = read_own(tmp_path / "visits.csv", "mlp")
     assert data.features.tolist() == [[np.float32(0.12), np.float32(-1.3), np.float32(0.44)]]
     assert data.labels.tolist() == [1]
+
+
+def test_volumes_are_read_and_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    nibabel = pytest.importorskip("nibabel")
+    (tmp_path / "scans.py").write_text(block("your_own_data.md", 0))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    rng = np.random.default_rng(3)
+    (tmp_path / "hospital").mkdir()
+    for number in range(16):
+        volume = rng.normal(800 * (number % 2), 300, (64, 64, 64)).astype(np.float32)
+        scan = nibabel.Nifti1Image(volume, np.eye(4))
+        nibabel.save(scan, tmp_path / "hospital" / f"{number % 2}-patient-{number:02}.nii.gz")
+    data = read_own(tmp_path / "hospital", "scans:Scans")
+    assert (data.features.shape, data.labels.tolist()) == ((16, 1, 16, 16, 16), [0] * 8 + [1] * 8)
+    task = make_task("scans:Scans", {"local_steps": 40, "client_rate": 0.3})
+    monkeypatch.delitem(sys.modules, "scans")
+    _, learned = trained(task, data)
+    assert task.evaluate(learned, data)["accuracy"] > 0.9

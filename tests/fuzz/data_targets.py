@@ -86,7 +86,7 @@ def _read_own(suffix: str) -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         """Examples, read the same for statistics and for models, or `DatasetError` that names the file."""
         path = _put(_folder("own") / f"mine{suffix}", data)
-        readings = (read_own, partial(read_held, statistics=False), partial(read_held, statistics=True))
+        readings = [partial(read_own, task="mlp"), partial(read_held, task="mlp"), partial(read_held, task="mean")]
         found: list[Dataset | None] = []
         for read in readings:
             try:

@@ -1,4 +1,4 @@
-"""A simulation over files of the participants' own: a folder with a .csv or .npz of each."""
+"""A simulation over data of the participants' own: a folder with a file or a subfolder of each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_model_over_a_folder_of_files_of_both_kinds(tmp_path: Path, run: Run) 
 def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, told in (
-        (("--data", tmp_path / "empty"), "holds no .csv or .npz: put one file of each participant there"),
+        (("--data", tmp_path / "empty"), "holds no .csv, .npz, .parquet and no subfolder: put one of each"),
         (("--data", tmp_path / "none"), "can't be read: No such file or directory"),
         (("--data", folder, "--participants", 40), "holds 30 files for 40 participants: one file, one participant"),
         (("--data", folder, "--dataset", "mnist"), "holds the participants' own files: leave --dataset out"),

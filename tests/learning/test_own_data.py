@@ -28,50 +28,52 @@ def file(tmp_path: Path) -> Path:
 
 def test_npz(tmp_path: Path) -> None:
     images = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
-    data = read_own(write(tmp_path / "a.npz", features=images, labels=np.array([3, 1], dtype=np.uint8)))
+    data = read_own(write(tmp_path / "a.npz", features=images, labels=np.array([3, 1], dtype=np.uint8)), "mlp")
     np.testing.assert_array_equal(data.features, images)
     np.testing.assert_array_equal(data.labels, [3, 1])
-    words = read_own(write(tmp_path / "w.npz", features=np.ones((2, 20), np.int64), labels=np.ones((2, 20), np.int64)))
+    words = read_own(
+        write(tmp_path / "w.npz", features=np.ones((2, 20), np.int64), labels=np.ones((2, 20), np.int64)), "mlp"
+    )
     assert (words.features.dtype, words.labels.shape) == (np.int32, (2, 20))
-    numbers = read_own(write(tmp_path / "n.npz", features=np.array([[0.1]])))
+    numbers = read_own(write(tmp_path / "n.npz", features=np.array([[0.1]])), "mlp")
     assert (numbers.features.dtype, numbers.labels.tolist()) == (np.float32, [0])
 
 
 def test_csv(file: Path) -> None:
     file.write_text("\ufeffage, label ,weight\n41,1,70.5\n\n8,0,-2e1\n", encoding="utf-8")
-    data = read_own(file)
+    data = read_own(file, "mlp")
     np.testing.assert_array_equal(data.features, np.array([[41, 70.5], [8, -20]], np.float32))
     np.testing.assert_array_equal(data.labels, [1, 0])
     file.write_text("weight\n70.5\n")
-    assert read_own(file).labels.tolist() == [0]
+    assert read_own(file, "mlp").labels.tolist() == [0]
 
 
 def test_the_same_content_has_the_same_name_in_both_kinds(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("x,label\n1.5,1\n2.5,0\n")
-    first = content_sha256(read_own(file))
+    first = content_sha256(read_own(file, "mlp"))
     same = write(tmp_path / "a.npz", features=np.array([[1.5], [2.5]]), labels=np.array([1, 0]))
-    assert content_sha256(read_own(same)) == first
+    assert content_sha256(read_own(same, "mlp")) == first
     file.write_text("x,label\n3,1\n200,0\n")
     pixels = write(tmp_path / "b.npz", features=np.array([[3], [200]], np.uint8), labels=np.array([1, 0], np.int32))
-    assert content_sha256(read_own(pixels)) == content_sha256(read_own(file))
+    assert content_sha256(read_own(pixels, "mlp")) == content_sha256(read_own(file, "mlp"))
     for other in ("x,label\n1.5,1\n2.5,1\n", "x,label\n2.5,0\n1.5,1\n", "x,label\n1.5,1\n"):
         file.write_text(other)
-        assert content_sha256(read_own(file)) != first
+        assert content_sha256(read_own(file, "mlp")) != first
     assert len(empty()) == 0
 
 
 def test_gaps_where_they_are_allowed(tmp_path: Path, file: Path) -> None:
     file.write_text("age,weight\n41,\n,70.5\n")
-    data = read_held(file, statistics=True)
+    data = read_held(file, "mean")
     np.testing.assert_array_equal(data.features, np.array([[41, np.nan], [np.nan, 70.5]], np.float32))
     assert data.unread == Unread()  # an empty cell says that there is nothing to say
     same = write(tmp_path / "b.npz", features=np.array([[41, np.nan], [np.nan, 70.5]]))
-    assert content_sha256(read_held(same, statistics=True)) == content_sha256(data)
+    assert content_sha256(read_held(same, "mean")) == content_sha256(data)
     with pytest.raises(DatasetError, match="row 0, column 1 holds no finite number"):
-        read_own(same)
+        read_own(same, "mlp")
     file.write_text("age,weight\n")
-    assert read_held(file, statistics=True).features.shape == (0, 2)
+    assert read_held(file, "mean").features.shape == (0, 2)
 
 
 # What stands in the second row, of columns age, pulse, label, and how many of them a person would call words.
@@ -96,7 +98,7 @@ def test_no_value_keeps_a_participants_file_from_being_read(row: str, file: Path
     file.write_bytes(f"age,pulse,label\n40,60,0\n{content}\n".encode("latin-1"))
     for name, column in (("mean", "age"), ("sum", "pulse"), ("mean", "label"), ("histogram", "label")):
         task = make_task(name, {"column": column})
-        data = read_held(file, statistics=True)
+        data = read_held(file, "mean")
         check_form(task, data, file)
         assert len(data) == 2
         told = unread_told(name, task, data, file)
@@ -104,13 +106,13 @@ def test_no_value_keeps_a_participants_file_from_being_read(row: str, file: Path
         assert all(str(file) in one and f"column {column} (1 cell)" in one for one in told)
         assert np.isfinite(np.concatenate([*task.contribution(data).values()])).all()
     assert dict(data.unread.cells) == words
-    model = read_held(file, statistics=False)
+    model = read_held(file, "mlp")
     check_form(make_task("softmax-regression", {"features": 2, "classes": 2}), model, file)
     np.testing.assert_array_equal(model.features, np.array([[40, 60]], np.float32))
     [left_out] = unread_told("softmax-regression", None, model, file)
     assert f"{file}: left out 1 row, since" in left_out
     with pytest.raises(DatasetError, match=r"line 3, column \w+ holds no (finite|whole) number: fill gaps") as refused:
-        read_own(file)
+        read_own(file, "mlp")
     for message in (str(refused.value), *told, left_out):  # on a terminal, or in a log that others read
         said = message.replace(str(file), "")
         assert not any(len(cell) > 1 and cell in said for cell in content.split(","))
@@ -118,7 +120,7 @@ def test_no_value_keeps_a_participants_file_from_being_read(row: str, file: Path
 
 def test_a_missing_value_counts_as_the_statistics_have_it(file: Path) -> None:
     file.write_text("pulse,label\n>200,1\n60,\n80,x\ninf,0\n,0\n")
-    data = read_held(file, statistics=True)
+    data = read_held(file, "mean")
     assert data.labels.tolist() == [1, NO_LABEL, NO_LABEL, 0, 0]
     assert data.unread == Unread((("pulse", 2), ("label", 1)))
     assert make_task("sum", {"column": "pulse", "high": 1000}).contribution(data)["sum"] == np.float32(0.14)
@@ -130,7 +132,7 @@ def test_a_missing_value_counts_as_the_statistics_have_it(file: Path) -> None:
 
 def test_a_column_without_a_single_number_is_told_and_joins(file: Path) -> None:
     file.write_text("ward,days\nICU,4\nsurgery,7\n")
-    data = read_held(file, statistics=True)
+    data = read_held(file, "mean")
     for column, columns in (("ward", ()), ("0", ("column ward (2 cells)",)), ("ward,days", ("column ward (2 cells)",))):
         task = make_task("mean", {"column": column})
         check_form(task, data, file)
@@ -139,7 +141,7 @@ def test_a_column_without_a_single_number_is_told_and_joins(file: Path) -> None:
         assert all(one in told for one in columns)
     task = make_task("mean", {"column": "ward"})
     assert not np.concatenate([*task.contribution(data).values()]).any()
-    model = read_held(file, statistics=False)
+    model = read_held(file, "mlp")
     assert len(model) == 0
     left_out, warned = unread_told("mlp", None, model, file)
     assert ("left out 2 rows" in left_out, "NO ROW CAN BE USED" in warned) == (True, True)
@@ -150,7 +152,7 @@ def test_a_column_without_a_single_number_is_told_and_joins(file: Path) -> None:
 def test_columns_of_words_that_no_study_asks_for_are_not_reported(file: Path) -> None:
     """A hospital's table has wards and dates in it."""
     file.write_text("ward,days,admitted\nICU,4,2026-01-03\n,7,\n")
-    data = read_held(file, statistics=True)
+    data = read_held(file, "mean")
     np.testing.assert_array_equal(data.features[:, 1], [4, 7])
     assert np.isnan(data.features[:, [0, 2]]).all()
     task = make_task("mean", {"column": "days"})
@@ -161,18 +163,18 @@ def test_columns_of_words_that_no_study_asks_for_are_not_reported(file: Path) ->
 def test_lines_of_another_length_are_left_out(file: Path) -> None:
     """A comma within a text; a quotation mark that swallows the rest of the file."""
     file.write_text('note,days\nwell,4\ntired, coughs,5\n"open,6\n' + "x" * 140_000 + "\nlate,7\n")
-    for statistics in (True, False):
-        data = read_held(file, statistics=statistics)
+    for task in ("mean", "mlp"):
+        data = read_held(file, task)
         assert data.unread.lines >= 2
         assert "lines with another number of cells" in unread_told("mlp", None, data, file)[0]
-    np.testing.assert_array_equal(read_held(file, statistics=True).features[:, 1], [4, 7])
+    np.testing.assert_array_equal(read_held(file, "mean").features[:, 1], [4, 7])
 
 
 def test_whole_numbers_that_are_too_large_for_a_model(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.npz", features=np.array([[1, 2], [1 << 40, 3]]), labels=np.array([0, 1]))
-    figures = read_held(file, statistics=True)
+    figures = read_held(file, "mean")
     np.testing.assert_array_equal(figures.features[:, 0], np.array([1, 1 << 40], np.float32))
-    model = read_held(file, statistics=False)
+    model = read_held(file, "mlp")
     assert (model.features.dtype, model.features.tolist()) == (np.int32, [[1, 2]])
     [told] = unread_told("mlp", None, model, file)
     assert "left out 1 row, since no number can be read in column 0 (1 cell)" in told
@@ -182,9 +184,9 @@ def test_images_with_a_broken_one(tmp_path: Path) -> None:
     images = np.zeros((3, 4, 4), np.float32)
     images[1, 2, 3] = np.inf
     file = write(tmp_path / "mine.npz", features=images, labels=np.arange(3))
-    model = read_held(file, statistics=False)
+    model = read_held(file, "mlp")
     assert (model.features.shape, model.labels.tolist()) == ((2, 4, 4), [0, 2])
-    assert np.isnan(read_held(file, statistics=True).features[1, 2, 3])
+    assert np.isnan(read_held(file, "mean").features[1, 2, 3])
 
 
 def test_whose_file_says_nothing(tmp_path: Path, file: Path) -> None:
@@ -197,8 +199,8 @@ def test_whose_file_says_nothing(tmp_path: Path, file: Path) -> None:
         ("a,b\n>9,1\n", False),
     ):
         file.write_text(content)
-        assert says_nothing(read_held(file, statistics=True)) is silent
-    assert not says_nothing(read_held(write(tmp_path / "b.npz", features=np.zeros((1, 2), np.uint8)), statistics=True))
+        assert says_nothing(read_held(file, "mean")) is silent
+    assert not says_nothing(read_held(write(tmp_path / "b.npz", features=np.zeros((1, 2), np.uint8)), "mean"))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_whose_file_says_nothing(tmp_path: Path, file: Path) -> None:
 def test_a_csv_that_cannot_be_used(content: str, told: str, file: Path) -> None:
     file.write_text(content)
     with pytest.raises(DatasetError, match=rf"data file .*mine\.csv.*{told}"):
-        read_own(file)
+        read_own(file, "mlp")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_a_csv_that_cannot_be_used(content: str, told: str, file: Path) -> None:
 )
 def test_an_npz_that_cannot_be_used(members: dict[str, object], told: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=rf"data file .*mine\.npz.*{told}"):
-        read_own(write(tmp_path / "mine.npz", **members))
+        read_own(write(tmp_path / "mine.npz", **members), "mlp")
 
 
 def npy(shape: tuple[int, ...], content: bytes = b"", header: str = "") -> bytes:
@@ -270,26 +272,26 @@ def test_an_npz_that_somebody_else_wrote(member: bytes, told: str, tmp_path: Pat
         with zipfile.ZipFile(file, "w") as zipped:
             zipped.writestr(name, member)
         with pytest.raises(DatasetError, match=rf"data file .*mine\.npz: .*({told})"):
-            read_own(file)
+            read_own(file, "mlp")
 
 
 def test_a_file_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousandth of its size on disk, and what is made of it once it is read."""
-    monkeypatch.setattr("learning.own_data._values", Mock(side_effect=MemoryError))
+    monkeypatch.setattr("learning.table_files._values", Mock(side_effect=MemoryError))
     (tmp_path / "mine.csv").write_text("a\n1\n")
     for file in (tmp_path / "mine.csv", write(tmp_path / "mine.npz", features=np.zeros((2, 1)))):
         with pytest.raises(DatasetError, match=r"data file .*mine\..* needs more memory than there is"):
-            read_own(file)
+            read_own(file, "mlp")
 
 
 def test_files_that_are_nothing_of_the_kind(tmp_path: Path) -> None:
     for name, content, told in (
         ("mine.csv", None, r"there is no data file .*mine\.csv: put it there"),
-        ("mine.pkl", None, r"mine\.pkl: only \.npz and \.csv are read"),
+        ("mine.pkl", b"", r"mine\.pkl: only \.csv, \.npz, \.parquet and folders of images are read"),
         ("mine.npz", b"no archive", r"mine\.npz: not an \.npz file"),
         ("mine.csv", b"\xff\xfe\x00", "not a text file of columns"),
     ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
         with pytest.raises(DatasetError, match=told):
-            read_own(tmp_path / name)
+            read_own(tmp_path / name, "mlp")

@@ -24,16 +24,17 @@ from learning.data_names import APP
 from learning.datasets import Dataset, load_part
 from learning.device import use_device
 from learning.own_data import app_partition, empty, load_test
+from learning.own_folder import load_own
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
 from learning.task import BatchedTask, divided, judge, update_rng
+from learning.task_names import trained_task
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.evaluation import NOTHING_JUDGED, Judged
 from mechanisms.sketch import CountMeanSketch
-from sordino.lab.simulation.own_files import load_own
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
@@ -139,17 +140,19 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
     Raises learning.blocks.DatasetError: the set is unknown, missing or damaged, or a file can't be used;
     SimulationError: the set can't be cut so.
     """
-    data = study.data
+    data, trained = study.data, trained_task(study.study.task, study.task)
     if own is not None and task is not None:
-        held, test = load_own(own, study.places, task, study.study.task, data.test)
+        held, test = load_own(own, study.places, task, trained, data.test)
         return Data(len(held), held.__getitem__, test)
     if data.dataset == APP:
         return Data(study.places, lambda participant: app_partition(participant, study.places), empty())
-    return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test)
+    return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test, trained)
 
 
 @lru_cache(maxsize=2)
-def _loaded(dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str) -> Data:
+def _loaded(
+    dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str, task: str
+) -> Data:
     try:
         parts = cut_dataset(dataset, name, participants, alpha, seed, shards)
     except DatasetError:
@@ -157,7 +160,7 @@ def _loaded(dataset: str, name: str, participants: int, alpha: float, seed: int,
     except ValueError as error:
         raise SimulationError(str(error)) from error
     train = load_part(dataset, "train")
-    return Data(len(parts), lambda participant: train.take(parts[participant]), load_test(dataset, test))
+    return Data(len(parts), lambda participant: train.take(parts[participant]), load_test(dataset, test, task))
 
 
 class Participants:

@@ -97,7 +97,7 @@ def test_a_study_over_own_data_is_joined_with_own_data(joining: Joining) -> None
     joining.serve(softmax(own_data=True))
     file = Path("visits.csv")
     file.write_text("age,weight,puls,label\n" + "0.1,-1.3,0.4,1\n" * 39 + "0.2,1.1,0.5,0\n")
-    assert "add --data FILE, your .csv or .npz file" in joining.refused()
+    assert "add --data FILE, your file or folder" in joining.refused()
     assert "add --data FILE" in joining.refused(dataset="fashion-mnist-subset")
     assert joining.join(data=file) == joining.home
     said = " ".join("\n".join(joining.said).split())

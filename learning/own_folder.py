@@ -1,4 +1,4 @@
-"""Data files of the participants, all in one folder, one file for each participant."""
+"""Data of the participants, all in one folder: one file, or one subfolder, for each participant."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 from learning.blocks import DatasetError
 from learning.data_checks import fitting_options
+from learning.data_names import OWN
 from learning.datasets import Dataset
-from learning.own_data import SUFFIXES, check_form, content_sha256, load_test, read_held, says_nothing
+from learning.own_data import check_form, content_sha256, load_test, read_held, says_nothing
+from learning.own_task import own_reader
 from learning.published import file_version
+from learning.table_files import SUFFIXES
 from learning.task_names import STATISTICS
 
 if TYPE_CHECKING:
     from learning.task import Task
 
 
-def own_files(folder: Path) -> list[Path]:
-    """Return the .csv and .npz files of a folder, by name.
+def own_files(folder: Path, task: str) -> list[Path]:
+    """Return the participants' files in a folder, by name; where it holds none, its subfolders.
 
-    Raises DatasetError: the folder is missing or holds no such file.
+    ``task``: name of the task that is trained; its own ``read`` takes files of any kind.
+
+    Raises DatasetError: the folder is missing or holds neither; TaskUnavailable, TaskMistake: as `own_reader`.
     """
+    any_kind = own_reader(task) is not None
     try:
-        found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        files = [one for one in inside if one.is_file() and (any_kind or one.suffix.lower() in SUFFIXES)]
+        found = files or [one for one in inside if one.is_dir()]
     except OSError as error:
         raise DatasetError(f"the folder {folder} can't be read: {error.strerror or error}") from None
     if not found:
-        raise DatasetError(f"the folder {folder} holds no .csv or .npz: put one file of each participant there")
+        kinds = "file" if any_kind else ", ".join(SUFFIXES)
+        raise DatasetError(f"the folder {folder} holds no {kinds} and no subfolder: put one of each participant there")
     return found
 
 
@@ -38,7 +47,7 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
     Args:
         participants: as many as files.
         task: must fit the examples.
-        name: of the task.
+        name: of the task that is trained.
         test: the coordinator's own file; empty for none.
 
     Returns the participants' data, in the order of the files' names, and the coordinator's.
@@ -46,12 +55,12 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
     Raises DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
     isn't that of the participants.
     """
-    files = own_files(Path(folder))
+    files = own_files(Path(folder), name)
     if len(files) != participants:
         raise DatasetError(
             f"the folder {folder} holds {len(files)} files for {participants} participants: one file, one participant"
         )
-    found = _read(tuple((path, *file_version(path)) for path in files), name in STATISTICS)
+    found = _read(tuple((path, *_version(path)) for path in files), name)
     for path, one in zip(files, found, strict=True):
         try:
             check_form(task, one, path)
@@ -59,7 +68,7 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
             raise DatasetError(f"{error}{_fits(name, task, one, found)}") from None
         if not len(one) and name not in STATISTICS:
             raise DatasetError(f"data file {path} holds no row that can be used: a participant would send zeros for it")
-    return found, load_test("own", test)
+    return found, load_test(OWN, test, name)
 
 
 def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> str:
@@ -71,12 +80,17 @@ def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> 
     return f". Use {' '.join(fitting)}." if fitting else ""
 
 
+def _version(path: Path) -> tuple[Any, ...]:
+    """What changes when a file, or one in a folder, does."""
+    return tuple(file_version(one) for one in (path, *sorted(path.rglob("*"))))
+
+
 @lru_cache(maxsize=2)
-def _read(files: tuple[tuple[Any, ...], ...], gaps: bool) -> tuple[Dataset, ...]:
+def _read(files: tuple[tuple[Any, ...], ...], task: str) -> tuple[Dataset, ...]:
     held: list[Dataset] = []
     known: dict[str, Path] = {}
     for path, *_ in files:
-        one = read_held(path, statistics=gaps)
+        one = read_held(path, task)
         name = content_sha256(one)
         if not says_nothing(one) and name in known:
             raise DatasetError(f"data file {path} holds what {known[name].name} holds: give each its own file")
