@@ -23,7 +23,7 @@ from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Settings, split_address
 from runtime.settings_keys import build, flat_values, key, settings_keys, settings_toml
 from server.study_file import StudyConfiguration
-from server.study_tables import NETWORK, PRIVACY, STUDY
+from server.study_tables import DATA, NETWORK, PRIVACY, STUDY
 
 if TYPE_CHECKING:
     from authority.folder import AuthorityKeys
@@ -65,6 +65,13 @@ class Making(Sizes):
         shown="10, or one for each participant where they are fewer",
         ge=0,
         panel=STUDY,
+    )
+    data: Path | None = key(
+        None,
+        help="where a file or subfolder of each participant lies, for a trial on one machine: host.toml names them",
+        metavar="FOLDER",
+        shown="no folder",
+        panel=DATA,
     )
     names: tuple[str, ...] = key(
         (),
@@ -199,6 +206,7 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     if why := taken(directory):
         raise InputFailure(f"{directory} is {why}. Name a folder that is new or empty.")
     check_data(new.study, new.making.participants)
+    _check_own_files(new)
     study = new.study.settled()
     test = study.data.test
     data = {"test": str(Path(test).absolute()) if test else "", "dataset": located(study.data.dataset, Path.cwd())}
@@ -228,8 +236,21 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     hosts = tuple(directory / "hosts" / name for name in names)
     keys = (path for host in hosts for path in sorted((host / "keys").glob("participant-*.key")))
     own = study.data.dataset == OWN
-    files = tuple(path.parent.parent / "data" / path.stem for path in keys) if own else ()
+    files = tuple(path.parent.parent / "data" / path.stem for path in keys) if own and making.data is None else ()
     return LocalStudy(directory, study, new, plan, hosts, files)
+
+
+def _check_own_files(new: NewStudy) -> None:
+    """Check that the task can use every file of ``--data``.
+
+    Raises DatasetError, TaskMistake: it can't, or they aren't as many as the participants.
+    """
+    from learning.own_folder import load_own
+
+    study, folder = new.study, new.making.data
+    if folder is not None:
+        trained = trained_task(study.study.task, study.task)
+        load_own(str(folder), new.making.participants, study.make_task(), trained, study.data.test)
 
 
 def _check_public_examples(study: StudyConfiguration) -> None:
@@ -262,6 +283,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     from authority.folder import AuthorityKeys, make_coordinator_files
     from client.host_file import host_toml
     from learning.options import OPTION_HELP
+    from learning.own_folder import own_files
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem
@@ -293,6 +315,8 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
         data["parts"] = study.places
     elif dataset != OWN:
         data = {**study.data.model_dump(exclude={"test"}), "parts": study.places}
+    trained = trained_task(study.study.task, study.task)
+    brought = [] if making.data is None else own_files(making.data.absolute(), trained)
     digits = max(3, len(str(making.participants)))
     hosts = _parts_of_hosts(making.participants, making.hosts)
     entries: list[RosterEntry] = []
@@ -302,9 +326,9 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
             secret = Ed25519PrivateKey.generate()
             file = f"keys/participant-{part + 1:0{digits}d}.key"
             _write_secret(work / "hosts" / host / file, private_pem(secret))
-            held: dict[str, object] = {"part": part}
-            if dataset == OWN:  # without a suffix: a file or a folder of any kind is put there
-                held = {"data": f"data/participant-{part + 1:0{digits}d}"}
+            held: dict[str, Any] = {"part": part}
+            if dataset == OWN:  # where there is no file yet, a name without a suffix: one of any kind is put there
+                held = {"data": str(brought[part]) if brought else f"data/participant-{part + 1:0{digits}d}"}
             elif dataset == APP:
                 held["data_identity"] = f"{study.study.task}, partition {part} of {study.places}"
             participants.append({"key": file, **held})
@@ -323,7 +347,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
             participants=participants,
         )
         _write_public(work / "hosts" / host / "host.toml", text.encode())
-        if dataset == OWN:
+        if dataset == OWN and not brought:
             (work / "hosts" / host / "data").mkdir(mode=0o700)
         _write_public(work / "hosts" / host / "ca.pem", authority.tls.pem)
         tls_key = new_key()

@@ -18,7 +18,7 @@ from runtime.text import counted, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, settled, with_options
-from sordino.cli.study_options import study_values
+from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import Json, epilog
 from sordino.planning.expected_errors import default_bounds_note
 
@@ -76,6 +76,8 @@ def _run(
     carried = None if authority is None else CarriedAuthority.read(authority)
     if carried is not None:
         values = _as_carried(carried, values)
+    if "data" in values:
+        values = over_files(Path(values["data"]), values)
     values.setdefault("name", directory.resolve().name)
     enrol, participants = values.get("enrol", 0), values.setdefault("participants", 100)
     values.setdefault("hosts", min(10, participants))

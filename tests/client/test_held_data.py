@@ -14,9 +14,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import structlog
+from PIL import Image
 
 import client.held_data
 import server.study_file
+from authority.new_study import make_local_study, new_study
 from client.held_data import check_forms, data_name, held_data, user_data_name
 from client.host_file import load
 from client.participant_host import join
@@ -282,6 +284,28 @@ def test_files_without_rows_have_different_names(tmp_path: Path, played: Play) -
     assert story.ended == 0
     assert story.refusals == []
     assert [len(event["survivors"]) for event in story.of("round_completed")] == [PARTICIPANTS] * 3
+
+
+def test_a_study_over_a_folder_with_a_subfolder_of_images_for_each(tmp_path: Path, played: Play) -> None:
+    rng = np.random.default_rng(5)
+    for place in (*(f"files/ward-{number}" for number in range(PARTICIPANTS)), "test"):
+        for number in range(20):
+            file = tmp_path / place / str(number % 2) / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(100 * (number % 2), 156 + 100 * (number % 2), (4, 4), dtype=np.uint8)).save(
+                file
+            )
+    options = {"side": 4, "classes": 2, "pooling": 2, "local_epochs": 10}
+    made = {"dataset": "own", "data": tmp_path / "files", "test": str(tmp_path / "test"), "task_options": options}
+    folder = make_folder(tmp_path / "study", **made)
+    home = folder / "hosts" / "host-01"
+    assert [one.data for one in load(home).participants] == sorted((tmp_path / "files").iterdir())
+    assert not (home / "data").exists()
+    story = played(folder=folder)
+    assert story.ended == 0
+    assert story.of("round_completed")[-1]["accuracy"] > 0.8
+    with pytest.raises(DatasetError, match="files holds 7 files for 6 participants: one file, one participant"):
+        make_local_study(tmp_path / "other", new_study(**made, participants=6, hosts=1, name="other"))
 
 
 def test_host_toml_names_the_files_to_be_put_there(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client.host_file import load
 from tests.support.commands import Run, output, refusal
 
 MEAN = ("--task", "mean", "--task-option", "column=hours", "--task-option", "high=12", "--task-option", "count=false")
@@ -34,6 +35,18 @@ def test_a_mean_over_a_folder_of_files(folder: Path, run: Run, tmp_path: Path) -
     assert abs(value["value"] - 7) < 5.2 * value["standard_error"] < 1  # false alarms: one in five million
     again = run("simulate", "--data", folder, *MEAN, *SMALL, "--json", "--output", record)
     assert json.loads(again[1])["summary"]["released"] == told  # it had come to its end
+
+
+def test_a_study_over_the_same_folder(folder: Path, run: Run, tmp_path: Path) -> None:
+    asked = ("init", tmp_path / "study", "--data", folder, *MEAN, *SMALL, "--hosts", 3)
+    output(run, *asked)
+    hosts = [load(tmp_path / "study" / "hosts" / f"host-{number:02}") for number in (1, 2, 3)]
+    assert [one.data for host in hosts for one in host.participants] == sorted(folder.iterdir())
+    assert "leave --dataset out" in refusal(run, *asked, "--dataset", "mnist")
+    (folder / "zz.csv").write_text("age\n1\n")
+    assert "zz.csv doesn't fit the study's task mean: there is no column called hours" in refusal(
+        run, "init", "new", *asked[2:]
+    )
 
 
 def test_a_model_over_a_folder_of_files_of_both_kinds(tmp_path: Path, run: Run) -> None:
