@@ -14,6 +14,11 @@ from learning.server_optimizers import ServerOptimizer
 State = dict[str, NDArray[np.float64]]
 
 
+def further_figures(evaluation: Mapping[str, float]) -> dict[str, float]:
+    """What an evaluation says besides ``accuracy`` and ``loss``; screens and reports show it by its names."""
+    return {name: float(value) for name, value in evaluation.items() if name not in ("accuracy", "loss")}
+
+
 class Learner(Protocol):
     """What a task's coordinator keeps between rounds. It reads noised means and nothing else of participants."""
 
@@ -36,7 +41,7 @@ class Learner(Protocol):
         """
 
     def evaluate(self) -> dict[str, float]:
-        """Figures on the coordinator's own data; ``accuracy`` and ``loss`` where there is a model to judge."""
+        """Figures on the coordinator's own data by name; see `ModelTask.evaluate`."""
         return {}
 
     def released(self) -> dict[str, Any]:

@@ -96,7 +96,10 @@ class ModelTask(ABC):
 
     @abstractmethod
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
-        """Return at least ``accuracy`` (share in [0, 1]) and ``loss`` (mean cross-entropy, nats)."""
+        """Return figures by name: of a classifier ``accuracy`` (share in [0, 1]) and ``loss`` (mean, nats).
+
+        Others, such as ``mean_absolute_error`` of a regression, are shown under their names.
+        """
 
     @cached_property
     def contribution_shapes(self) -> Shapes:

@@ -289,6 +289,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
         wrapped_share: estimated share of the sum's values that wrapped around; None for short sums.
         loop_lag_ms: lateness of the event loop in the attempt: p50, p99, max.
         ledger_rows, ledger_head: number and hash of the ledger's last row.
+        figures: what else an evaluation says, by name, such as the errors of a regression in the label's unit.
     """
 
     u1: int = 0
@@ -319,6 +320,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     ledger_rows: int = 0
     ledger_head: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def body_of(event: Event) -> dict[str, Any]:

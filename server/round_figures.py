@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from learning.data_names import BROUGHT
+from learning.learner import further_figures
 from mechanisms.plan import Plan
 from mechanisms.wrap_monitor import FEWEST_VALUES
 from secagg.messages import ADVERTISE_KEYS, SHARE_KEYS
@@ -86,4 +87,5 @@ def round_completed(
         wrapped_share=learned.decoded.wrapping.share if plan.padded_dim >= FEWEST_VALUES else None,
         below_clip=tuple(learned.decoded.below),
         sum_sha256=None if learned.sum_sha256 is None else learned.sum_sha256.hex(),
+        figures=further_figures(evaluation),
     )

@@ -235,6 +235,11 @@ class StudyView:
         return self.rounds[-1].released if self.rounds else {}
 
     @property
+    def errors(self) -> Mapping[str, float]:
+        """Of a model without an accuracy: the figures by which it is judged after the last round, by name."""
+        return self.rounds[-1].figures if self.rounds and self.accuracy is None else {}
+
+    @property
     def seeks_statistic(self) -> bool:
         """Whether the task finds a statistic in place of a model, as far as that is known by now."""
         values = self.released.get("values")

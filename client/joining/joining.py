@@ -179,9 +179,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     host = options.name if options.name is not None else f"participant-{_derived(code, b'name')[:4].hex()}"
     data = checks.choose_data(options, seen, int.from_bytes(_derived(code, b"part")[:8], "little"))
     if document.own_data and data.file is None and data.identity is None:
-        raise InputFailure(
-            "the participants of this study bring their own data: add --data FILE, your file or folder."
-        )
+        raise InputFailure("the participants of this study bring their own data: add --data FILE, your file or folder.")
     own = None if options.data is None else checks.read_own_file(options, options.data, seen)
     held = own if own is not None else checks.read_example(data, seen)
     of = data.dataset if options.data is None else str(options.data)

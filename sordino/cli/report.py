@@ -38,7 +38,8 @@ def run(
     body = {
         "report": str(path.resolve()),
         "rounds": len(view.rounds),
-        **{name: getattr(view, name) for name in ("accuracy", "released", "epsilon_coordinator", "epsilon_released")},
+        **{name: getattr(view, name) for name in ("accuracy", "errors", "released")},
+        **{name: getattr(view, name) for name in ("epsilon_coordinator", "epsilon_released")},
         "delta": view.started.delta,
         "mechanism": view.started.plan.get("mechanism"),
         "adjacency": None if described is None else described.adjacency,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from runtime.text import counted
 from server.events import AttemptAborted
 from server.study_view import StudyView
-from sordino.reporting.statistic_text import headline, table_rows
+from sordino.reporting.statistic_text import figure_words, headline, table_rows
 from sordino.reporting.study_text import best_text, reported_figures
 from wire.guarantee import guarantee, unspent
 
@@ -63,7 +63,7 @@ def finding_lines(view: StudyView) -> list[str]:
         lines.append(f"{'':<20}{len(found) - _VALUES} more in the report")
     if not found and headline(view.released):
         lines.append(f"{view.released.get('statistic', 'found'):<20}{headline(view.released)}")
-    return lines
+    return lines + [f"{name:<23} {value}" for name, value in figure_words(view.errors)]
 
 
 def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:

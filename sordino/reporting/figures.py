@@ -8,6 +8,7 @@ imported here and nowhere else.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -102,6 +103,23 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
         _round_axis(axes, last)
         axes.set_ylabel("accuracy")
         return _svg(figure, "accuracy", "Accuracy on held-out data after each round")
+
+
+def error_figure(view: StudyView) -> str:
+    """The first error of a model without an accuracy, after each round."""
+    name = next(iter(view.errors))
+    judged = {done.round: done.figures.get(name, math.nan) for done in view.rounds}
+    reached = {number: value for number, value in judged.items() if math.isfinite(value)}
+    with matplotlib.rc_context(_RC):
+        figure, axes = _figure(*_HALF)
+        last, shown = max([view.started.rounds, *judged]), name.replace("_", " ")
+        marker = "o" if len(reached) < 40 else None
+        axes.plot(list(reached), list(reached.values()), color=ACCENT, linewidth=2.4, marker=marker, markersize=4)
+        axes.set_ylim(bottom=0)
+        _label_ends(axes, last, [(value, f"{value:.4g}", ACCENT) for value in list(reached.values())[-1:]])
+        _round_axis(axes, last)
+        axes.set_ylabel(shown)
+        return _svg(figure, "error", f"{shown.capitalize()} on held-out data after each round")
 
 
 def statistic_figure(view: StudyView) -> str:

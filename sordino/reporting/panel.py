@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from rich.text import Text
 from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
 from server.study_view import StudyView
-from sordino.reporting.statistic_text import HISTOGRAM, headline, values_of
+from sordino.reporting.statistic_text import HISTOGRAM, figure_words, headline, values_of
 from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, reported_figures, waiting
 from wire.guarantee import guarantee
 
@@ -219,6 +220,10 @@ class StudyPanel:
         if view.seeks_statistic:
             statistic = [grid, *self._statistic(narrow)]
             grid = self._grid(narrow)
+        elif view.errors:
+            name, error = figure_words(view.errors)[0]
+            errors = [done.figures.get(next(iter(view.errors)), math.nan) for done in view.rounds]
+            row(name, error, Text(_spark([one for one in errors if math.isfinite(one)]), style="cyan"))
         else:
             row("accuracy", f"{accuracies[-1]:.3f}" if accuracies else "", Text(_spark(accuracies), style="cyan"))
             for _, figure in reported_figures(view.reported)[:1]:

@@ -24,6 +24,7 @@ from sordino.reporting.statistic_text import (
     about,
     asked_rows,
     figure_of,
+    figure_words,
     headline,
     in_words,
     known,
@@ -200,9 +201,9 @@ def _tiles(view: StudyView, extras: Extras) -> list[tuple[str, str, str]]:
 
 
 def _found_tile(view: StudyView) -> tuple[str, str, str] | None:
-    """The statistic as a tile; None where a model is learnt."""
+    """The statistic, or the first error of a model without an accuracy, as a tile; None where there is neither."""
     if not view.seeks_statistic:
-        return None
+        return next(((name.capitalize(), value, "on held-out data") for name, value in figure_words(view.errors)), None)
     name, values = title(view.released), values_of(view.released)
     if not values:
         return ("Result", "–", "no round has ended yet")
@@ -244,6 +245,9 @@ def _finding(view: StudyView, extras: Extras) -> dict[str, str]:
     from sordino.reporting import figures
 
     values = values_of(view.released)
+    if view.errors:
+        name = figure_words(view.errors)[0][0].capitalize()
+        return {"title": name, "caption": "On held-out data at the coordinator.", "svg": figures.error_figure(view)}
     if not view.seeks_statistic:
         accuracy = figures.accuracy_figure(view, extras.without_noise)
         caption = "On held-out data at the coordinator."
@@ -355,6 +359,8 @@ def _phase_caption(view: StudyView) -> str:
 def _round_heads(view: StudyView) -> list[tuple[str, str]]:
     """(name, unit or set) of the columns of the rounds."""
     found = [("Accuracy", ""), ("Loss", "nats")] if not view.seeks_statistic else []
+    if view.errors:
+        found = [(name.capitalize(), "") for name, _ in figure_words(view.errors)]
     if view.started.plan.get("evaluation"):
         found.append(("Participants", "before it"))
     if len(values_of(view.released)) == 1:
@@ -371,6 +377,9 @@ def _round_cells(view: StudyView, done: RoundCompleted) -> list[str]:
     found = []
     if not view.seeks_statistic:
         found = ["–" if figure is None else f"{figure:.3f}" for figure in (done.accuracy, done.loss)]
+    if view.errors:
+        words = dict(figure_words(done.figures))
+        found = [words.get(name, "–") for name, _ in figure_words(view.errors)]
     if view.started.plan.get("evaluation"):
         found.append(", ".join(figure for _, figure in reported_figures(done.reported)[:1]) or "–")
     if len(values_of(view.released)) == 1:

@@ -22,6 +22,11 @@ HISTOGRAM: Final = "histogram"
 QUANTILE: Final = "quantile"
 
 
+def figure_words(figures: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Named figures of a model: ``("mean absolute error", "3.21")``."""
+    return [(name.replace("_", " "), f"{value:.4g}") for name, value in figures.items()]
+
+
 def values_of(released: Released) -> list[Mapping[str, Any]]:
     """The tables of ``values``, those that have a name."""
     values = released.get("values")

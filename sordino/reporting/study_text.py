@@ -9,7 +9,7 @@ from learning.progress import JUDGED, Best
 from runtime.text import counted
 from server import events
 from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
-from sordino.reporting.statistic_text import headline
+from sordino.reporting.statistic_text import figure_words, headline
 from wire.guarantee import guarantee
 
 TELL_WAITING_S: Final = 10.0
@@ -157,7 +157,9 @@ class PlainLines:
                 ]
             case events.RoundCompleted():
                 accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.3f}"
-                found = [f"sum of {event.u3}", accuracy, reported_text(event.reported), headline(event.released)]
+                found = [f"sum of {event.u3}", accuracy, headline(event.released)]
+                found += [f"{name} {value}" for name, value in figure_words(event.figures)]
+                found.append(reported_text(event.reported))
                 return [
                     f"round {event.round}: {', '.join(part for part in found if part)}, epsilon_coordinator "
                     f"{event.epsilon_coordinator:.2f}, epsilon_released {event.epsilon_released:.2f}, "

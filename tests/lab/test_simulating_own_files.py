@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,31 @@ def test_a_model_over_a_folder_of_files_of_both_kinds(tmp_path: Path, run: Run) 
     told = json.loads(output(run, "simulate", "--data", tmp_path, *options, *SMALL, "--mechanism", "none", "--json"))
     assert told["summary"]["accuracy"] > 0.9
     assert told["configuration"]["settings"]["study"]["participants"] == 21
+
+
+def test_a_regression_over_files_learns_under_noise(tmp_path: Path, run: Run) -> None:
+    """Beside least squares over all files, which no participant has; and without any word of accuracy."""
+    rng, files = np.random.default_rng(3), tmp_path / "files"
+    files.mkdir()
+
+    def people(count: int) -> np.ndarray:
+        numbers = rng.uniform(-1, 1, (count, 3))
+        return np.column_stack([numbers, 170 + numbers @ [9, -14, 4] + rng.normal(0, 4, count)])
+
+    written = {files / f"{number:03}.csv": people(20) for number in range(400)} | {tmp_path / "test.csv": people(2_000)}
+    for file, table in written.items():
+        np.savetxt(file, table, delimiter=",", header="a,b,c,label", comments="")
+    all_files, held_out = np.concatenate(list(written.values())[:-1]), written[tmp_path / "test.csv"]
+    ones = [np.column_stack([table[:, :3], np.ones(len(table))]) for table in (all_files, held_out)]
+    best = np.linalg.lstsq(ones[0], all_files[:, 3], rcond=None)[0]
+    least = float(np.sqrt(np.mean((ones[1] @ best - held_out[:, 3]) ** 2)))
+    bounds = ("--task-option", "low=120", "--task-option", "high=220", "--task-option", "features=3")
+    asked = ("--task", "regression", *bounds, "--client-rate", 0.2, "--test", tmp_path / "test.csv")
+    private = ("--rounds", 10, "--epsilon", 8, "--clip", 0.3, "--max-dropout", 0.1)
+    out = output(run, "simulate", "--data", files, *asked, *private)
+    found = float(re.findall(r"^root mean squared error (.*)$", out, flags=re.MULTILINE)[0])
+    assert "ccuracy" not in out
+    assert least < found < 1.15 * least < 0.5 * float(held_out[:, 3].std())
 
 
 def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> None:

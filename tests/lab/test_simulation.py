@@ -410,19 +410,9 @@ def test_the_file_says_everything(tmp_path: Path, file: Path) -> None:
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert set(row) == {
-            *(
-                "kind",
-                "round",
-                "attempt",
-                "participants",
-                "survivors",
-                "accuracy",
-                "loss",
-                "reported",
-                "released",
-                "clips",
-            ),
-            *("next_clips", "below_clip", "epsilon_coordinator", "epsilon_released", "wrapped_share"),
+            *("kind", "round", "attempt", "participants", "survivors", "accuracy", "loss", "figures", "reported"),
+            *("released", "clips", "next_clips", "below_clip", "epsilon_coordinator", "epsilon_released"),
+            "wrapped_share",
             *("update_norms", "exactly_below_clip", "diverged", "seconds", "wall_s"),
         }
         assert set(row["seconds"]) == {"training", "encoding", "aggregation", "evaluation", "accounting"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from client.joining.description import _task as described
 from learning.make_task import make_task
 from learning.tasks.statistic import Estimate
 from runtime.failure import Failure
-from server.events import Event, RoundCompleted, StudyStarted
+from server.events import Event, RoundCompleted, StudyStarted, from_json, to_json
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import closing_lines, finding_lines
 from sordino.reporting.report import Extras, render
@@ -258,3 +259,32 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden() -> None:
         with pytest.raises(Failure, match=r"'mean' is impossible \(option 'column' is") as refused:
             check_task(options, "mean", {"column": bad})
         assert "\x1b" not in str(refused.value)
+
+
+def test_errors_stand_where_a_model_has_no_accuracy(tmp_path: Path) -> None:
+    """By their names, in every round, one that diverged included."""
+    figures = {"mean_absolute_error": 7.3131, "root_mean_squared_error": 9.02}
+    events = [
+        replace(event, accuracy=None, figures=dict.fromkeys(figures, math.nan) if event.round == 3 else figures)
+        if isinstance(event, RoundCompleted)
+        else event
+        for event in make_events()
+    ]
+    events = [from_json(json.loads(json.dumps(to_json(event)))) or event for event in events]  # as in the journal
+    view, plain, lines = StudyView(), PlainLines(StudyView()), list[str]()
+    for event in events:
+        view.apply(event)
+        lines += plain.of(event)
+    shown = {
+        "lines": "\n".join(lines),
+        "panel": "\n".join(drawn(view)),
+        "narrow": "\n".join(drawn(view, 80, 24)),
+        "end": "\n".join(closing_lines(view, Path("study"), tmp_path / "state.sqlite")),
+        "report": re.sub("<[^>]+>", " ", render(view, Extras())),
+    }
+    for place, text in shown.items():
+        assert "ccuracy" not in text, place
+        assert "ean absolute error" in text, place
+        assert "7.313" in text, place
+    assert "mean absolute error nan, root mean squared error nan" in shown["lines"]
+    assert "root mean squared error 9.02" in shown["end"]

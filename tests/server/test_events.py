@@ -17,7 +17,10 @@ from server.study_view import FINISHED, StudyView
 
 # One event of each kind, as coordinators wrote them when events were dictionaries; the plan is left out.
 OLD = [json.loads(line) for line in Path(__file__).with_name("old_events.jsonl").read_text().splitlines()]
-LATER = {"study_started": {"http_address": ""}, "round_completed": {"reported": {}}}
+LATER: dict[str, dict[str, Any]] = {
+    "study_started": {"http_address": ""},
+    "round_completed": {"figures": {}, "reported": {}},
+}
 """Fields that were added since."""
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from learning.progress import Best
 from runtime.text import counted
 from sordino.lab.simulation.record import ABORTED, ROUND
-from sordino.reporting.statistic_text import headline, table_rows
+from sordino.reporting.statistic_text import figure_words, headline, table_rows
 from sordino.reporting.study_text import best_text, reported_figures, reported_text
 from wire.ending import ABORTED as ROUND_ABORTED
 from wire.guarantee import unspent
@@ -120,13 +120,14 @@ def heading(configuration: Mapping[str, Any]) -> list[str]:
 
 
 def figures_line(row: Mapping[str, Any]) -> str:
-    """Return accuracy or statistic, and epsilon, where they exist."""
+    """Return accuracy, loss and errors, or statistic, and epsilon, where they exist."""
     found = []
     statistic = headline(row["released"])
     if row["accuracy"] is not None:
         found.append(f"accuracy {row['accuracy']:.4f}")
     elif row["loss"] is not None:
         found.append(f"loss {row['loss']:.4g}")
+    found += [f"{name} {value}" for name, value in figure_words(row.get("figures", {}))]
     if row["reported"]:
         found.append(reported_text(row["reported"]))
     if statistic:
@@ -151,13 +152,12 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
         lines.append(f"accuracy    {summary['accuracy']:.4f} after round {summary['evaluated_after']}")
     if summary["loss"] is not None:
         lines.append(f"loss        {summary['loss']:.4f}")
-    if summary["reported"]:
-        lines.append(
-            f"reported    {', '.join(' '.join(one) for one in reported_figures(summary['reported']))} at participants"
-        )
-    if summary["best"] is not None and (best := Best(**summary["best"])).round < summary["rounds_completed"] - bool(
-        summary["reported"]
-    ):
+    lines += [f"{name:<23} {value}" for name, value in figure_words(summary.get("figures", {}))]
+    said = summary["reported"]
+    if said:
+        lines.append(f"reported    {', '.join(map(' '.join, reported_figures(said)))} at participants")
+    best = None if summary["best"] is None else Best(**summary["best"])
+    if best is not None and best.round < summary["rounds_completed"] - bool(said):
         lines.append(f"best        {best_text(best)}")
     for name, value, error in table_rows(summary["released"])[:_MOST_VALUES]:
         lines.append(f"{name:<11} {value} {error}".rstrip())

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.learner import further_figures
 from learning.own_task import TaskMistake
 from learning.progress import Progress
 from learning.task import reported_of
@@ -205,6 +206,7 @@ class Rounds:
             **about,
             "accuracy": evaluation.get("accuracy"),
             "loss": evaluation.get("loss"),
+            "figures": further_figures(evaluation),
             "reported": reported,
             "released": released,
             "clips": list(clips),

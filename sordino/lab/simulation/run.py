@@ -41,8 +41,9 @@ class SimulationResult:
 
     Attributes:
         configuration: all settings, versions and the plan, as the first line of the file.
-        rows: one for each round: ``round``, ``participants``, ``survivors``, ``accuracy``, ``loss``, ``released``,
-            ``clips``, ``epsilon_coordinator``, ``epsilon_released``, ``wrapped_share``, ``seconds`` and more.
+        rows: one for each round: ``round``, ``participants``, ``survivors``, ``accuracy``, ``loss``, ``figures``,
+            ``released``, ``clips``, ``epsilon_coordinator``, ``epsilon_released``, ``wrapped_share``, ``seconds`` and
+            more.
         aborted: attempts that had too few survivors.
         summary: ``outcome`` ("rounds done", "budget reached" or "round aborted"), figures of the last round and sums.
         parameters: the final model or statistic; empty if the file was finished before.
@@ -195,7 +196,7 @@ def _saved(rounds: Rounds) -> Saved:
 
 def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
     done = [row for row in rows if row["kind"] == record.ROUND]
-    judged = [row for row in done if row["accuracy"] is not None or row["loss"] is not None]
+    judged = [row for row in done if row["accuracy"] is not None or row["loss"] is not None or row.get("figures")]
     last = judged[-1] if judged else {}
     kinds = done[-1]["seconds"] if done else {}
     return {
@@ -204,6 +205,7 @@ def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
         "rounds_completed": rounds.completed,
         "accuracy": last.get("accuracy"),
         "loss": last.get("loss"),
+        "figures": last.get("figures", {}),
         "evaluated_after": last.get("round"),
         "reported": done[-1]["reported"] if done else {},
         "best": None if rounds.progress.best is None else rounds.progress.best._asdict(),
