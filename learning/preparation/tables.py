@@ -93,6 +93,7 @@ _HOSPITAL: Final = (
     Number("ca", 1.0, 1.0, gaps=True),
     Choice("thal", ("normal", "reversable defect", "fixed defect")),
 )
+_PUPIL: Final = (Number("gcsescore", 6.0, 1.0), Choice("gender", ("F",)), Number("age", 0.0, 6.0))
 _CLINIC: Final = (
     Choice("gender", ("female",)),
     Number("age", 20.0, 20.0),
@@ -101,6 +102,9 @@ _CLINIC: Final = (
     Number("orderset"),
     Choice("patient_class", ("inpatient", "emergency", "outpatient", "recurring outpatient", "not applicable")),
 )
+
+
+_REGRESSION: Final = "--task regression --task-option high=10"  # beside the set's name, for `sordino init`
 
 
 def vietnam_health(opened: Sequence[Opened], _: Options) -> Made:
@@ -133,6 +137,15 @@ def heart(opened: Sequence[Opened], _: Options) -> Made:
     parts, split = hold_out_rows(blocks, "heart", 0.2)
     label = "label 1: any degree of disease; chol and trestbps of 0 are gaps"
     return Made(in_memory(parts, "heart"), (label, *how, split), {"user_names": list(blocks)})
+
+
+def exam_scores(opened: Sequence[Opened], _: Options) -> Made:
+    """Scores in A-level chemistry by school, a number to predict: ``mlmRev::Chem97``."""
+    columns = _table(opened[0], "mlmRev/Chem97")
+    blocks, how = _encoded("exam-scores", columns, _PUPIL, "school", columns["score"])
+    parts, split = hold_out_users(blocks, "exam-scores")
+    label = "label: the score, 0 to 10; age is in months from 18.5 years"
+    return Made(in_memory(parts, "exam-scores"), (label, *how, split), {"use": _REGRESSION})
 
 
 def insteval(opened: Sequence[Opened], _: Options) -> Made:

@@ -179,7 +179,7 @@ def _used(made: PreparedSet) -> str:
     from authority.new_study import Making
     from learning.partitions import FEWEST_EXAMPLES
 
-    described = ""
+    described = f" {made.manifest['use']}" if "use" in made.manifest else ""
     if made.manifest["arrays"]["train_features"]["dtype"] == "int32":  # words or categories
         sequences = len(made.manifest["arrays"]["train_labels"]["shape"]) == 2
         classes = made.manifest["train"]["classes"]
