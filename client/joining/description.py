@@ -14,7 +14,7 @@ from client.enrolment import Look
 from client.joining.folder import DataChoice
 from learning.datasets import NO_LABEL, Dataset
 from learning.make_task import make_task, options_of
-from learning.task_names import STATISTICS, TASKS, VOTES, trained_task
+from learning.task_names import REGRESSION, STATISTICS, TASKS, VOTES, trained_task
 from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
 from runtime.text import counted, printable
@@ -205,12 +205,14 @@ def _form_asked(document: StudyDocument) -> list[str]:
     own, options = ["each participant brings its own data"] if document.own_data else [], dict(document.task_options)
     if trained_task(document.task, options) not in TASKS or document.task in STATISTICS:
         return own
-    checked = options_of(document.task, options)
+    checked: Any = options_of(document.task, options)
     shape, classes = checked.example_shape, getattr(checked, "classes", None)
     if shape is None:
         return own
     form = counted(shape[0], "number") if len(shape) == 1 else f"numbers in the shape {' x '.join(map(str, shape))}"
     labels = f", and a label from 0 to {classes - 1}" if isinstance(classes, int) and classes > 0 else ""
+    if document.task == REGRESSION:
+        labels = f", and a number to predict from {checked.low:g} to {checked.high:g}"
     return [f"it takes examples of {form}{labels}", *own]
 
 

@@ -23,7 +23,7 @@ from client.credentials import load_certificate, load_identity
 from client.enrolment import EnrolmentUnavailable, Look
 from client.host_file import load
 from client.joining.checks import JoinOptions, accepted_plan, check_accepts
-from client.joining.description import describe_study
+from client.joining.description import _form_asked, describe_study
 from client.joining.folder import DataChoice
 from client.joining.joining import join_by_code
 from client.journal import ClientJournal
@@ -104,6 +104,59 @@ def test_a_study_over_own_data_is_joined_with_own_data(joining: Joining) -> None
     assert "each participant brings its own data" in said
     assert "it takes examples of 3 numbers, and a label from 0 to 1" in said
     assert "40 rows: age, weight, puls; label 0/1" in said
+    predicted = replace(softmax(own_data=True), task="regression", task_options={"features": 7, "high": 2.5})
+    assert _form_asked(predicted)[0] == "it takes examples of 7 numbers, and a number to predict from 0 to 2.5"
+
+
+READING = """import numpy as np
+
+from sordino import Dataset, ModelTask, TaskOptions
+
+
+class Rows(ModelTask):
+    Options = TaskOptions
+
+    def __init__(self, options):
+        self.options = options
+
+    def initial_parameters(self):
+        return {"weights": np.zeros(8, np.float32)}
+
+    def local_update(self, parameters, data, rng, l2_clip):
+        return {"weights": np.full(8, data.labels.sum(), np.float32)}
+
+    def evaluate(self, parameters, data):
+        return {"mean_absolute_error": 0.0}
+
+    @staticmethod
+    def read(path):
+        READ
+"""
+
+
+def test_a_read_that_fails_loses_nothing(joining: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same code joins once the class is right; a stranger's study that names a class reads nothing before."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    joining.serve(replace(softmax(own_data=True), task="reading:Rows", task_options={}))
+    Path("ward").mkdir()
+    Path("ward", "one.txt").write_text("secret")
+    chosen = {"data": Path("ward"), "code": joining.authority.code().to_text()}
+    works = "return np.ones((3, 2)), np.array([0.5, 1, 1.5])"
+    for body, told in (
+        ("return float((path / 'one.txt').read_text())", "line 23, in read: ValueError at data file ward; correct it"),
+        ("return {'features': 1}", "read returns dict; it must return a sordino.Dataset, or features and labels"),
+        ("return np.ones((3, 2)), np.ones(2)", "data file ward: (3, 2) features do not match 2 labels"),
+        (works, ""),
+    ):
+        Path("reading.py").write_text(READING.replace("READ", body))
+        sys.modules.pop("reading", None)
+        if told:
+            assert told in joining.refused(**chosen, task="reading:Rows")
+    assert "joining would run that module" in joining.refused(**chosen)
+    assert joining.join(**chosen, task="reading:Rows") == joining.home
+    said = " ".join("\n".join(joining.said).split())
+    assert "3 rows: 2 numbers each; label 0.5/1.0/1.5" in said
+    assert load(joining.home).participants[0].data == Path("ward").absolute()
 
 
 def test_a_study_of_a_flower_app_is_joined_with_a_name_for_what_it_loads(joining: Joining) -> None:
@@ -155,6 +208,7 @@ def test_a_file_without_a_column_is_refused_before_the_question(unsigned: Joinin
     ("task", "options", "dim", "rows"),
     [
         ("softmax-regression", {"features": 1, "classes": 2}, 4, ("0.3,0", "0.3,1", "0.3,2", "x,0", "1e39,0", "0.3,")),
+        ("regression", {"features": 1, "high": 9.0}, 2, ("0.3,0.5", "0.3,1e9", "0.3,1e39", "x,0", "0.3,", "0.3,x")),
         ("mean", {"column": "age"}, 2, ("1,0", ">9,0", "inf,x", ",0", "1,2,3")),
         ("histogram", {"bins": 2}, 2, ("1,0", "1,7", "1,x", "1,0.5")),
     ],
@@ -173,7 +227,7 @@ def test_the_content_of_the_first_row_never_decides(task: str, options: dict[str
         check_task_takes(task, options, held, str(file), planned=dim)
         file.write_text(f"size,class\n{row}\n")  # the form does
         other = client.joining.checks.read_own_file(chosen, file, seen)
-        assert client.joining.checks.unread(file, other, seen) == [] or task == "softmax-regression"
+        assert client.joining.checks.unread(file, other, seen) == [] or task.endswith("regression")
         with pytest.raises(Failure, match="can't use the examples of mine"):
             check_task_takes(task, options, other, str(file), planned=dim)
 
