@@ -64,6 +64,7 @@ class Regression(NumpyTask):
     options: RegressionOptions
 
     name: Final = "regression"
+    judged = ("loss",)
 
     def __init__(self, options: RegressionOptions) -> None:
         shapes: Shapes = {"weights": (options.features, 1), "bias": (1,)}
