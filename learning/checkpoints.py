@@ -1,17 +1,16 @@
-"""Checkpoints of a study's model: one .npz file, written whole or not at all.
+"""Checkpoints of a study's model: one .safetensors file, written whole or not at all.
 
-Layout, fixed by ``FORMAT``: ``header`` (UTF-8 JSON as bytes: format, parameter names in order, optimizer array names in
-order, metadata), ``p0``, ``p1``, ... (parameters), ``o0``, ... (optimizer), ``digest`` (SHA-256 over the header and
-every array's dtype, shape and bytes). Nothing in it is ever unpickled.
+Parameters have their own names, arrays of the server's optimizer have ``optimizer/`` before theirs. The format's
+metadata has one entry, ``sordino``: JSON with ``format``, both lists of names in order, the study's metadata, and
+``digest``, SHA-256 over all of these and every array's dtype, shape and bytes. Nothing in the file is ever unpickled.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import io
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,9 @@ from numpy.typing import NDArray
 from learning.parameters import Parameters
 from runtime.durable import sync_folder
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_ABOUT: Final = "sordino"
+_STATE: Final = "optimizer/"
 
 
 class CheckpointError(ValueError):
@@ -54,28 +55,26 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
     Raises CheckpointError: metadata that is not JSON; OSError: the folder cannot be written; an older file at ``path``
     stays.
     """
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.ascontiguousarray(one, "<f4") for name, one in checkpoint.parameters.items()
+    }
+    state = {_STATE + name: np.ascontiguousarray(one, "<f8") for name, one in checkpoint.optimizer_state.items()}
+    if arrays.keys() & state.keys():
+        raise CheckpointError(f"a parameter for checkpoint {path} is named like an array of the optimizer: rename it")
+    arrays |= state
+    about = {
+        "format": FORMAT,
+        "parameters": list(checkpoint.parameters),
+        "optimizer": list(checkpoint.optimizer_state),
+        "metadata": dict(checkpoint.metadata),
+    }
     try:
-        header = json.dumps(
-            {
-                "format": FORMAT,
-                "parameters": list(checkpoint.parameters),
-                "optimizer": list(checkpoint.optimizer_state),
-                "metadata": dict(checkpoint.metadata),
-            },
-            allow_nan=False,
-        ).encode()
+        about["digest"] = _digest(about, arrays)
+        text = json.dumps(about, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the metadata of checkpoint {path} is not JSON: {error}") from error
-    arrays: dict[str, NDArray[Any]] = {}
-    for index, parameter in enumerate(checkpoint.parameters.values()):
-        arrays[f"p{index}"] = parameter.astype("<f4", order="C", copy=False)
-    for index, state in enumerate(checkpoint.optimizer_state.values()):
-        arrays[f"o{index}"] = state.astype("<f8", order="C", copy=False)
-    digest = _digest(header, arrays)
-    arrays["header"] = np.frombuffer(header, dtype=np.uint8)
-    arrays["digest"] = np.frombuffer(digest, dtype=np.uint8)
-    _write_atomically(path, arrays)
-    return digest.hex()
+    _write_atomically(path, arrays, text)
+    return str(about["digest"])
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -84,28 +83,29 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises FileNotFoundError: it doesn't exist: a study that has completed no round; CheckpointError: the file is
     damaged, of another format, or not a checkpoint.
     """
-    content = path.read_bytes()
+    from safetensors import safe_open
+
+    if not path.exists():  # the library's own error names no file
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if path.suffix == ".npz":
+        raise CheckpointError(f"checkpoint {path} is of an earlier release, which wrote .npz: read it with that one")
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            members = {name: archive[name] for name in archive.files}
-        header = members.pop("header").tobytes()
-        digest = members.pop("digest").tobytes()
-        if digest != _digest(header, members):
-            raise CheckpointError(f"checkpoint {path} is damaged: its digest does not match its content")
-        fields = json.loads(header)
-        if fields["format"] != FORMAT:
-            found = fields["format"]
+        with safe_open(path, framework="numpy") as file:
+            about = json.loads(file.metadata()[_ABOUT])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+        if about["format"] != FORMAT:
+            found = about["format"]
             raise CheckpointError(f"checkpoint {path} has format {found}; this release reads {FORMAT}")
-        parameters = {name: members.pop(f"p{index}") for index, name in enumerate(fields["parameters"])}
-        state = {name: members.pop(f"o{index}") for index, name in enumerate(fields["optimizer"])}
+        if about.pop("digest") != _digest(about, arrays):
+            raise CheckpointError(f"checkpoint {path} is damaged: its digest does not match its content")
         return Checkpoint(
-            {name: array.astype(np.float32) for name, array in parameters.items()},
-            {name: array.astype(np.float64) for name, array in state.items()},
-            dict(fields["metadata"]),
+            {name: arrays[name].astype(np.float32, copy=False) for name in about["parameters"]},
+            {name: arrays[_STATE + name].astype(np.float64, copy=False) for name in about["optimizer"]},
+            dict(about["metadata"]),
         )
     except CheckpointError:
         raise
-    except Exception as error:  # zipfile, numpy and json raise a dozen kinds over damaged bytes
+    except Exception as error:  # the library and json raise several kinds over damaged bytes
         raise CheckpointError(f"checkpoint {path} is damaged or not a checkpoint") from error
 
 
@@ -126,11 +126,16 @@ class SavedModel:
     task: str
     round: int
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as .safetensors, for `load_model` and other readers of the format. Raises as `save_checkpoint`."""
+        about = {"study": self.study, "task": self.task, "round": self.round}
+        save_checkpoint(Path(path), Checkpoint(self.parameters, {}, about))
+
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read the model that ``sordino serve`` or ``sordino simulate --output`` has written; the file is never unpickled.
 
-    ``path``: such as ``my-study/coordinator/checkpoints/round-000040.npz``, or ``run.jsonl.npz``.
+    ``path``: such as ``my-study/coordinator/checkpoints/round-000040.safetensors``, or ``run.jsonl.safetensors``.
 
     Raises FileNotFoundError: there is no such file; CheckpointError: its digest shows that it is damaged, or it is no
     model of a study.
@@ -142,26 +147,26 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
     )
 
 
-def _digest(header: bytes, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    digest = hashlib.sha256(f"sordino checkpoint {FORMAT} {len(header)} ".encode())
-    digest.update(header)
+def _digest(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, allow_nan=False).encode())
     for name in sorted(arrays):
         array = arrays[name]
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
         digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
+    return digest.hexdigest()
 
 
-def _write_atomically(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Array by array, so that a large model isn't in memory once more as a file."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+def _write_atomically(path: Path, arrays: Mapping[str, NDArray[Any]], about: str) -> None:
+    from safetensors.numpy import save_file
+
+    part = path.with_name(f".{path.name}.part")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
+        save_file(dict(arrays), part, {_ABOUT: about})
+        with part.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(name, path)
+        part.chmod(0o600)
+        os.replace(part, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)  # the rename must survive a power cut too

@@ -76,7 +76,7 @@ class TrainedModel:
     def save(self, round_: int) -> str:
         """Write a checkpoint, durable when this returns; its name."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        name = f"round-{round_:06d}.npz"
+        name = f"round-{round_:06d}.safetensors"
         about = {"study": self._study, "task": self._task.name, "round": round_}
         save_checkpoint(self._folder / name, Checkpoint(*self._learner.state(), about))
         return name

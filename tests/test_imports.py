@@ -434,7 +434,7 @@ def test_client_imports_without_the_coordinators_libraries() -> None:
 
 def test_the_running_client_needs_no_settings_checker_and_no_command_line() -> None:
     """12 MB for as long as it runs: whatever it imports, it must not come by way of `runtime.settings_file`."""
-    without = COORDINATORS | {"pydantic", "pydantic_settings", "typer", "rich"}
+    without = COORDINATORS | {"pydantic", "pydantic_settings", "typer", "rich", "safetensors"}
     imports_without(without, "client.participant_host", "client.process")
 
 

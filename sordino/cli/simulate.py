@@ -66,7 +66,7 @@ class Files(Table):
     )
     output: Path | None = _option(
         None,
-        help="write a line of JSON a round, and a checkpoint, FILE.npz, to go on from",
+        help="write a line of JSON a round, and a checkpoint, FILE.safetensors, to go on from",
         metavar="FILE",
         shown="no file",
     )
@@ -93,9 +93,9 @@ def _run(
     data, output = files.data, files.output
     if output is not None:
         check_folder("--output", output)
-        if output.suffix.lower() == ".npz":
+        if output.suffix.lower() == ".safetensors":
             raise InputFailure(
-                f"--output {output} takes lines of JSON, and the model goes beside them as {output.name}.npz. Use "
+                f"--output {output} takes lines of JSON, and the model goes beside them as {output.name}.safetensors. Use "
                 f"--output {output.with_suffix('.jsonl')}."
             )
     values = study_values(given, Sizes, SimulatedStudy)
@@ -156,7 +156,7 @@ def _run(
             typer.echo(line)
         if output is not None:
             model = "" if result.summary["released"] else ", the model: read it with sordino.load_model"
-            typer.echo(f"Written:    {output} and {output.name}.npz{model}")
+            typer.echo(f"Written:    {output} and {output.name}.safetensors{model}")
     return int(EXIT_CODES[str(result.summary["outcome"])])
 
 

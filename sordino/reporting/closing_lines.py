@@ -95,7 +95,7 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
         f"of it the vector {rounds[-1].vector_bytes:,.0f}",
     ]
-    models = list((state.parent / "checkpoints").glob("round-*.npz"))
+    models = list((state.parent / "checkpoints").glob("round-*.safetensors"))
     if models:
         # By the round in the name: a copied folder has other file times, in any order.
         newest = max(models, key=lambda path: (len(path.name), path.name))

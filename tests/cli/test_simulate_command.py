@@ -97,7 +97,7 @@ def test_the_same_command_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert err == f"sordino simulate: stopped after round 1 of 2. {simulate.NOTHING_KEPT}\n"
     monkeypatch.setattr(SimulationProgress, "row", shown)
     out = output(run, "simulate", *kept)
-    says(out, "Goes on after round 1.", f"Written:    {file} and run.jsonl.npz")
+    says(out, "Goes on after round 1.", f"Written:    {file} and run.jsonl.safetensors")
     assert "Finished before; nothing is run again." in output(run, "simulate", *kept)
     assert "study.epsilon was 8.0 and is 7.0" in refusal(run, "simulate", *kept, "--epsilon", "7")
 
@@ -261,7 +261,7 @@ def test_durations() -> None:
         (("--device", "cuda"), "--device cuda needs a task that trains with torch; softmax-regression computes"),
         (("--cohort", "61"), "--cohort 61 exceeds --participants 60"),
         (("--mechanism", "binomial"), "--mechanism binomial is planned only (sordino plan)"),
-        (("--output", "test.npz"), "Use --output test.jsonl."),
+        (("--output", "test.safetensors"), "Use --output test.jsonl."),
     ],
 )
 def test_options_without_effect_are_refused(run: Run, arguments: tuple[str, ...], told: str) -> None:

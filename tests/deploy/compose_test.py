@@ -42,7 +42,7 @@ before = flatten(make_task(study["study"]["task"], study["task"]).initial_parame
 plan = Plan.from_json(sys.stdin.readline())
 for line in sys.stdin:
     row = json.loads(line)
-    name = home / "coordinator" / "checkpoints" / f"round-{row['round']:06d}.npz"
+    name = home / "coordinator" / "checkpoints" / f"round-{row['round']:06d}.safetensors"
     if not name.exists():
         print(json.dumps({"round": row["round"], "ratio": None}))
         before = None

@@ -277,12 +277,12 @@ def _ledger() -> tuple[bytes, bytes]:
 def read_checkpoint(data: bytes) -> None:
     """A model on disk."""
     with contextlib.suppress(CheckpointError):
-        found = load_checkpoint(_put(_folder("model") / "model.npz", data))
+        found = load_checkpoint(_put(_folder("model") / "model.safetensors", data))
         must(all(one.dtype == np.float32 for one in found.parameters.values()), "parameters of another type")
 
 
 def checkpoint_seeds() -> Iterator[bytes]:
-    path = _folder("model") / "made.npz"
+    path = _folder("model") / "made.safetensors"
     save_checkpoint(path, Checkpoint({"w": np.ones(3, np.float32)}, {"m": np.ones(2)}, {"round": 1}))
     yield path.read_bytes()
 

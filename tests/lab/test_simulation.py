@@ -545,10 +545,10 @@ def test_files_that_are_not_its_own_are_refused(file: Path) -> None:
     assert file.read_text() == "notes\n"
     file.unlink()
     interrupted(2, QUIET, file)
-    saved = file.with_name("run.jsonl.npz")
+    saved = file.with_name("run.jsonl.safetensors")
     content = saved.read_bytes()
     saved.write_bytes(content[:-30])
-    with pytest.raises(SimulationError, match=r"run\.jsonl\.npz"):
+    with pytest.raises(SimulationError, match=r"run\.jsonl\.safetensors"):
         simulate_study(QUIET, output=file)
     saved.write_bytes(content)
     kept = file.read_text().splitlines(keepends=True)

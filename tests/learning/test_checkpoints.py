@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, load_model, save_checkpoint
 from learning.parameters import flatten
@@ -28,7 +30,7 @@ def _assert_same(first: Checkpoint, second: Checkpoint) -> None:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
+    path = tmp_path / "model.safetensors"
     digest = save_checkpoint(path, _checkpoint())
     loaded = load_checkpoint(path)
     _assert_same(_checkpoint(), loaded)
@@ -38,21 +40,21 @@ def test_round_trip(tmp_path: Path) -> None:
     assert save_checkpoint(path, loaded) == digest
     assert path.read_bytes() == first_bytes
     assert save_checkpoint(path, _checkpoint(1)) != digest
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
     save_checkpoint(path, Checkpoint(_checkpoint().parameters))
     assert load_checkpoint(path).optimizer_state == {}
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    path = tmp_path / "model.npz"
+    path = tmp_path / "model.safetensors"
     save_checkpoint(path, _checkpoint(1))
     monkeypatch.setattr(os, call, no_room)
     with pytest.raises(OSError, match="No space"):
         save_checkpoint(path, _checkpoint(2))
     monkeypatch.undo()
     _assert_same(_checkpoint(1), load_checkpoint(path))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,19 +71,19 @@ def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(os, "replace", record_replace)
-    save_checkpoint(tmp_path / "model.npz", _checkpoint())
+    save_checkpoint(tmp_path / "model.safetensors", _checkpoint())
     assert calls == ["fsync file", "replace", "fsync folder"]
 
 
 def test_every_cut_and_flip_is_refused_or_harmless(tmp_path: Path) -> None:
-    """A flipped byte either raises one kind of error or touches nothing that is read (zip bookkeeping)."""
-    path = tmp_path / "model.npz"
+    """A flipped byte either raises one kind of error or touches nothing that is read (padding)."""
+    path = tmp_path / "model.safetensors"
     save_checkpoint(path, _checkpoint())
     content = path.read_bytes()
     refused = 0
     for position in range(0, len(content), 3):
         path.write_bytes(content[:position])
-        with pytest.raises(CheckpointError, match=r"model\.npz"):
+        with pytest.raises(CheckpointError, match=r"model\.safetensors"):
             load_checkpoint(path)
         path.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
         try:
@@ -91,42 +93,53 @@ def test_every_cut_and_flip_is_refused_or_harmless(tmp_path: Path) -> None:
     assert refused > len(range(0, len(content), 3)) / 2
 
 
-def test_a_changed_value_in_a_valid_archive_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
-    save_checkpoint(path, _checkpoint())
-    with np.load(path) as archive:
-        members = dict(archive)
-    members["p0"] = members["p0"] + 1
-    np.savez(path, **members)
+def test_other_programs_read_it_and_change_nothing_unseen(tmp_path: Path) -> None:
+    path, made = tmp_path / "model.safetensors", _checkpoint()
+    save_checkpoint(path, made)
+    arrays = load_file(path)
+    assert arrays.keys() == {"weights", "bias", "optimizer/velocity"}
+    np.testing.assert_array_equal(arrays["weights"], made.parameters["weights"])
+    with safe_open(path, framework="numpy") as file:
+        about = file.metadata()
+    save_file(arrays, path, about)
+    _assert_same(made, load_checkpoint(path))
+    save_file(arrays | {"bias": arrays["bias"] + 1}, path, about)
     with pytest.raises(CheckpointError, match="digest"):
+        load_checkpoint(path)
+    save_file(arrays, path)
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
         load_checkpoint(path)
 
 
-def test_pickles_are_not_opened(tmp_path: Path) -> None:
-    pickled = {"header": np.array([{"format": 1}], dtype=object), "digest": np.zeros(32, np.uint8)}
-    for members in (pickled, {"images": np.zeros(3)}):
-        np.savez(tmp_path / "model.npz", **members)
-        with pytest.raises(CheckpointError, match="not a checkpoint"):
-            load_checkpoint(tmp_path / "model.npz")
+def test_names_that_a_file_cannot_hold(tmp_path: Path) -> None:
+    parameters = {"optimizer/velocity": np.zeros(1, np.float32)}
+    with pytest.raises(CheckpointError, match="rename"):
+        save_checkpoint(tmp_path / "model.safetensors", Checkpoint(parameters, {"velocity": np.zeros(1)}))
+    (tmp_path / "round-000001.npz").touch()
+    with pytest.raises(CheckpointError, match="earlier release"):
+        load_checkpoint(tmp_path / "round-000001.npz")
 
 
 def test_missing_file_and_bad_metadata(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        load_checkpoint(tmp_path / "none.npz")
+        load_checkpoint(tmp_path / "none.safetensors")
     for value in (float("nan"), object(), b"bytes"):
         with pytest.raises(CheckpointError, match="not JSON"):
-            save_checkpoint(tmp_path / "m.npz", Checkpoint(_checkpoint().parameters, {}, {"value": value}))
+            save_checkpoint(tmp_path / "m.safetensors", Checkpoint(_checkpoint().parameters, {}, {"value": value}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_is_read_by_name_and_says_where_it_comes_from(tmp_path: Path) -> None:
-    path, made = tmp_path / "model.npz", _checkpoint()
+    path, made = tmp_path / "model.safetensors", _checkpoint()
     about = {"study": "clinics", "task": "rows:Rows", "round": 40}
     save_checkpoint(path, Checkpoint(made.parameters, made.optimizer_state, about))
     model = load_model(str(path))
     assert (model.study, model.task, model.round) == ("clinics", "rows:Rows", 40)
     assert list(model.parameters) == list(made.parameters)
-    np.testing.assert_array_equal(flatten(model.parameters), flatten(made.parameters))
+    model.save(tmp_path / "mine.safetensors")
+    again = load_model(tmp_path / "mine.safetensors")
+    assert (again.study, again.task, again.round) == (model.study, model.task, model.round)
+    np.testing.assert_array_equal(flatten(again.parameters), flatten(made.parameters))
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(made.parameters["bias"].tobytes())] ^= 1
     path.write_bytes(damaged)

@@ -162,8 +162,8 @@ def test_going_on_from_a_checkpoint(name: str, options: dict[str, Any], tmp_path
     learner = learner_of(task)
     assert learner.released() == {}
     learner.learn(RNG.normal(0.4, 0.1, task.dim), 12, 0.01)
-    save_checkpoint(tmp_path / "round.npz", Checkpoint(*learner.state(), {}))
-    loaded = load_checkpoint(tmp_path / "round.npz")
+    save_checkpoint(tmp_path / "round.safetensors", Checkpoint(*learner.state(), {}))
+    loaded = load_checkpoint(tmp_path / "round.safetensors")
     again = learner_of(task)
     again.load_state(loaded.parameters, loaded.optimizer_state)
     assert again.released() == learner.released()

@@ -25,7 +25,7 @@ SIGMAS = 6.0
 
 
 def checkpoint(study: RunningStudy, round_: int) -> Checkpoint:
-    return load_checkpoint(study.folder / "coordinator" / "checkpoints" / f"round-{round_:06d}.npz")
+    return load_checkpoint(study.folder / "coordinator" / "checkpoints" / f"round-{round_:06d}.safetensors")
 
 
 def served_with_a_stop(study: RunningStudy) -> list[dict[str, Any]]:

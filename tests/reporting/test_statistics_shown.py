@@ -221,7 +221,7 @@ def test_lines_for_a_log_and_at_the_end(events: Events, tmp_path: Path) -> None:
     assert len(many) == 21
     assert many[-1].strip() == "16 more in the report"
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "round-000001.npz").touch()
+    (tmp_path / "checkpoints" / "round-000001.safetensors").touch()
     end = closing_lines(view, Path("study"), tmp_path / "state.sqlite")
     assert any(line.startswith("checkpoint  ") for line in end)
     assert not any(line.startswith(("accuracy", "model")) for line in end)

@@ -172,11 +172,11 @@ def test_the_last_model_is_found_by_its_round(events: Events, tmp_path: Path) ->
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     for number, age in ((9, 3.0), (15, 1.0), (14, 2.0)):  # the newest round has the oldest file, as after a copy
-        (folder / f"round-{number:06d}.npz").touch()
-        os.utime(folder / f"round-{number:06d}.npz", (age, age))
-    (folder / "round-000016.npz.tmp").touch()
+        (folder / f"round-{number:06d}.safetensors").touch()
+        os.utime(folder / f"round-{number:06d}.safetensors", (age, age))
+    (folder / "round-000016.safetensors.tmp").touch()
     lines = closing_lines(StudyView().apply_all(events), Path("study"), tmp_path / "state.sqlite")
-    newest = folder / "round-000015.npz"
+    newest = folder / "round-000015.safetensors"
     assert [line for line in lines if line.startswith("model ")] == [f"model               {newest}"]
 
 

@@ -45,7 +45,7 @@ def test_an_old_journal_is_read_and_served_again(tmp_path: Path) -> None:
             row = 100.0 + number, old["kind"], json.dumps(body)
             connection.execute("INSERT INTO events (at, kind, body) VALUES (?, ?, ?)", row)
             if old["kind"] == "round_completed":
-                record = 1, 2, json.dumps(body), "round-000001.npz"
+                record = 1, 2, json.dumps(body), "round-000001.safetensors"
                 connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", record)
         connection.execute("INSERT INTO events (at, kind, body) VALUES (500.0, 'of_a_later_version', '{}')")
     events = read_events(state)
@@ -61,7 +61,7 @@ def test_an_old_journal_is_read_and_served_again(tmp_path: Path) -> None:
     finally:
         journal.close()
     completed = next(event for event in events if isinstance(event, RoundCompleted))
-    assert last == (replace(completed, seq=0), "round-000001.npz")
+    assert last == (replace(completed, seq=0), "round-000001.safetensors")
 
 
 def test_what_a_reader_does_not_know_or_what_lacks_something() -> None:

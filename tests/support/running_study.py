@@ -159,7 +159,7 @@ class RunningStudy(StudyProcesses):
 
     def _model(self, round_: int) -> NDArray[np.float32]:
         folder = self.folder / "coordinator" / "checkpoints"
-        return flatten(load_checkpoint(folder / f"round-{round_:06d}.npz").parameters)
+        return flatten(load_checkpoint(folder / f"round-{round_:06d}.safetensors").parameters)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Query the coordinator's journal."""

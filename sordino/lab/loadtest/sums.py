@@ -149,5 +149,5 @@ def _model(folder: Path, round_: int) -> NDArray[np.float64]:
     from learning.checkpoints import load_checkpoint
     from learning.parameters import flatten
 
-    parameters = load_checkpoint(folder / f"round-{round_:06d}.npz").parameters
+    parameters = load_checkpoint(folder / f"round-{round_:06d}.safetensors").parameters
     return flatten(parameters).astype(np.float64)

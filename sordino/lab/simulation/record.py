@@ -58,13 +58,13 @@ class Record:
         """Begin a new file, or continue an existing one.
 
         Args:
-            path: of the lines; the checkpoint is beside it, with ``.npz`` appended.
+            path: of the lines; the checkpoint is beside it, with ``.safetensors`` appended.
             configuration: the first line.
 
         Raises SimulationError: the file is damaged, or not this simulation's: names the setting that differs; OSError:
         it can't be written.
         """
-        self.path, self.checkpoint = path, path.with_name(path.name + ".npz")
+        self.path, self.checkpoint = path, path.with_name(path.name + ".safetensors")
         self.rows: list[dict[str, Any]] = []
         self.summary: dict[str, Any] | None = None
         self.saved: Saved | None = None
