@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import signal
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +42,7 @@ from client.unreachable import (
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.processes import has_aes, run_event_loop
+from runtime.processes import has_aes, on_stop_signals, run_event_loop
 from runtime.text import minute, peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
@@ -71,6 +71,15 @@ def join(
 
     Raises Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
+    with opened_host(settings, behaviours=behaviours) as host:
+        return run_event_loop(host.run() if service is None else service.around(host.run()))
+
+
+@contextlib.contextmanager
+def opened_host(
+    settings: HostSettings, *, behaviours: Callable[[bytes], Behaviour] = lambda identity: HONEST
+) -> Iterator[ParticipantHost]:
+    """The host of a process, with its journal and its threads; ``behaviours`` and errors as of `ParticipantHost`."""
     way = choose_keystream(time.perf_counter)
     if has_aes() is False:
         log.info("this processor has no AES instructions: masks take longer to compute", mode=way)
@@ -80,8 +89,7 @@ def join(
     executor = ThreadPoolExecutor(threads, thread_name_prefix="participant")
     trainer = ThreadPoolExecutor(threads, thread_name_prefix="training")
     try:
-        host = ParticipantHost(settings, journal, executor, trainer, behaviours=behaviours)
-        return run_event_loop(host.run() if service is None else service.around(host.run()))
+        yield ParticipantHost(settings, journal, executor, trainer, behaviours=behaviours)
     finally:
         for one in (executor, trainer):
             one.shutdown(wait=False, cancel_futures=True)
@@ -323,15 +331,13 @@ class ParticipantHost:
 async def run_until_stopped(work: Coroutine[Any, Any, None]) -> int:
     """Run until the end, SIGTERM or SIGINT; returns the exit code after the work has cleaned up."""
     stopped: list[int] = []
-    loop = asyncio.get_running_loop()
     task = asyncio.create_task(work)
 
     def stop(code: int) -> None:
         stopped.append(code)
         task.cancel()
 
-    loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)
-    loop.add_signal_handler(signal.SIGINT, stop, ExitCode.INTERRUPTED)
+    on_stop_signals(stop)
     try:
         await task
         return ExitCode.OK

@@ -61,6 +61,14 @@ class Failure(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence, and the way there only where that helps."""
+        if self.in_user_code:
+            from traceback import format_exception
+
+            return format_exception(self)
+        return [". ".join(filter(None, (f"{type(self).__name__}: {self.message}", self.suggestion)))]
+
 
 class InputFailure(Failure):
     """An option, a file or another input can't be used: exit code 2."""

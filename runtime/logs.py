@@ -58,7 +58,11 @@ class _OthersLines(logging.Handler):
 
 
 def configure_logs(
-    *, lowest: int = logging.INFO, plain: bool = False, terminal_line: structlog.types.Processor | None = None
+    *,
+    lowest: int = logging.INFO,
+    plain: bool = False,
+    terminal_line: structlog.types.Processor | None = None,
+    others: bool = True,
 ) -> None:
     """Write one line a message: for people on a terminal, as JSON elsewhere.
 
@@ -66,6 +70,7 @@ def configure_logs(
         lowest: the least severe level that is written; warnings where the terminal shows a panel.
         plain: lines for people elsewhere too, beside the plain lines of a verb.
         terminal_line: renders a line on a terminal, instead of structlog's renderer.
+        others: libraries' warnings too.
     """
     # gRPC's C code writes lines in another format; what they say is also raised as an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -79,7 +84,8 @@ def configure_logs(
     root = logging.getLogger()
     for before in [one for one in root.handlers if isinstance(one, _OthersLines)]:
         root.removeHandler(before)
-    root.addHandler(_OthersLines(logging.WARNING))
+    if others:
+        root.addHandler(_OthersLines(logging.WARNING))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -93,3 +99,9 @@ def configure_logs(
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def log_warnings_only() -> None:
+    """In a program of somebody else: warnings as plain lines, unless that program has configured structlog itself."""
+    if not structlog.is_configured():
+        configure_logs(lowest=logging.WARNING, plain=True, terminal_line=_plain_line, others=False)

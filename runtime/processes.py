@@ -12,9 +12,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from runtime.failure import ExitCode, InputFailure
 
 T = TypeVar("T")
 
@@ -61,6 +63,28 @@ def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def refuse_running_loop(instead: str) -> None:
+    """For calls that block. Raises InputFailure: an event loop runs in this thread; ``instead`` is what to await."""
+    import asyncio
+
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise InputFailure(f"an event loop runs here already, as in a notebook: use `{instead}`")
+
+
+def on_stop_signals(stop: Callable[[ExitCode], None]) -> None:
+    """Have the running event loop call ``stop`` with OK at SIGTERM and with INTERRUPTED at Ctrl-C.
+
+    Signals reach a process's first thread alone: a loop in another one is left as it is.
+    """
+    import asyncio
+
+    if threading.current_thread() is threading.main_thread():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)
+        loop.add_signal_handler(signal.SIGINT, stop, ExitCode.INTERRUPTED)
 
 
 def leave_no_core() -> None:

@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 import grpc
 import structlog
@@ -23,7 +22,7 @@ from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import read_key_file
-from runtime.processes import run_event_loop
+from runtime.processes import on_stop_signals, run_event_loop
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from server import process_limits, service
@@ -31,9 +30,9 @@ from server.enrolment import Enrolment, make_server
 from server.events import Event
 from server.journal import Journal
 from server.open_calls import OpenCalls
-from server.opening import open_study
+from server.opening import check_client_ca, open_study
 from server.peer_certificate import CertificateHolders
-from server.study import Study
+from server.study import Outcome, Study
 from server.study_file import StudyConfiguration
 from server.study_tables import CoordinatorTable
 from wire import coordinator_pb2
@@ -56,7 +55,7 @@ _IN_USE = (
 
 
 def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None) -> int:
-    """Run a study to its end.
+    """Run a study to its end, in an event loop and a process of its own.
 
     Args:
         configuration: of `server.study_file.load`.
@@ -65,9 +64,51 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
     Returns:
         0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
 
+    Raises as `served`.
+    """
+    # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
+    sys.setswitchinterval(SWITCH_S)
+    return run_event_loop(_until_stopped(configuration, on_event))
+
+
+async def _until_stopped(configuration: StudyConfiguration, on_event: Callable[[Event], None] | None) -> int:
+    async with served(configuration, on_event=on_event) as (_, run):
+        process_limits.settle()
+        stopped: list[ExitCode] = []
+
+        def stop(code: ExitCode) -> None:
+            if stopped:
+                os._exit(code)  # asked twice: everything that must last is on disk already
+            stopped.append(code)
+            log.warning("stopping: this attempt is closed and the journal is kept; a second signal ends at once")
+            run.cancel()
+
+        on_stop_signals(stop)
+        try:
+            return EXIT_CODES.get((await run).reason, ExitCode.STUDY)
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            log.info("stopped on request; the journal and the last model are kept")
+            return stopped[0]
+
+
+@contextlib.asynccontextmanager
+async def served(
+    configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None
+) -> AsyncIterator[tuple[str, asyncio.Task[Outcome]]]:
+    """Serve a study in the event loop that runs, for as long as the block lasts.
+
+    Files and data are read before the first wait. Yields HOST:PORT of the session port, and the task of all rounds,
+    which ends when the participants have heard of the end. If it still runs at the end of the block, it is stopped: the
+    attempt under way is closed, and the next start continues.
+
+    Args: as of `serve`.
+
     Raises Failure: the study can't start, or its journal takes no more writes; says what to change. An `InfeasiblePlan`
     or `InvalidRoster` of the cores as they raise it.
     """
+    check_client_ca(configuration)
     choose_keystream(time.perf_counter)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
     listeners, http = [on_event] if on_event is not None else [], None
@@ -82,12 +123,21 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
             listener(event)
 
     study, journal = open_study(configuration, tell, process_limits.tidy)
-    process_limits.settle()
-    # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
-    sys.setswitchinterval(SWITCH_S)
+    living = asyncio.create_task(_live())
     try:
-        return run_event_loop(_serve(configuration, study, journal, http))
+        # The port for metrics is open from before the study is restored until after the session port is closed.
+        if http is not None:
+            try:
+                log.info("listening for metrics and health", address=await http.open())
+            except OSError as error:
+                wanted = configuration.coordinator.http_listen
+                raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
+        async with _served(configuration, study, journal, http) as running:
+            yield running
     finally:
+        if http is not None:
+            await http.close()
+        living.cancel()
         study.close()
         journal.close()
 
@@ -97,23 +147,6 @@ def _is_fault(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-async def _serve(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
-    """With the port for metrics open from before the study is restored until after the session port is closed."""
-    living = asyncio.create_task(_live())
-    try:
-        if http is not None:
-            try:
-                log.info("listening for metrics and health", address=await http.open())
-            except OSError as error:
-                wanted = configuration.coordinator.http_listen
-                raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
-        return await _serve_study(configuration, study, journal, http)
-    finally:
-        if http is not None:
-            await http.close()
-        living.cancel()
-
-
 async def _live() -> None:
     """Show that the event loop runs, even while another process holds the health port."""
     while True:
@@ -121,7 +154,10 @@ async def _live() -> None:
         await asyncio.sleep(EVERY_S)
 
 
-async def _serve_study(configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None) -> int:
+@contextlib.asynccontextmanager
+async def _served(
+    configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None
+) -> AsyncIterator[tuple[str, asyncio.Task[Outcome]]]:
     await study.restore()
     if http is not None:
         http.restored(study, journal)
@@ -142,36 +178,14 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
     if http is not None:
         http.serving(enrolment)
 
-    run: asyncio.Task[Any] = asyncio.create_task(study.run(address, "" if http is None else http.address))
-    loop = asyncio.get_running_loop()
-    stopped: list[ExitCode] = []
-
-    def stop(code: ExitCode) -> None:
-        if stopped:
-            os._exit(code)  # asked twice: everything that must last is on disk already
-        stopped.append(code)
-        log.warning("stopping: this attempt is closed and the journal is kept; a second signal ends at once")
-        run.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)
-    loop.add_signal_handler(signal.SIGINT, stop, ExitCode.INTERRUPTED)
+    run = asyncio.create_task(_to_the_end(study, address, "" if http is None else http.address))
     try:
-        outcome = await run
-        if not stopped:
-            run = asyncio.create_task(study.farewell.wait())  # which a signal ends as well
-            with contextlib.suppress(asyncio.CancelledError):
-                await run
-        # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.
-        await asyncio.sleep(LINGER_S)
-        return EXIT_CODES.get(outcome.reason, ExitCode.STUDY)
-    except asyncio.CancelledError:
-        log.info("stopped on request; the journal and the last model are kept")
-        return stopped[0] if stopped else ExitCode.INTERRUPTED
-    except (StorageError, OSError) as error:
-        # What was written stays; an attempt that was under way is closed as aborted at the next start.
-        reason = f"the study stopped: {error}. Make room there or make it writable, then start again"
-        raise Failure(ExitCode.STUDY, reason) from error
+        yield address, run
     finally:
+        if not run.done():
+            log.warning("stopped: the attempt under way is closed; serve the study again, and it continues")
+            run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
         if http is not None:
             http.stopping()
         await health.enter_graceful_shutdown()
@@ -183,6 +197,20 @@ async def _serve_study(configuration: StudyConfiguration, study: Study, journal:
                 await server.stop(SHUTDOWN_S)
         if enrolment is not None:
             enrolment.close()
+
+
+async def _to_the_end(study: Study, address: str, http_address: str) -> Outcome:
+    try:
+        outcome = await study.run(address, http_address)
+    except (StorageError, OSError) as error:
+        # What was written stays; an attempt that was under way is closed as aborted at the next start.
+        reason = f"the study stopped: {error}. Make room there or make it writable, then start again"
+        raise Failure(ExitCode.STUDY, reason) from error
+    with contextlib.suppress(asyncio.CancelledError):  # the study is over: who stops this ends the wait alone
+        await study.farewell.wait()
+    # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.
+    await asyncio.sleep(LINGER_S)
+    return outcome
 
 
 def make_session_server(study: Study, connections: int) -> grpc.aio.Server:

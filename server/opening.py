@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 
 import structlog
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificates
 
 from learning.make_task import make_task
 from learning.own_data import load_test
@@ -13,6 +15,7 @@ from learning.task import Task
 from learning.task_names import trained_task
 from runtime.durable import replace_durably
 from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.settings_file import ConfigurationError
 from secagg.roster import NONE, Roster
 from server.events import Event
 from server.journal import Journal
@@ -21,6 +24,9 @@ from server.roster_file import RosterFile
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.transcripts import open_transcripts
+from wire.authority_statements import InvalidCard, verify_card
+from wire.certificates import UNREADABLE
+from wire.join_code import fingerprint
 from wire.study import TERMS_FILE, StudyDocument, check_roster_fits, read_draws
 
 log = structlog.get_logger()
@@ -89,6 +95,26 @@ def check_terms_signed(configuration: StudyConfiguration, document: StudyDocumen
     if roster.terms != NONE or not configuration.coordinator.enrolment_listen:
         raise InputFailure(told)
     log.warning(told)
+
+
+def check_client_ca(configuration: StudyConfiguration) -> None:
+    """Whether participants' certificates are checked against the TLS authority that they have theirs from.
+
+    Where there is no card, or one that can't be read, there is nothing to compare with: what needs it says so.
+
+    Raises Failure: the study's card names another.
+    """
+    table = configuration.coordinator
+    try:
+        card = verify_card(table.card.read_bytes(), fingerprint(configuration.read_authority_public_key()))
+        known = load_pem_x509_certificates(table.client_ca.read_bytes())
+    except (OSError, *UNREADABLE, InvalidCard, ConfigurationError):
+        return
+    if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
+        raise InputFailure(
+            f"{table.client_ca} isn't the TLS authority that {table.card} names: copy tls/ca.pem of the authority's "
+            "folder there"
+        )
 
 
 def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:

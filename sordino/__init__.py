@@ -43,15 +43,25 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from mechanisms.plan import Plan as Plan
     from mechanisms.skellam import skellam as skellam
     from runtime.failure import ExitCode as ExitCode
+    from runtime.failure import Failure as Failure
     from runtime.settings_file import ConfigurationError as ConfigurationError
     from server.study_file import StudyConfiguration as StudyConfiguration
     from server.study_view import StudyView as StudyView
+    from sordino.api.coordinator import Coordinator as Coordinator
+    from sordino.api.coordinator import serve as serve
+    from sordino.api.participant import Participant as Participant
+    from sordino.api.participant import join as join
     from sordino.lab.simulation.run import SimulationResult as SimulationResult
     from sordino.lab.simulation.run import simulate_study as simulate_study
     from sordino.lab.simulation.secure_sum import secure_sum as secure_sum
     from sordino.lab.simulation.settings import SimulationSettings as SimulationSettings
     from sordino.lab.simulation.settings import simulated_study as simulated_study
-    from wire.study import plan_study as plan_study
+    from sordino.lab.sweep import Sweep as Sweep
+    from sordino.lab.sweep import sweep as sweep
+    from sordino.planning.study_plan import StudyPlan as StudyPlan
+    from sordino.planning.study_plan import plan_study as plan_study
+    from sordino.reporting.budget import ledger_of as ledger_of
+    from sordino.reporting.results import ServedStudy as ServedStudy
 else:  # a `__getattr__` that static tools can see would make every misspelt name an Any
     import importlib
 
@@ -76,14 +86,19 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "mechanisms.plan": ("InfeasiblePlan", "Plan"),
             "mechanisms.skellam": ("skellam",),
             "mechanisms.baselines.registry": ("MECHANISMS",),
-            "runtime.failure": ("ExitCode",),
+            "runtime.failure": ("ExitCode", "Failure"),
             "runtime.settings_file": ("ConfigurationError",),
             "server.study_file": ("StudyConfiguration",),
             "server.study_view": ("StudyView",),
+            "sordino.api.coordinator": ("Coordinator", "serve"),
+            "sordino.api.participant": ("Participant", "join"),
             "sordino.lab.simulation.run": ("SimulationResult", "simulate_study"),
             "sordino.lab.simulation.secure_sum": ("secure_sum",),
             "sordino.lab.simulation.settings": ("SimulationSettings", "simulated_study"),
-            "wire.study": ("plan_study",),
+            "sordino.lab.sweep": ("Sweep", "sweep"),
+            "sordino.planning.study_plan": ("StudyPlan", "plan_study"),
+            "sordino.reporting.budget": ("ledger_of",),
+            "sordino.reporting.results": ("ServedStudy",),
         }.items()
         for name in names
     }

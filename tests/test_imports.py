@@ -39,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "sordino": SHARED | {"wire", "learning", "authority"} | ROLES,
 }
 # The sub-rooms of the face, from the bottom up: each may use those before it. The public API re-exports from all.
-FACE = ["planning", "reporting", "flower", "lab", "cli", "__init__", "__main__"]
+FACE = ["planning", "reporting", "flower", "lab", "api", "cli", "__init__", "__main__"]
 
 # A core computes: no network, no file, no clock, no event loop, no randomness of its own.
 CORE_PACKAGES = {"numpy", "cryptography", "nacl"}
@@ -53,7 +53,7 @@ EXEMPT = {("mechanisms/randomness.py", "os"), ("mechanisms/randomness.py", "secr
 # The one core module that may load the accountant, inside functions that only a coordinator calls.
 ACCOUNTANT = ("mechanisms/pld.py", "dp_accounting")
 
-HEAVY = {"torch", "matplotlib", "scipy", "dp_accounting", "ray"}
+HEAVY = {"torch", "matplotlib", "pandas", "scipy", "dp_accounting", "ray"}
 # The one module that imports Ray, inside a function: a simulation without Ray doesn't need it.
 RAY_ENGINE = "sordino/lab/simulation/ray_engine.py"
 # Scripts that an environment of their own runs: they import what its requirements name.
@@ -225,7 +225,7 @@ def undeclared_libraries(tree: Path) -> list[str]:
     allowed = {room: set(base) for room in ARROWS}
     allowed["learning"] |= distributions([*extras["torch"], *extras["data"], *extras["flower"]])
     allowed["server"] |= distributions(extras["server"])
-    allowed["sordino"] |= distributions([*extras["server"], *extras["ray"], *extras["flower"]])
+    allowed["sordino"] |= distributions([*extras["server"], *extras["ray"], *extras["flower"], *extras["notebook"]])
     allowed["tests"] = base | distributions([line for lines in extras.values() for line in lines])
     peers, fuzzers = (
         distributions(file.read_text(encoding="utf-8").splitlines()) for file in (PEERS_REQUIREMENTS, FUZZ_REQUIREMENTS)

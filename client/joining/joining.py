@@ -60,7 +60,7 @@ _HEADER: Final = (
 Found = TypeVar("Found")
 
 
-def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path | None) -> Path:
+async def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path | None) -> Path:
     """The participant's folder, complete; the same call continues after an interruption. Raises as `join_by_code`.
 
     This requests a code at the authority's socket ``desk`` only to make a new folder, once the coordinator listens. The
@@ -85,16 +85,16 @@ def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path 
     elif desk is not None:
         home = folder.home_at(options.address) if options.home is None else folder.open_home(options.home)
     if home is not None:
-        go_on(options, home, say)
+        await go_on(options, home, say)
         return home.path
     if desk is None:
-        return join_by_code(options, say)
-    asyncio.run(_patiently(lambda: reach(options.address), say))
+        return await join_by_code(options, say)
+    await _patiently(lambda: reach(options.address), say)
     with join_code_at(desk, say) as given:
-        return join_by_code(replace(options, code=given.code, kept=given.keep), say)
+        return await join_by_code(replace(options, code=given.code, kept=given.keep), say)
 
 
-def join_by_code(options: JoinOptions, say: Say) -> Path:
+async def join_by_code(options: JoinOptions, say: Say) -> Path:
     """Get a place in a study; returns the participant's folder, complete. The same call continues an interrupted join.
 
     Raises Failure if the code, the card, the plan or the folder can't be used, the authority refuses, or the
@@ -104,7 +104,7 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
     code = _read_code(options.code)
     home = folder.find_home(code.code_id) if options.home is None else _matching(folder.open_home(options.home), code)
     if home is not None:
-        go_on(options, home, say)
+        await go_on(options, home, say)
         return home.path
     now = time.time()
     try:
@@ -113,19 +113,19 @@ def join_by_code(options: JoinOptions, say: Say) -> Path:
         raise InputFailure(
             f"{_sentence(error)} (It was valid until {minute(code.expires)}; this machine's clock says {minute(now)}.)"
         ) from None
-    home = asyncio.run(_begin(options, code, say))
-    asyncio.run(_wait(home, say))
+    home = await _begin(options, code, say)
+    await _wait(home, say)
     return home.path
 
 
-def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
+async def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
     """Complete a folder from an earlier join, with the same options. Raises as `join_by_code`."""
     say = _safely(say)
-    asyncio.run(checks.check_again(options, home, say))
+    await checks.check_again(options, home, say)
     if home.complete:
         say(f"{home.path} has already joined {home.study}.")
     else:
-        asyncio.run(_wait(home, say))
+        await _wait(home, say)
 
 
 def accept(options: JoinOptions, say: Say) -> None:
@@ -139,10 +139,10 @@ def accept(options: JoinOptions, say: Say) -> None:
     )
 
 
-def finish_joining(home: Path, say: Say) -> None:
+async def finish_joining(home: Path, say: Say) -> None:
     """Continue an interrupted join in ``home``, if there is one. Raises as `join_by_code`."""
     if (found := folder.unfinished(home)) is not None:
-        asyncio.run(_wait(found, _safely(say)))
+        await _wait(found, _safely(say))
 
 
 # ------------------------------------------------------------ before the request
@@ -263,7 +263,9 @@ def _agree(options: JoinOptions, say: Say, question: str = "Join this study? [y/
     if options.agreed:
         return
     if not sys.stdin.isatty():
-        raise InputFailure("there is no terminal for the question whether to join: add --yes if you agree.")
+        raise InputFailure(
+            "there is no terminal for the question whether to join: add --yes if you agree, in Python yes=True."
+        )
     say(question)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputFailure("not joined: nothing was sent, and nothing was changed.")

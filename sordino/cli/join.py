@@ -5,8 +5,10 @@ Loads nothing of the server.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +18,7 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.settings_file import Table
 from runtime.settings_keys import key
+from sordino.api.participant import Participant
 from sordino.cli.options import built, chosen, options, with_options
 from sordino.cli.verbs import EndWith
 
@@ -133,11 +136,9 @@ def _run(
 
     if end_with:
         end_with_parent(end_with)
-    if address is not None:
-        _check_address(address)
     values = chosen(given, Joining)
     own, how = built(Joining, values), built(Participation, chosen(given, Participation))
-    desk, homes, home, code, policy = own.desk, own.homes, how.home, how.code, how.policy
+    home, code = how.home, how.code
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
@@ -148,51 +149,35 @@ def _run(
 
         accept_changed(JoinOptions("", "", home or Path(), agreed=bool(how.yes), task=own.task), say)
         return int(ExitCode.OK)
-    joined = False
     if how.code_file is not None:
         if code is not None:
             raise InputFailure("--code and --code-file are two ways to the same: use one.")
         code = _code_in(how.code_file)
     elif code == "-":
         code = sys.stdin.readline().strip()
-    elif code is None and address and desk is None and home is None and homes is None and sys.stdin.isatty():
+    elif code is None and address and own.desk is None and home is None and own.homes is None and sys.stdin.isatty():
         code = typer.prompt("Join code").strip()
-    if how.service and homes is None:
+    options = {**values, "code": code, "address": address, "policy": how.policy, "yes": bool(how.yes)}
+    if how.service and own.homes is None:
         # One command line for every start: what it says about joining is for the first one.
         if home is None:
             raise InputFailure("--service needs --home DIR, or --homes: the host's folder, which outlives a restart.")
-        joined = (home / "host.toml").is_file()
-        code, desk, address = (None, None, None) if joined else (_code_of_service(code), desk, address)
-        if code is None and desk is None and not joined and address is not None:
-            raise InputFailure(
-                f"{home} has no place in a study yet, and there is no join code: hand it over as systemd's credential "
-                "join-code (LoadCredential=join-code:FILE), name the authority's --desk where it is on this machine, "
-                "or copy a host's folder there."
-            )
+        if (home / "host.toml").is_file():
+            options = {"policy": how.policy}
+        else:
+            options["code"] = code = _code_of_service(code)
+            if code is None and own.desk is None and address is not None:
+                raise InputFailure(
+                    f"{home} has no place in a study yet, and there is no join code: hand it over as systemd's "
+                    "credential join-code (LoadCredential=join-code:FILE), name the authority's --desk where it is on "
+                    "this machine, or copy a host's folder there."
+                )
+    settings = asyncio.run(Participant(home, say=say, **options).settings())
+    if how.service:
+        settings = replace(settings, coordinator=replace(settings.coordinator, give_up_s=0.0))
+    from client.process import become
 
-    if code is not None and desk is not None:
-        raise InputFailure("--code and --desk are two ways to the same: use one.")
-    if home is not None and homes is not None:
-        raise InputFailure("--home names one home, --homes a folder of them: use one.")
-    if code is not None or desk is not None or homes is not None:
-        from client.joining.checks import JoinOptions
-        from client.joining.joining import get_place
-        from runtime.health_file import showing_life
-
-        if address is None and (code is not None or desk is not None):
-            option = "--code" if code is not None else "--desk"
-            raise InputFailure(f"HOST:PORT is missing: {option} needs the coordinator's port for enrolment.")
-        of_join = own.model_dump(exclude={"desk", "homes"}) | {"part": _part(own.part)}
-        wanted = JoinOptions(address or "", code or "", home, policy_file=policy, agreed=bool(how.yes), **of_join)
-        with showing_life():  # the authority may admit it days later
-            home = get_place(wanted, say, desk=desk, homes=homes)
-        address, policy = None, None  # both are in the folder now
-    elif not joined and (how.yes or values):
-        raise InputFailure(
-            "--yes, --name, --task, --ledger and the options of the data are for joining, with --code or --desk. Add "
-            "one of the two; or leave them out to take part with a folder that has joined, as its host.toml says."
-        )
-    _take_part(home if home is not None else Path(), address, policy, as_json=as_json, service=how.service)
+    become(settings, as_json=as_json, service=how.service)
     return int(ExitCode.OK)
 
 
@@ -214,66 +199,6 @@ def _code_in(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it isn't text"
         raise InputFailure(f"the join code in {file} can't be read: {reason}.") from None
-
-
-def _take_part(home: Path, address: str | None, policy: Path | None, *, as_json: bool, service: bool) -> None:
-    """With the participants of a folder that is complete, or as soon as it is. Does not return."""
-    from client.host_file import load
-    from client.policy_file import load_policy
-
-    if home.is_dir() and not (home / "host.toml").exists():
-        if (home / "study.toml").exists():
-            raise InputFailure(
-                f"{_named(home)} is a study's folder; its hosts are under {home / 'hosts'}: "
-                f"sordino join --home {home / 'hosts' / 'host-01'}"
-            )
-        raise InputFailure(
-            f"{_named(home)} holds no host.toml, so it isn't a host's folder. Name one with --home, or join a study: "
-            f"sordino join {address or 'HOST:PORT'} --code CODE"
-        )
-    if home.is_dir():
-        from client.joining.folder import unfinished
-
-        if unfinished(home) is not None:
-            from client.joining.joining import finish_joining
-            from runtime.health_file import showing_life
-
-            with showing_life():
-                finish_joining(home, lambda line: typer.echo(line, err=as_json))
-    configuration = load(home, None if policy is None else load_policy(policy))
-    chosen_here: dict[str, Any] = {"give_up_s": 0.0} if service else {}
-    if address is not None:
-        chosen_here["address"] = address
-    table = configuration.coordinator.model_copy(update=chosen_here)
-    configuration = configuration.model_copy(update={"coordinator": table})
-    from client.process import become
-
-    become(configuration.settings(), as_json=as_json, service=service)
-
-
-def _part(text: str | None) -> int | str | None:
-    from client.joining.folder import BY_PLACE
-
-    if text is None or text == BY_PLACE:
-        return text
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
-        raise InputFailure(f"--part {text} is no part: use a number from 1, or {BY_PLACE}.")
-    return int(text)
-
-
-def _named(folder: Path) -> str:
-    return "the current folder" if folder == Path() else str(folder)
-
-
-def _check_address(address: str) -> None:
-    from runtime.settings_file import split_address
-
-    try:
-        _, port = split_address(address)
-    except ValueError as error:
-        raise InputFailure(f"{address} {error}.") from None
-    if port == 0:
-        raise InputFailure(f"{address} names no port to connect to; use the coordinator's.")
 
 
 run = with_options(_run, options(Participation, Joining))

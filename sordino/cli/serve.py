@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure
+from runtime.failure import ExitCode
 from sordino.cli.verbs import A_STUDY, EndWith, epilog
 
 if TYPE_CHECKING:
     from server.events import Event
-    from server.study_file import StudyConfiguration
     from server.study_view import StudyView
 
 NAME = "serve"
@@ -40,25 +37,19 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
     end_with: EndWith = 0,
 ) -> int:
-    from learning.make_task import check_task_table
     from runtime.processes import end_with_parent
-    from server.study_file import STUDY_FILE, load
 
     if end_with:
         end_with_parent(end_with)
-    for party, verb in (("host", "join --home"), ("authority", "authority run")):
-        if study.is_dir() and not (study / STUDY_FILE).exists() and (study / f"{party}.toml").exists():
-            raise InputFailure(f"{study} is the folder of a study's {party}: sordino {verb} {study}")
-    configuration = load(study)
-    check_task_table(study / STUDY_FILE if study.is_dir() else study, configuration.study.task, configuration.task)
     from runtime.logs import configure_logs
 
     configure_logs()
-    check_client_ca(configuration)
     from server.coordinator import serve
     from server.study_view import StudyView
+    from sordino.api.coordinator import recorded, study_to_serve
     from sordino.reporting.closing_lines import closing_lines
 
+    configuration = study_to_serve(study)
     if as_json or quiet:
         view, waits = StudyView(history=False), Waits()
 
@@ -70,12 +61,10 @@ def run(
         code = int(serve(configuration, on_event=tell))
         _explain(code, view)
         return code
-    from server.journal import read_events
     from sordino.reporting.panel import Display, StudyPanel
 
     panel = StudyPanel()
-    with contextlib.suppress(sqlite3.Error):  # the coordinator itself says what is wrong with its journal
-        panel.view.apply_all(read_events(configuration.coordinator.state))
+    panel.view = recorded(configuration)
     display = Display(panel)
     # What matters is in the panel, or is a plain line; warnings stand between those as plain lines too.
     configure_logs(lowest=logging.WARNING, plain=True)
@@ -110,34 +99,6 @@ class Waits:
             return False
         self._last, self._at = shown, event.at
         return True
-
-
-def check_client_ca(configuration: StudyConfiguration) -> None:
-    """Whether participants' certificates are checked against the TLS authority that they have theirs from.
-
-    Where there is no card, or one that can't be read, there is nothing to compare with: what needs it says so.
-
-    Raises Failure: the study's card names another.
-    """
-    from cryptography.hazmat.primitives.serialization import Encoding
-    from cryptography.x509 import load_pem_x509_certificates
-
-    from runtime.settings_file import ConfigurationError
-    from wire.authority_statements import InvalidCard, verify_card
-    from wire.certificates import UNREADABLE
-    from wire.join_code import fingerprint
-
-    table = configuration.coordinator
-    try:
-        card = verify_card(table.card.read_bytes(), fingerprint(configuration.read_authority_public_key()))
-        known = load_pem_x509_certificates(table.client_ca.read_bytes())
-    except (OSError, *UNREADABLE, InvalidCard, ConfigurationError):
-        return
-    if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
-        raise InputFailure(
-            f"{table.client_ca} isn't the TLS authority that {table.card} names: copy tls/ca.pem of the authority's "
-            "folder there"
-        )
 
 
 def _explain(code: int, view: StudyView) -> None:

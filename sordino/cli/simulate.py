@@ -95,8 +95,8 @@ def _run(
         check_folder("--output", output)
         if output.suffix.lower() == ".safetensors":
             raise InputFailure(
-                f"--output {output} takes lines of JSON, and the model goes beside them as {output.name}.safetensors. Use "
-                f"--output {output.with_suffix('.jsonl')}."
+                f"--output {output} takes lines of JSON, and the model goes beside them as {output.name}.safetensors. "
+                f"Use --output {output.with_suffix('.jsonl')}."
             )
     values = study_values(given, Sizes, SimulatedStudy)
     values.setdefault("sampling", "lottery" if "cohort" in values else "none")

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from sordino.planning.shown import library
+
+if TYPE_CHECKING:
+    import matplotlib.axes
 
 INK, MUTED, GRID = "#22303c", "#66737f", "#e3e8ec"
 BLUE, RED, OCHRE = "#3b7a9e", "#b3452c", "#b98a2c"
@@ -34,10 +39,7 @@ _STYLE: Final = {
 @contextmanager
 def styled() -> Iterator[None]:
     """Colours and fonts, for whatever is made and saved inside."""
-    import matplotlib as mpl
-
-    style: Any = _STYLE
-    with mpl.rc_context(style):
+    with library("matplotlib").rc_context(_STYLE):
         yield
 
 
@@ -164,6 +166,16 @@ def draw(picture: Picture, file: Path) -> None:
                 continue
             _fill(place, picture.axes[at], named=not picture.same_y or at % picture.columns == 0)
         save(figure, file, picture.note)
+
+
+def on_axes(axes: Axes, place: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+    """Draw on matplotlib axes, by default those of a new figure; returns them. Raises InputFailure: no matplotlib."""
+    with styled():
+        if place is None:
+            figure = library("matplotlib.pyplot").figure(figsize=(7.0, _ROW_IN), layout="constrained")
+            place = figure.add_subplot()
+        _fill(place, axes, named=True)
+    return place
 
 
 def _fill(place: Any, axes: Axes, *, named: bool) -> None:

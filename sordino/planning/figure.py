@@ -41,8 +41,8 @@ def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float
     return found
 
 
-def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
-    """Draw `error_curves` to a .png or .svg file."""
+def plan_axes(chosen: Mapping[str, Any]) -> Axes:
+    """`error_curves` as they are drawn."""
     curves = error_curves(chosen)
     held = {epsilon for points in curves.values() for epsilon, _ in points}
     ticks = [epsilon for epsilon in (float(f"{chosen['epsilon'] * step:.2g}") for step in _TICKS) if epsilon in held]
@@ -53,21 +53,25 @@ def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
         Series("distributed discrete Gaussian", dict(curves["ddgauss"]), 1, marks=False, dashed=True),
         Series("central Gaussian", dict(curves["central"]), 5, marks=False, dashed=True),
     ]
-    axes = Axes(
+    return Axes(
         f"{counted(chosen['clients'], 'participant')}, {counted(chosen['dim'], 'value')} of "
         f"{counted(chosen['bits'], 'bit')}, {counted(chosen['rounds'], 'round')}, "
         f"delta {chosen['delta']:g}",
         "epsilon",
-        "root mean squared error of a value of the mean, over the clip",
+        "RMS error of a value of the mean, over the clip",
         series,
         scale=LOG,
         log_y=True,
         ticks=ticks,
         percent=False,
     )
+
+
+def draw_plan(chosen: Mapping[str, Any], file: Path) -> None:
+    """Draw `plan_axes` to a .png or .svg file."""
     note = (
         f"epsilon of all rounds, for the reader “{chosen['target']}”. Noise is sized for the smallest sum; the error\n"
         "is that of a sum in which all survived. Adjacency: zero-out; of the local Gaussian replace-one,\n"
         "where each report alone is private. The central Gaussian trusts the coordinator."
     )
-    draw(Picture("plan", [axes], note), file)
+    draw(Picture("plan", [plan_axes(chosen)], note), file)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
+from sordino.planning.shown import data_frame, html_text
 from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import (
@@ -28,6 +29,8 @@ from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import StudyTotals, Totals
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from client.settings import Policy
     from mechanisms.plan import Plan
     from secagg.roster import Roster
@@ -75,6 +78,15 @@ class Contents:
         journals = [one.name for one in (self.place.state, self.place.journal) if one is not None]
         return [head_file(self.place.ledger).name, *journals]
 
+    def to_frame(self) -> DataFrame:
+        """One row a charge, as in ``sordino budget show --json``, without its curve. Raises InputFailure: no pandas."""
+        studies = figures(self)["studies"]
+        frame = data_frame({"study": study["study"], **row} for study in studies for row in study["charges"])
+        return frame.drop(columns="curve", errors="ignore")
+
+    def _repr_html_(self) -> str:
+        return html_text(lines(self, figures(self)))
+
 
 def find(path: Path) -> Place:
     """The ledger of a study's folder, of a host's folder, or the file itself.
@@ -87,9 +99,7 @@ def find(path: Path) -> Place:
     if settings is not None and settings.name == "study.toml":
         from server.study_file import load
 
-        study = load(settings)
-        state = study.coordinator.state
-        return Place(state.with_name(LEDGER_FILE), state=state, roster=_roster(study))
+        return of_study(load(settings))
     if settings is not None and settings.name == "host.toml":
         from client.host_file import load as load_host
 
@@ -103,6 +113,12 @@ def find(path: Path) -> Place:
     if ledger.name == LEDGER_FILE and state.exists():
         return Place(ledger, state=state)
     return Place(ledger, journal=journal if journal.exists() else None)
+
+
+def of_study(study: StudyConfiguration) -> Place:
+    """The ledger of a study's coordinator."""
+    state = study.coordinator.state
+    return Place(state.with_name(LEDGER_FILE), state=state, roster=_roster(study))
 
 
 def _shown(path: Path) -> Path:
@@ -135,6 +151,11 @@ def read(place: Place) -> Contents:
     rows: list[Row] = []
     about, head, totals = read_ledger(place.ledger, collect(rows))
     return Contents(place, about, head, totals, rows[: head.rows])
+
+
+def ledger_of(path: str | os.PathLike[str]) -> Contents:
+    """The ledger of a study's or a host's folder, or of a file, checked. Raises as `find` and `read`."""
+    return read(find(Path(path)))
 
 
 def row_of_head(contents: Contents, text: str) -> int:

@@ -95,14 +95,19 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
         f"of it the vector {rounds[-1].vector_bytes:,.0f}",
     ]
-    models = list((state.parent / "checkpoints").glob("round-*.safetensors"))
-    if models:
-        # By the round in the name: a copied folder has other file times, in any order.
-        newest = max(models, key=lambda path: (len(path.name), path.name))
+    newest = newest_model(state)
+    if newest is not None:
         lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{_shown(newest)}")
         if not view.seeks_statistic:
             lines.append(f"{'':<20}read it with sordino.load_model, see docs/your_own_model.md")
     return [*lines, f"report              sordino report {home}"]
+
+
+def newest_model(state: Path) -> Path | None:
+    """The file of the last model beside a coordinator's journal; None before the first."""
+    models = (state.parent / "checkpoints").glob("round-*.safetensors")
+    # By the round in the name: a copied folder has other file times, in any order.
+    return max(models, key=lambda path: (len(path.name), path.name), default=None)
 
 
 def why_stopped(view: StudyView) -> str:

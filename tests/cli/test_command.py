@@ -21,10 +21,10 @@ import structlog
 import sordino
 from runtime.failure import ExitCode
 from runtime.logs import configure_logs
+from server.opening import check_client_ca
 from server.study_file import load as load_study
 from sordino import cli
 from sordino.cli import explain
-from sordino.cli.serve import check_client_ca
 from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from wire.certificates import CertificateAuthority
 

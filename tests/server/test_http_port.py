@@ -197,24 +197,27 @@ async def test_many_who_ask_at_once_share_one_rendering(study_folder: Path, monk
         assert len(rendered) == 1
 
 
-def test_a_port_in_use_ends_the_start_with_a_sentence(study_folder: Path) -> None:
+async def test_a_port_in_use_ends_the_start_with_a_sentence(study_folder: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        says_where_it_cant_listen(study_folder, taken)
+        await says_where_it_cant_listen(study_folder, tmp_path, taken)
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "."], ids=len)
-def test_a_name_that_no_host_can_have_ends_the_start_with_the_same_sentence(study_folder: Path, host: str) -> None:
-    says_where_it_cant_listen(study_folder, f"{host}:9464")
+async def test_a_name_that_no_host_can_have_ends_the_start_with_the_same_sentence(
+    study_folder: Path, tmp_path: Path, host: str
+) -> None:
+    await says_where_it_cant_listen(study_folder, tmp_path, f"{host}:9464")
 
 
-def says_where_it_cant_listen(study_folder: Path, address: str) -> None:
+async def says_where_it_cant_listen(study_folder: Path, folder: Path, address: str) -> None:
     configuration = quietly(study_folder)
-    table = configuration.coordinator.model_copy(update={"http_listen": address})
-    configuration = configuration.model_copy(update={"coordinator": table})
+    changed = {"http_listen": address, "state": folder / "state.sqlite"}
+    table = configuration.coordinator.model_copy(update=changed)
     says = f"can't listen on {re.escape(address)}: .*change coordinator.http_listen"
     with pytest.raises(NetworkFailure, match=says):
-        asyncio.run(process._serve(configuration, None, None, HttpPort(configuration)))  # type: ignore[arg-type]
+        async with process.served(configuration.model_copy(update={"coordinator": table})):
+            pass
 
 
 async def test_it_writes_no_lines_of_its_own(study_folder: Path, caplog: pytest.LogCaptureFixture) -> None:

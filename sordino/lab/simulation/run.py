@@ -9,16 +9,25 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from learning.checkpoints import SavedModel
 from learning.parameters import Parameters
 from learning.task_names import WITHOUT_TORCH, trained_task
 from sordino.lab.simulation import record
+from sordino.lab.simulation.progress import closing, heading
 from sordino.lab.simulation.record import Record, Saved, versions
 from sordino.lab.simulation.rounds import Rounds, Row
 from sordino.lab.simulation.settings import RAY, REAL, SimulationSettings
+from sordino.planning.drawing import on_axes
 from sordino.planning.expected_errors import beyond_bounds
+from sordino.planning.shown import data_frame, html_text
+from sordino.reporting.results import flat_round, rounds_axes
 from wire.guarantee import guarantee
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    from pandas import DataFrame
 
 IDEAL_SUM: Final = "replaced by its ideal sum"
 REAL_SUM: Final = "real: every key, share, mask and signature, in memory"
@@ -60,6 +69,23 @@ class SimulationResult:
         """Return the final accuracy; None for a statistic."""
         found: float | None = self.summary["accuracy"]
         return found
+
+    @property
+    def model(self) -> SavedModel:
+        """Return the final model or statistic, to be saved."""
+        study = self.configuration["settings"]["study"]
+        return SavedModel(self.parameters, study["name"], study["task"], self.summary["rounds_completed"])
+
+    def to_frame(self) -> DataFrame:
+        """Return one row per round: its plain figures and a statistic's values. Raises InputFailure: no pandas."""
+        return data_frame(map(flat_round, self.rows))
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Draw accuracy, loss or statistic by round, by default in a new figure. Raises InputFailure: no matplotlib."""
+        return on_axes(rounds_axes(self.rows, heading(self.configuration)[0]), ax)
+
+    def _repr_html_(self) -> str:
+        return html_text([*heading(self.configuration), "", *closing(self.configuration, self.summary)])
 
 
 def simulate_study(

@@ -18,7 +18,7 @@ from server.study_file import StudyConfiguration
 from server.study_tables import PrivacyTable
 
 if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+    from sordino.planning.study_plan import StudyPlan
 
 NO_NOISE: Final = "none"
 EXACT: Final = "exact"
@@ -178,9 +178,11 @@ class SimulationSettings(SimulationOptions):
         """Return these settings with min_survivors and quorum as numbers."""
         return self.changed(study=self.study.settled())
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> StudyPlan | None:
         """Return the public plan, as of a served study; None without noise; `InfeasiblePlan` if no plan exists."""
-        return self.study.plan(target=self.target) if self.private else None
+        from sordino.planning.study_plan import StudyPlan
+
+        return StudyPlan.of(self.study.plan(target=self.target)) if self.private else None
 
     def coding(self) -> dict[str, Any]:
         """Return clip rule and sketch, as arguments of `wire.study.plan_study`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Joining:
         self.where.files.statement_file = published(roster, self.authority.signing).newest_file
 
     def join(self, **changes: Any) -> Path:
-        return join_by_code(self.options(**changes), self.said.append)
+        return asyncio.run(join_by_code(self.options(**changes), self.said.append))
 
     def refused(self, **changes: Any) -> str:
         """The reason; joining left no file and sent no request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import os
 import subprocess
@@ -51,7 +52,7 @@ class Containers:
         """A container; the name of its home."""
         desk = changes.pop("desk", self.desk)
         options = self.joining.options(**({"code": "", "home": None, "part": BY_PLACE} | changes))
-        path = get_place(options, self.joining.said.append, desk=desk, homes=self.homes)
+        path = asyncio.run(get_place(options, self.joining.said.append, desk=desk, homes=self.homes))
         home = open_home(path)
         assert home is not None
         assert home.complete
@@ -177,7 +178,7 @@ def test_without_homes_the_folder_goes_on_too(containers: Containers) -> None:
 
     def join(home: Path | None) -> Path:
         options = joining.options(code="", home=home)
-        return get_place(options, joining.said.append, desk=containers.desk, homes=None)
+        return asyncio.run(get_place(options, joining.said.append, desk=containers.desk, homes=None))
 
     assert join(joining.home) == join(joining.home) == joining.home
     assert join(None) == join(None) == Path(STUDY)
@@ -289,7 +290,7 @@ def test_the_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
         assert home is not None
         assert home.by_place
         assert not home.complete
-    finish_joining(joining.home, joining.said.append)
+    asyncio.run(finish_joining(joining.home, joining.said.append))
     assert load(joining.home).participants[0].part == 0
 
 

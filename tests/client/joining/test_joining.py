@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import socket
 import sys
@@ -475,7 +476,7 @@ def test_a_coordinator_that_listens_a_little_later(unsigned: Joining, monkeypatc
     said: list[str] = []
     options = unsigned.options(agreed=False)
     with pytest.raises(Failure, match="no terminal for the question"):
-        join_by_code(options, said.append)
+        asyncio.run(join_by_code(options, said.append))
     assert len(looked) == 3
     assert [line for line in said if "nothing listens there" in line] == [
         f"{options.address} can't be reached: nothing listens there. Trying again for 60 s. Ctrl-C is safe: nothing "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import sys
@@ -55,10 +56,10 @@ def test_the_same_command_goes_on_with_the_same_identity(unsigned: Joining, monk
     assert "belongs to another join code" in unsigned.refused(code=other.to_text())
     accept_later(unsigned)
     # The code may be over by then, and isn't needed any more.
-    finish_joining(unsigned.home, unsigned.said.append)
+    asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
     assert load(unsigned.home).study.name == STUDY
     assert load_identity(unsigned.home / "keys" / "participant.key").public == who.public
-    finish_joining(unsigned.home, unsigned.said.append)
+    asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
 
 
 def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +178,9 @@ def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
         with pytest.raises(Failure, match="run the same command again"):
-            finish_joining(unsigned.home, unsigned.said.append)
+            asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
     assert not (unsigned.home / "tls" / "client.pem").exists()
-    finish_joining(unsigned.home, unsigned.said.append)
+    asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
     assert load(unsigned.home)
 
 
@@ -188,7 +189,7 @@ def test_two_processes_on_one_folder(unsigned: Joining, monkeypatch: pytest.Monk
     home = client.joining.folder.open_home(unsigned.home)
     assert home is not None
     with client.joining.folder.only_process(home), pytest.raises(Failure, match="in use by another process"):
-        finish_joining(unsigned.home, unsigned.said.append)
+        asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
 
 
 def test_two_processes_make_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +218,7 @@ def test_a_refusal_of_the_authority(unsigned: Joining, monkeypatch: pytest.Monke
     unsigned.publish_answer(accepted=False, reason="the join code was used by another participant")
     for _ in range(2):
         with pytest.raises(Failure, match="not joined: the join code was used by another participant"):
-            finish_joining(unsigned.home, unsigned.said.append)
+            asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
     assert not (unsigned.home / "tls" / "client.pem").exists()
 
 
@@ -240,5 +241,5 @@ def test_a_certificate_of_another_identity(unsigned: Joining, monkeypatch: pytes
             parsed = verify_answer(answer, unsigned.authority.public)
             unsigned.beside(unsigned.where.enrolment._requests.answered([(parsed, answer)]))
         with pytest.raises(Failure, match=f"{expected}.*isn't kept"):
-            finish_joining(unsigned.home, unsigned.said.append)
+            asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
         assert not (unsigned.home / "tls" / "client.pem").exists()

@@ -1,0 +1,152 @@
+"""The coordinator of a study, for programs with an event loop of their own and as a call that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from learning.make_task import check_task_table
+from runtime.failure import ExitCode, InputFailure
+from runtime.logs import log_warnings_only
+from runtime.processes import refuse_running_loop
+from server import coordinator
+from server.events import Event, RoundCompleted
+from server.journal import read_events
+from server.study_file import STUDY_FILE, StudyConfiguration, load
+from server.study_view import StudyView
+from sordino.reporting.results import ServedStudy
+
+PathLike = str | os.PathLike[str]
+
+
+def study_to_serve(path: Path) -> StudyConfiguration:
+    """Read a study. Raises Failure: a file or a key in it can't be used, or it is the folder of another party."""
+    for party, verb in (("host", "join --home"), ("authority", "authority run")):
+        if path.is_dir() and not (path / STUDY_FILE).exists() and (path / f"{party}.toml").exists():
+            raise InputFailure(f"{path} is the folder of a study's {party}: sordino {verb} {path}")
+    configuration = load(path)
+    check_task_table(path / STUDY_FILE if path.is_dir() else path, configuration.study.task, configuration.task)
+    return configuration
+
+
+def recorded(configuration: StudyConfiguration) -> StudyView:
+    """What earlier starts of the study have recorded; an unreadable journal is the coordinator's to report."""
+    view = StudyView()
+    with contextlib.suppress(sqlite3.Error):
+        view.apply_all(read_events(configuration.coordinator.state))
+    return view
+
+
+class Coordinator:
+    """The coordinator of a study, in the event loop that runs.
+
+    ::
+
+        async with Coordinator("my-study") as coordinator:
+            async for done in coordinator.rounds():
+                print(done.round, done.accuracy)
+            result = await coordinator.finished()
+
+    The block opens the study's ports. At its end, however it ends, a study that still runs is stopped: the attempt
+    under way is closed, and whoever serves the study again continues there.
+
+    Attributes:
+        address: HOST:PORT of the session port.
+        view: the study so far, earlier starts included.
+    """
+
+    def __init__(self, study: PathLike, *, on_event: Callable[[Event], None] | None = None) -> None:
+        """
+        Args:
+            study: its folder or study.toml.
+            on_event: is given every event, on the event loop: must not block.
+
+        Raises Failure: the study can't be read; says what to change.
+        """
+        self._folder, self._on_event = Path(study), on_event
+        self._configuration = study_to_serve(self._folder)
+        self._changed = asyncio.Event()
+        self._run: asyncio.Task[object] | None = None
+        self.address, self.view = "", StudyView()
+
+    async def __aenter__(self) -> Self:
+        """Raises as `server.coordinator.served`."""
+        log_warnings_only()
+        self.view = recorded(self._configuration)
+        self._before = len(self.view.rounds)
+        self._serving = coordinator.served(self._configuration, on_event=self._note)
+        self.address, self._run = await self._serving.__aenter__()
+        self._run.add_done_callback(lambda _: self._tell())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._serving.__aexit__(kind, error, trace)
+
+    async def rounds(self) -> AsyncIterator[RoundCompleted]:
+        """Each round that this start completes, from the first on, until the study ends. Raises as `finished`."""
+        run, at = self._running(), self._before
+        while True:
+            changed = self._changed
+            for done in self.view.rounds[at:]:
+                at += 1
+                yield done
+            if run.done():
+                await self.finished()
+                return
+            if at == len(self.view.rounds):
+                await changed.wait()
+
+    async def finished(self) -> ServedStudy:
+        """Wait until the study has ended and the participants have heard of it.
+
+        Raises Failure: the journal takes no more writes, or a file can't be used; says what to change.
+        """
+        run = self._running()
+        await asyncio.wait([run])  # a wait that is cancelled leaves the study alone
+        if not run.cancelled():
+            run.result()
+        return ServedStudy(self._folder, self._configuration, self.view)
+
+    def _running(self) -> asyncio.Task[object]:
+        if self._run is None:
+            raise InputFailure("the coordinator isn't open: use it in `async with sordino.Coordinator(...)`")
+        return self._run
+
+    def _note(self, event: Event) -> None:
+        self.view.apply(event)
+        self._tell()
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def serve(study: PathLike, *, on_event: Callable[[Event], None] | None = None) -> ServedStudy:
+    """Serve a study until it ends, or until SIGTERM; arguments and errors as of `Coordinator`.
+
+    Returns the study, whose ``outcome`` says how it ended. Raises KeyboardInterrupt: Ctrl-C, once the attempt under way
+    is closed and the journal is kept; the next call continues there.
+    """
+    refuse_running_loop("async with sordino.Coordinator(...) as coordinator: await coordinator.finished()")
+    log_warnings_only()
+    configuration = study_to_serve(Path(study))
+    view = recorded(configuration)
+
+    def note(event: Event) -> None:
+        view.apply(event)
+        if on_event is not None:
+            on_event(event)
+
+    if coordinator.serve(configuration, on_event=note) == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    return ServedStudy(Path(study), configuration, view)

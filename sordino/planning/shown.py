@@ -1,0 +1,35 @@
+"""How results show in a notebook: as text in HTML, and as data frames. Libraries for that are imported when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from runtime.failure import InputFailure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def library(name: str) -> Any:
+    """A module of a library that only shown results need. Raises InputFailure: it isn't installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        raise InputFailure(f"{error.name} isn't installed: run pip install {error.name}") from None
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """A data frame of rows; columns in the order of their first appearance. Raises InputFailure: no pandas."""
+    frame: DataFrame = library("pandas").DataFrame([dict(row) for row in rows])
+    return frame
+
+
+def html_text(lines: Sequence[str]) -> str:
+    """Aligned lines of text as HTML, the first one as their title."""
+    title, rest = escape(lines[0]), escape("\n".join(lines[1:]))
+    return f'<pre style="line-height: 1.35"><b>{title}</b>\n{rest}</pre>'
