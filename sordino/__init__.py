@@ -18,6 +18,7 @@ from runtime.extras import check_rooms as check_rooms
 __version__ = VERSION
 
 if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the same
+    from authority.new_study import make_local_study as make_local_study
     from authority.new_study import new_study as new_study
     from client.host_file import HostConfiguration as HostConfiguration
     from client.saved_phases import SavedPhases as SavedPhases
@@ -68,7 +69,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
     _PUBLIC = {
         name: module
         for module, names in {
-            "authority.new_study": ("new_study",),
+            "authority.new_study": ("make_local_study", "new_study"),
             "client.host_file": ("HostConfiguration",),
             "client.saved_phases": ("SavedPhases",),
             "learning.datasets": ("Dataset", "load_dataset"),

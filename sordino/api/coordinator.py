@@ -20,6 +20,7 @@ from server.events import Event, RoundCompleted
 from server.journal import read_events
 from server.study_file import STUDY_FILE, StudyConfiguration, load
 from server.study_view import StudyView
+from sordino.api import show_as_sentence
 from sordino.reporting.results import ServedStudy
 
 PathLike = str | os.PathLike[str]
@@ -88,6 +89,7 @@ class Coordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        show_as_sentence(error)
         await self._serving.__aexit__(kind, error, trace)
 
     async def rounds(self) -> AsyncIterator[RoundCompleted]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.processes import refuse_running_loop
+from sordino.api import show_as_sentence
 
 if TYPE_CHECKING:
     from client.settings import HostSettings
@@ -148,8 +149,12 @@ class Participant:
         from runtime.logs import log_warnings_only
 
         log_warnings_only()
-        with opened_host(await self.settings()) as host:
-            await host.stay()
+        try:
+            with opened_host(await self.settings()) as host:
+                await host.stay()
+        except asyncio.CancelledError as error:
+            show_as_sentence(error)
+            raise
 
 
 def join(

@@ -170,10 +170,11 @@ def draw(picture: Picture, file: Path) -> None:
 
 def on_axes(axes: Axes, place: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
     """Draw on matplotlib axes, by default those of a new figure; returns them. Raises InputFailure: no matplotlib."""
+    figure: Any = None
+    if place is None:  # before the style, whose end would take back what pyplot sets with its first figure
+        figure = library("matplotlib.pyplot").figure(figsize=(7.0, _ROW_IN), layout="constrained")
     with styled():
-        if place is None:
-            figure = library("matplotlib.pyplot").figure(figsize=(7.0, _ROW_IN), layout="constrained")
-            place = figure.add_subplot()
+        place = figure.add_subplot() if place is None else place
         _fill(place, axes, named=True)
     return place
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+_STYLE = "font-family: monospace; line-height: 1.35; white-space: pre; overflow-x: auto"  # else Jupyter chooses others
+
+
 def library(name: str) -> Any:
     """A module of a library that only shown results need. Raises InputFailure: it isn't installed."""
     try:
@@ -32,4 +35,4 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
 def html_text(lines: Sequence[str]) -> str:
     """Aligned lines of text as HTML, the first one as their title."""
     title, rest = escape(lines[0]), escape("\n".join(lines[1:]))
-    return f'<pre style="line-height: 1.35"><b>{title}</b>\n{rest}</pre>'
+    return f'<pre style="{_STYLE}"><b>{title}</b>\n{rest}</pre>'

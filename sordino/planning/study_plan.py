@@ -25,7 +25,7 @@ _STATED: Final = (
     *("max_dropout", "adversarial", "target", "sampling", "rotation", "beta", "k_stddevs", "graph", "adversary"),
     *("key_agreement", "offer_offset_s"),
 )
-_ROWS, _WIDTH = 10, 110  # what is shown of the table; the rest is `sordino plan`'s
+_ROWS, _WIDTH = 10, 90  # what is shown of the table; the rest is `sordino plan`'s
 
 
 class StudyPlan(Plan):
