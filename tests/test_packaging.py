@@ -125,6 +125,7 @@ def test_no_package_is_named_as_the_wire_contract(installed: Installed) -> None:
 # Each line that ends with a comment is an error of that kind, and no other line is one.
 MISUSE = """
 from sordino import SimulationSettings, simulated_study, load_dataset, make_task, plan_study, secure_sum, simulate_study
+from sordino import Coordinator, join, serve, sweep
 from sordino import Plann  # attr-defined
 plan_study(clients=9, dim=5, bits=16, epsilon=8.0, delta=1e-5, rounds=15, max_dropout=0.3, adversarial=0.0).h_min + 1
 plan_study(clients=9, dim=5, bits=16, epsilon=8.0, delta=1e-5, rounds=1, max_dropout=0.3, adversariall=0)  # call-arg
@@ -134,6 +135,11 @@ simulate_study(SimulationSettings(study=simulated_study()), outputt=None)  # cal
 make_task("votes", optionz={})  # call-arg
 load_dataset(3)  # arg-type
 secure_sum([[1]] * 3, dropp=[1])  # call-arg
+serve("my-study").accuracyy  # attr-defined
+Coordinator("my-study").rounds(3)  # call-arg
+join("host-01", adress="localhost:8443")  # call-arg
+join("host-01", data=3)  # arg-type
+sweep(SimulationSettings(study=simulated_study()), seeds=1, epsilon=[1, 2])  # arg-type
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ def sweep(
     *,
     seeds: Sequence[int] = (1,),
     last: int = 1,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     processes: int = 1,
     on_progress: Callable[[Standing], None] = lambda standing: None,
     **grid: Any,
@@ -161,7 +162,10 @@ def sweep(
         return settings.changed(study=changed, seed=seed, **of_run)
 
     runs = combined(values, make, seeds, last)
-    return Sweep(values, RunPool(folder, processes, on_progress, settings.device).run("sweep", runs))
+    return Sweep(
+        values,
+        RunPool(None if folder is None else Path(folder), processes, on_progress, settings.device).run("sweep", runs),
+    )
 
 
 def _scale(values: Sequence[Any]) -> str:

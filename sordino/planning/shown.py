@@ -18,12 +18,13 @@ _STYLE = "font-family: monospace; line-height: 1.35; white-space: pre; overflow-
 
 def library(name: str) -> Any:
     """A module of a library that only shown results need. Raises InputFailure: it isn't installed."""
+    package = name.partition(".")[0]
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
+        if (error.name or "").partition(".")[0] != package:
             raise
-        raise InputFailure(f"{error.name} isn't installed: run pip install {error.name}") from None
+        raise InputFailure(f"{package} isn't installed: run pip install {package}") from None
 
 
 def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:

@@ -114,8 +114,9 @@ def test_a_library_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, show: str
 ) -> None:
     study = served(tmp_path, "demo")
-    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
-        monkeypatch.setitem(sys.modules, name, None)
+    for name in [name for name in sys.modules if name.startswith(f"{library}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputFailure, match=rf"^{library} isn't installed: run pip install {library}$"):
         getattr(study, show)()
 

@@ -34,6 +34,7 @@ from learning.blocks import DatasetError
 from learning.data_checks import check_task_takes
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
+from sordino import Participant
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
 from wire.authority_statements import verify_card
@@ -73,6 +74,36 @@ def test_the_file_is_tried_only_after_agreement(unsigned: Joining, monkeypatch: 
     assert tried == []
     assert "can't use" in unsigned.refused(data=Path("mine.csv"))
     assert tried == [{"planned": document().plan.dim}]
+
+
+def test_the_same_from_python(joining: Joining) -> None:
+    given: dict[str, Any] = {"code": joining.authority.code().to_text(), "address": joining.where.address, "part": 2}
+    with pytest.raises(Failure, match=r"no terminal for the question .* in Python yes=True"):
+        asyncio.run(Participant(joining.home, say=joining.said.append, **given).settings())
+    settings = asyncio.run(Participant(str(joining.home), say=joining.said.append, yes=True, **given).settings())
+    assert (settings.study.name, settings.participants[0].part) == (STUDY, 1)
+    assert asyncio.run(Participant(joining.home).settings()) == settings
+    elsewhere = asyncio.run(Participant(joining.home, address="study.example:1").settings())
+    assert elsewhere.coordinator.address == "study.example:1"
+
+
+def test_a_cancelled_join_continues(unsigned: Joining) -> None:
+    """Cancelled while it waits for the authority; its request and its identity are kept."""
+    given: dict[str, Any] = {"code": unsigned.authority.code().to_text(), "address": unsigned.where.address}
+
+    async def join_for_a_while() -> None:
+        task = asyncio.create_task(Participant(unsigned.home, say=unsigned.said.append, yes=True, **given).settings())
+        while not unsigned.requests():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(join_for_a_while())
+    unsigned.publish_answer()
+    settings = asyncio.run(Participant(unsigned.home, say=unsigned.said.append).settings())
+    assert settings.study.name == STUDY
+    assert unsigned.said[-1].startswith(f"Joined {STUDY}")
 
 
 def softmax(**more: Any) -> StudyDocument:
