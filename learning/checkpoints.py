@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,11 +158,18 @@ def _digest(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str
 
 
 def _write_atomically(path: Path, arrays: Mapping[str, NDArray[Any]], about: str) -> None:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     part = path.with_name(f".{path.name}.part")
     try:
-        save_file(dict(arrays), part, {_ABOUT: about})
+        try:
+            save_file(dict(arrays), part, {_ABOUT: about})
+        except SafetensorError as error:  # the library hides the operating system's
+            if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
+                raise
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.chmod(0o600)

@@ -1,6 +1,7 @@
 """Checkpoints: exact round trip, the old file or the new one, damage refused."""
 
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,22 @@ def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     _assert_same(_checkpoint(1), load_checkpoint(path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_disk_without_room_is_an_error_of_the_system(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, _checkpoint(1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*model\.safetensors'"):
+            save_checkpoint(path, Checkpoint({"weights": np.zeros(1 << 16, np.float32)}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    _assert_same(_checkpoint(1), load_checkpoint(path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
+    with pytest.raises(FileNotFoundError):
+        save_checkpoint(tmp_path / "none" / "model.safetensors", _checkpoint())
 
 
 def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
