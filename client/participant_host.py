@@ -42,7 +42,7 @@ from client.unreachable import (
 from learning.datasets import Dataset
 from learning.make_task import make_task
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.processes import has_aes, on_stop_signals, run_event_loop
+from runtime.processes import has_aes, run_event_loop, stop_signals
 from runtime.text import minute, peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import Roster
@@ -337,15 +337,15 @@ async def run_until_stopped(work: Coroutine[Any, Any, None]) -> int:
         stopped.append(code)
         task.cancel()
 
-    on_stop_signals(stop)
-    try:
-        await task
-        return ExitCode.OK
-    except asyncio.CancelledError:
-        if not stopped:
-            raise
-        log.info("stopped on request")
-        return stopped[0]
+    with stop_signals(stop):
+        try:
+            await task
+            return ExitCode.OK
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            log.info("stopped on request")
+            return stopped[0]
 
 
 def _read_ca(path: Path) -> bytes:

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -74,17 +74,27 @@ def refuse_running_loop(instead: str) -> None:
         raise InputFailure(f"an event loop runs here already, as in a notebook: use `{instead}`")
 
 
-def on_stop_signals(stop: Callable[[ExitCode], None]) -> None:
+@contextlib.contextmanager
+def stop_signals(stop: Callable[[ExitCode], None]) -> Iterator[None]:
     """Have the running event loop call ``stop`` with OK at SIGTERM and with INTERRUPTED at Ctrl-C.
 
-    Signals reach a process's first thread alone: a loop in another one is left as it is.
+    Signals reach a process's first thread alone: a loop in another one is left as it is. What a program did at these
+    signals before it does again after the block.
     """
     import asyncio
 
-    if threading.current_thread() is threading.main_thread():
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, stop, ExitCode.OK)
-        loop.add_signal_handler(signal.SIGINT, stop, ExitCode.INTERRUPTED)
+    codes = {signal.SIGTERM: ExitCode.OK, signal.SIGINT: ExitCode.INTERRUPTED}
+    if threading.current_thread() is not threading.main_thread():
+        codes = {}
+    loop, before = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in codes}
+    for number, code in codes.items():
+        loop.add_signal_handler(number, stop, code)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def leave_no_core() -> None:

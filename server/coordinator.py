@@ -22,7 +22,7 @@ from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import read_key_file
-from runtime.processes import on_stop_signals, run_event_loop
+from runtime.processes import run_event_loop, stop_signals
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from server import process_limits, service
@@ -72,7 +72,9 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
 
 
 async def _until_stopped(configuration: StudyConfiguration, on_event: Callable[[Event], None] | None) -> int:
-    async with served(configuration, on_event=on_event) as (_, run):
+    async with contextlib.AsyncExitStack() as stack:
+        signals = stack.enter_context(contextlib.ExitStack())  # until the ports are closed, in case that hangs
+        _, run = await stack.enter_async_context(served(configuration, on_event=on_event))
         process_limits.settle()
         stopped: list[ExitCode] = []
 
@@ -83,7 +85,7 @@ async def _until_stopped(configuration: StudyConfiguration, on_event: Callable[[
             log.warning("stopping: this attempt is closed and the journal is kept; a second signal ends at once")
             run.cancel()
 
-        on_stop_signals(stop)
+        signals.enter_context(stop_signals(stop))
         try:
             return EXIT_CODES.get((await run).reason, ExitCode.STUDY)
         except asyncio.CancelledError:

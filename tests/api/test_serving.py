@@ -103,11 +103,11 @@ async def test_what_cannot_be_is_one_sentence(study: Path, tmp_path: Path) -> No
 
 
 SERVE = """
-import sys, sordino
+import signal, sys, sordino
 try:
     print(sordino.serve(sys.argv[1]).outcome)
 except KeyboardInterrupt:
-    print("interrupted")
+    print("interrupted" if signal.getsignal(signal.SIGINT) is signal.default_int_handler else "Ctrl-C is lost")
 """
 
 
