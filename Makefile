@@ -136,7 +136,7 @@ constraints: ## resolve all extras anew and rewrite constraints.txt
 	$(CHECK_PYTHON)
 	@echo 'make: resolving the newest versions that pyproject.toml allows'
 	@rm -rf build/constraints && "$(PYTHON)" -m venv build/constraints
-	@build/constraints/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) '.[server,torch,ray,dev]'
+	@build/constraints/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) '.[server,torch,ray,peft,dev]'
 	@{ sed -n '/^#/p' constraints.txt; \
 	   build/constraints/bin/python -m pip list --format=freeze --exclude pip --exclude sordino --disable-pip-version-check \
 	   | sed -e 's/+[A-Za-z0-9.]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton/d' | LC_ALL=C sort -f; } > build/constraints.txt

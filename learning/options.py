@@ -215,5 +215,7 @@ OPTION_HELP: Final[Mapping[str, str]] = {
     "vocabulary": "words, besides the four special ones",
     "length": "words of one example",
     "embedding": "numbers that stand for one word",
+    "backbone": "file of the frozen weights, in the folder where the command runs",
+    "backbone_sha256": "its digest",
 }
 """What each option of a task means, by name: comments of study.toml and host.toml."""

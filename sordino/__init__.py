@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
     from learning.table_files import read_table as read_table
     from learning.task import ModelTask as ModelTask
     from learning.task import Task as Task
+    from learning.tasks.backbone import BackboneOptions as BackboneOptions
     from learning.tasks.torch_task import TorchTask as TorchTask
     from mechanisms.accounting import Account as Account
     from mechanisms.accounting import RoundCharge as RoundCharge
@@ -80,6 +81,7 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
             "learning.checkpoints": ("SavedModel", "load_model"),
             "learning.table_files": ("read_table",),
             "learning.task": ("ModelTask", "Task"),
+            "learning.tasks.backbone": ("BackboneOptions",),
             "learning.tasks.torch_task": ("TorchTask",),
             "mechanisms.accounting": ("Account", "RoundCharge"),
             "mechanisms.discrete_gaussian": ("discrete_gaussian",),

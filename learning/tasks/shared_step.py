@@ -2,8 +2,8 @@
 
 Participants that begin at the same model and take one step share it: their examples go through the network together,
 and back, and only the products that give the weights' gradients are separated, and written where they are needed. For
-networks whose weights all lie in linear layers and convolutions; the idea is that of per-example gradients in private
-training ([Goo15]), with a participant in the place of an example.
+networks whose trained weights all lie in linear layers and convolutions; the idea is that of per-example gradients in
+private training ([Goo15]), with a participant in the place of an example.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ class Share:
 def shareable(template: nn.Module) -> nn.Module | None:
     """A copy whose linear layers and convolutions separate participants.
 
-    None where other layers have weights, or where two layers share one weight.
+    None where other layers have weights that are trained, or only some of theirs, where two layers share one such
+    weight, or where batch norm mixes examples.
     """
     module = copy.deepcopy(template)
-    if len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.parameters())):
+    trained = [one for _, one in module.named_parameters(remove_duplicate=False) if one.requires_grad]
+    if len(trained) != len(set(trained)):
         return None
     for name, part in list(module.named_modules()):
-        if not list(part.parameters(recurse=False)):
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
+            return None
+        own = {one.requires_grad for one in part.parameters(recurse=False)}
+        if True not in own:
             continue
+        if False in own:
+            return None
         if isinstance(part, nn.Linear):
             layer: nn.Module = _Linear(name, part)
         elif isinstance(part, nn.Conv2d) and part.padding_mode == "zeros" and not isinstance(part.padding, str):
@@ -45,8 +52,8 @@ def shareable(template: nn.Module) -> nn.Module | None:
             return None
         if not name:
             return None
-        parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, layer)
+        parent, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(parent), leaf, layer)
     return module
 
 

@@ -20,6 +20,7 @@ from learning.local_training import Arrays
 from learning.options import TrainingOptions
 from learning.own_task import RuleBroken, TaskUnavailable
 from learning.parameters import Parameters, Shapes, views
+from learning.tasks.backbone import BackboneOptions
 from learning.tasks.dropout import replace_dropout
 from learning.tasks.inputs import TrainedTask
 from learning.tasks.shared_step import shareable
@@ -45,11 +46,15 @@ class TorchModule(TrainedTask):
         """
         ``options``: an instance of ``Options``.
 
-        Raises learning.own_task.RuleBroken: the module can't be trained here; it says why.
+        Raises learning.own_task.RuleBroken: the module can't be trained here; it says why. TaskUnavailable: the
+        backbone's file is missing, or is another one.
         """
-        self.options = options
+        self.options = options.settled() if isinstance(options, BackboneOptions) else options
         torch.set_num_threads(1)
-        self._template = _tried(self._made(), self)
+        module = self._made()
+        self._resting = [name for name, part in module.named_modules() if not part.training]
+        self._template, self._fixed = _tried(module, self)
+        self._fixed_elsewhere: dict[torch.device, Arrays] = {}
         self._spare: list[nn.Module] = []
         self._shareable = shareable(self._template)
         self._spare_shareable: list[nn.Module] = []
@@ -59,9 +64,23 @@ class TorchModule(TrainedTask):
         """Return a new module that maps what `inputs` gives to scores (n, classes).
 
         Its initial weights may be drawn from torch's generator, which is seeded with ``options.initial_seed`` (0 where
-        there is none) around the call and put back afterwards. It has no buffers: batch norm's would be statistics of
-        examples that no update carries; take group norm.
+        there is none) around the call and put back afterwards. Parameters that require no gradient and buffers stay as
+        they are here: no update carries them. Training may write to neither; so batch norm is refused, unless it is
+        left in ``eval()``: what is left so stays so.
         """
+
+    def backbone(self) -> dict[str, torch.Tensor]:
+        """The tensors of the file that ``options.backbone`` names, by their names in it, for `module` to take.
+
+        They are mapped from the file, so processes of one machine share them where `module` takes them as they are:
+        ``load_state_dict(self.backbone(), assign=True)``.
+
+        Raises OptionError: it is no safetensors file, or the options name none; TaskUnavailable: safetensors is not
+        installed.
+        """
+        if not isinstance(self.options, BackboneOptions):
+            raise RuleBroken("its Options have no backbone: derive them from sordino.BackboneOptions", "module")
+        return self.options.tensors()
 
     def inputs(self, features: torch.Tensor) -> torch.Tensor:
         """What the module takes for examples (n, *example_shape): bytes as float32 in 0..1, all else as it is."""
@@ -100,13 +119,13 @@ class TorchModule(TrainedTask):
     # -------------------------------------------------------------------------------------- the model
 
     def initial_parameters(self) -> Parameters:
-        """The weights of a new `module`: the same in every process, whatever torch's generator drew before."""
-        return {name: tensor.detach().numpy().copy() for name, tensor in self._made().named_parameters()}
+        """The weights of a new `module` that are trained: the same in every process, whatever torch drew before."""
+        return {name: tensor.detach().numpy().copy() for name, tensor in _trained(self._made()).items()}
 
     @cached_property
     def contribution_shapes(self) -> Shapes:
-        """Those of the module's parameters."""
-        return {name: tuple(tensor.shape) for name, tensor in self._template.named_parameters()}
+        """Those of the module's parameters that require gradients."""
+        return {name: tuple(tensor.shape) for name, tensor in _trained(self._template).items()}
 
     @classmethod
     def stated_shapes(cls, options: TrainingOptions) -> Shapes:
@@ -117,12 +136,15 @@ class TorchModule(TrainedTask):
         bare = cls.__new__(cls)
         bare.options = options
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return {name: tuple(tensor.shape) for name, tensor in bare.module().named_parameters()}
+            return {name: tuple(tensor.shape) for name, tensor in _trained(bare.module()).items()}
 
     def _made(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(getattr(self.options, "initial_seed", 0))
-            return self.module()
+            module = self.module()
+        if not isinstance(module, nn.Module):
+            raise RuleBroken(f"module() returns {type(module).__name__}; it must return a torch.nn.Module", "module")
+        return module
 
     # -------------------------------------------------------------------------------------- beside
 
@@ -133,6 +155,26 @@ class TorchModule(TrainedTask):
             return spare.pop()
         except IndexError:
             return copy.deepcopy(template)  # names and no weights
+
+    def set_training(self, module: nn.Module, training: bool) -> nn.Module:
+        """As ``module.train(training)``, but what `module` left in ``eval()`` stays there."""
+        module.train(training)
+        for name in self._resting:
+            module.get_submodule(name).training = False
+        return module
+
+    def _fixed_on(self, device: torch.device) -> Arrays:
+        """Frozen parameters and buffers, one copy for each device."""
+        if device.type == CPU:
+            return self._fixed
+        if device not in self._fixed_elsewhere:
+            self._fixed_elsewhere[device] = {name: tensor.to(device) for name, tensor in self._fixed.items()}
+        return self._fixed_elsewhere[device]
+
+    def _check_fixed(self) -> None:
+        """Raises RuleBroken: training has written to what no update carries, which the trial didn't show."""
+        for fixed in (self._fixed, *self._fixed_elsewhere.values()):
+            _check_unwritten([name for name, tensor in fixed.items() if tensor._version])
 
     def _cut(self, flat: NDArray[np.float32]) -> Parameters:
         """Views of a flat vector, not copies: the first touch of a large model's memory costs as much as a step."""
@@ -147,8 +189,11 @@ class TorchModule(TrainedTask):
         return torch.device(chosen)
 
 
-def _tried(module: nn.Module, task: TorchModule) -> nn.Module:
-    """The module as a template: dropout replaced, tried once, and without the memory of its weights."""
+def _tried(module: nn.Module, task: TorchModule) -> tuple[nn.Module, Arrays]:
+    """The module as a template: dropout replaced, tried once, and without the memory of its weights.
+
+    Returns it, and the frozen parameters and buffers that it had.
+    """
     for attribute, such_as in (("example_shape", "(28, 28)"), ("classes", "10")):
         if not hasattr(task, attribute):
             raise RuleBroken(f"it doesn't say its {attribute}: add a line such as {attribute} = {such_as}")
@@ -156,22 +201,18 @@ def _tried(module: nn.Module, task: TorchModule) -> nn.Module:
     if not (isinstance(shape, tuple | list) and all(isinstance(one, int) for one in shape)):
         meant = f"({shape},)" if isinstance(shape, int) else "a tuple of whole numbers, such as (28, 28)"
         raise RuleBroken(f"its example_shape is {shape!r}: write {meant}")
-    if not isinstance(module, nn.Module):
-        raise RuleBroken(f"module() returns {type(module).__name__}; it must return a torch.nn.Module", "module")
-    buffers = [name for name, _ in module.named_buffers()]
-    if buffers:
-        raise RuleBroken(
-            f"the module has buffers ({', '.join(buffers[:3])}), which no update carries: take nn.GroupNorm for "
-            "batch norm, whose buffers would tell of single participants, and keep constants as plain attributes",
-            "module",
-        )
-    _check_trained(dict(module.named_parameters()))
+    _check_trained(_trained(module))
+    buffers = dict(module.named_buffers())
+    frozen = {name: tensor for name, tensor in module.named_parameters() if not tensor.requires_grad}
+    # Each with a count of writes of its own, from 0: a file's weights were written when they were taken.
+    fixed = {name: tensor.data for name, tensor in (frozen | buffers).items()}
+    copies = {name: fixed[name].clone() for name in buffers}
     replace_dropout(module)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.get_rng_state()
         features = torch.from_numpy(np.zeros((2, *task.example_shape), dtype=task.example_dtype))
         try:
-            outputs = module.train()(task.inputs(features))
+            outputs = task.set_training(module, True)(task.inputs(features))
         except Exception as error:
             raise RuleBroken(
                 f"the module can't take what inputs() gives for two examples of example_shape {task.example_shape}: "
@@ -193,29 +234,46 @@ def _tried(module: nn.Module, task: TorchModule) -> nn.Module:
             f"layer must give {task.classes} for each, (2, ..., {task.classes})",
             "module",
         )
-    bare = {tensor: nn.Parameter(tensor.to("meta")) for tensor in module.parameters()}  # one for two that are one
+    tried = dict(module.named_buffers())
+    changed = [name for name, copy in copies.items() if name not in tried or not torch.equal(tried[name], copy)]
+    _check_unwritten(changed)
+    bare: dict[torch.Tensor, torch.Tensor] = {  # one for two that are one
+        tensor: nn.Parameter(tensor.to("meta"), tensor.requires_grad) for tensor in module.parameters()
+    }
+    bare |= {tensor: tensor.to("meta") for tensor in buffers.values()}
     for part in list(module.modules()):
-        for name, tensor in list(part.named_parameters(recurse=False, remove_duplicate=False)):
-            setattr(part, name, bare[tensor])
-    return module
+        for name, tensor in [
+            *part.named_parameters(recurse=False, remove_duplicate=False),
+            *part.named_buffers(recurse=False, remove_duplicate=False),
+        ]:
+            if tensor in bare:  # not the empty mask of a dropout
+                setattr(part, name, bare[tensor])
+    return module, fixed
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that an update carries, in its order."""
+    return {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
 
 
 def _check_trained(parameters: Mapping[str, nn.Parameter]) -> None:
     """Raises RuleBroken: there is nothing to train, or a parameter that an update can't carry."""
     if not parameters:
-        raise RuleBroken("the module must have parameters: there is nothing to train", "module")
-    frozen = [name for name, tensor in parameters.items() if not tensor.requires_grad]
-    if frozen:
-        raise RuleBroken(
-            f"the module has frozen parameters ({_named(frozen)}), which no update needs to carry: keep a frozen "
-            "backbone outside of the module, where inputs() runs the features through it, or run all examples through "
-            "it beforehand and let the study's data be what it gives; or let all of them be trained",
-            "module",
-        )
+        raise RuleBroken("the module must have parameters that require gradients: there is nothing to train", "module")
     others = [f"{name} is {tensor.dtype}" for name, tensor in parameters.items() if tensor.dtype != torch.float32]
     if others:
         raise RuleBroken(
             f"the module has parameters that aren't float32 ({_named(others)}): write .float() behind what makes them",
+            "module",
+        )
+
+
+def _check_unwritten(names: Sequence[str]) -> None:
+    """Raises RuleBroken: training wrote to buffers or frozen parameters of these names."""
+    if names:
+        raise RuleBroken(
+            f"training changes what no update carries ({_named(names)}), and statistics of examples would be in it: "
+            "take nn.GroupNorm for batch norm, or track_running_stats=False, or leave a frozen one in eval()",
             "module",
         )
 

@@ -70,6 +70,7 @@ class TorchTask(TorchModule):
         update = np.empty(self.dim, dtype=np.float32)
         self._check(parameters, data)
         self._train(tensors_of(parameters, self._device()), data, rng, l2_clip, update)
+        self._check_fixed()
         return self._cut(update)
 
     def local_updates(
@@ -106,6 +107,7 @@ class TorchTask(TorchModule):
                 self._train(start, data[place], rngs[place], l2_clip, updates[place])
 
             on_threads(train, range(len(data)))
+        self._check_fixed()
         return updates
 
     def _train(self, start: Arrays, data: Dataset, rng: Shuffler, l2_clip: float, update: NDArray[np.float32]) -> None:
@@ -131,11 +133,11 @@ class TorchTask(TorchModule):
         features, labels = torch.from_numpy(data.features), torch.from_numpy(data.labels)
 
         def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, int]:
-            module.train(training)
+            self.set_training(module, training)
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in model.items()}
             device = next(iter(leaves.values())).device
             drawn = masks.draw(len(batch.rows)) if training else {}
-            given = leaves | {name: mask.to(device) for name, mask in drawn.items()}
+            given = leaves | {name: mask.to(device) for name, mask in drawn.items()} | self._fixed_on(device)
             of_batch = labels[batch.rows].to(device)
             inputs = self.inputs(features[batch.rows].to(device))
             loss = self.checked_loss(functional_call(module, given, (inputs,)), of_batch)
@@ -167,7 +169,7 @@ class TorchTask(TorchModule):
         updates: NDArray[np.float32],
     ) -> None:
         """The one step of those at some places of ``data``."""
-        module = self._taken(template, self._spare_shareable).train()
+        module = self.set_training(self._taken(template, self._spare_shareable), True)
         features, labels, drawn, shares, end = [], [], [], [], 0
         for place in places:
             masks = Masks(dropouts(module), rngs[place])
@@ -190,7 +192,7 @@ class TorchTask(TorchModule):
         leaves = {name: tensor.requires_grad_() for name, tensor in weights.items()}
         masks_of_all = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}
         inputs = self.inputs(torch.from_numpy(np.concatenate(features)))
-        outputs = functional_call(module, leaves | masks_of_all, (inputs,))
+        outputs = functional_call(module, leaves | masks_of_all | self._fixed, (inputs,))
         losses = [self.checked_loss(outputs[one.rows], of_one) for one, of_one in zip(shares, labels, strict=True)]
         total = torch.stack(losses).sum().mul(-self.options.client_rate)
         total.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -209,16 +211,17 @@ class TorchTask(TorchModule):
         module = self._taken(self._template, self._spare)
         of_each = [Masks(dropouts(module), rng) for rng in rngs]
         device = next(iter(start.values())).device
+        fixed = self._fixed_on(device)
         features = torch.from_numpy(np.concatenate([one.features for one in data])).to(device)
         labels = torch.from_numpy(np.concatenate([one.labels for one in data])).to(device)
 
         def loss(model: Arrays, masks: Arrays, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return self.checked_loss(functional_call(module, model | masks, (self.inputs(features),)), labels)
+            return self.checked_loss(functional_call(module, model | masks | fixed, (self.inputs(features),)), labels)
 
         slopes_of_each = vmap(grad(loss))
 
         def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, torch.Tensor]:
-            module.train(training)
+            self.set_training(module, training)
             of_batch = labels[batch.rows]
             if batch.counted is not None:
                 of_batch[~batch.counted] = IGNORED
@@ -282,7 +285,7 @@ class TorchTask(TorchModule):
         judged: Callable[[NDArray[Any], torch.Tensor], _R],
     ) -> list[_R]:
         device = self._device()
-        model = tensors_of(parameters, device)
+        model = tensors_of(parameters, device) | self._fixed_on(device)
 
         def of_block(start: int) -> _R:
             module = self._taken(self._template, self._spare).eval()

@@ -173,8 +173,8 @@ class Votes:
         """
         Raises OptionError: the task ``of`` is no classifier of images or rows, or its queries are too large.
         """
-        self.options = options
         self._local = _classifier(options.of, options.classifier.to_mapping())
+        self.options = replace(options, classifier=self._local.options)  # with the digest of a backbone
         check_questions(options.queries, self._local.example_shape)
         self.server = _classifier(options.of, options.for_the_server())
         self.queries, self.classes = options.queries, int(self._local.classes)
