@@ -33,7 +33,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers flower-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -84,6 +84,10 @@ bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and
 
 flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (four minutes)
 	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
+
+lora-test: .venv/.stamp ## examples/lora in a short form; adds peft and transformers to .venv (180 MB)
+	@.venv/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[torch,peft]'
+	@.venv/bin/python -m pytest tests/examples -k lora $(PYTEST_ARGS)
 
 kill-run: .venv/.stamp ## kill client processes KILLS times at random instants, and check what they sent and wrote (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)

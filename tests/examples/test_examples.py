@@ -7,12 +7,20 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from learning.blocks import Block
+from learning.checkpoints import load_model
+from learning.preparation.made import in_memory
+from learning.prepared_data import write_prepared
 from runtime.child_process import child_environment
 from runtime.processes import free_port
+from server.events import RoundCompleted
+from server.journal import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +95,31 @@ def test_a_network_of_ones_own(tmp_path: Path) -> None:
     assert "round 3: sum of 8" in said
     # Six runs: 0.52 to 0.57. A model that learnt nothing has 0.1.
     assert number_after("accuracy", said) > 0.3, said
+
+
+def test_lora_on_a_frozen_backbone(tmp_path: Path) -> None:
+    """The roles are made of the pages' words here: the plays have to be fetched."""
+    pytest.importorskip("torch")
+    for package in ("peft", "transformers"):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: make lora-test")
+    words = re.findall(
+        r"[a-z]+", " ".join(page.read_text() for page in (EXAMPLES.parent / "docs").glob("*.md")).lower()
+    )
+    ranked = sorted(set(words))
+    numbers = np.array([1 + ranked.index(word) for word in words[: 44 * 400]]).reshape(44, 20, 20)
+    roles = [Block.of(rows.astype(np.int32), rows, str(role)) for role, rows in enumerate(numbers)]
+    made = in_memory({"train": roles[:40], "test": roles[40:]}, "shakespeare")
+    write_prepared(tmp_path / "sets" / "shakespeare", made, {"name": "shakespeare", "vocabulary": ranked})
+    said = run("lora", tmp_path / "run", SORDINO_DATA_FOLDER=str(tmp_path / "sets"), STEPS="30")
+    assert "round 3: sum of 40" in said
+    coordinator = tmp_path / "run" / "study" / "coordinator"
+    losses = [event.loss for event in read_events(coordinator / "state.sqlite") if isinstance(event, RoundCompleted)]
+    assert len(losses) == 3
+    assert losses[2] < losses[0], losses
+    model = load_model(coordinator / "checkpoints" / "round-000003.npz")
+    assert all("lora_" in name for name in model.parameters)
+    assert sum(array.size for array in model.parameters.values()) == 1_536  # beside 190,176 that are frozen
 
 
 def test_a_sum_over_plain_sockets() -> None:

@@ -58,7 +58,7 @@ def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pyte
     data = Dataset(rng.normal(size=(60, 8)).astype(np.float32) + 2 * np.eye(8, dtype=np.float32)[labels], labels)
     start, learned = trained(task, data)
     assert task.evaluate(learned, data)["loss"] < 0.8 * task.evaluate(start, data)["loss"]
-    code = block("your_own_model.md", 1)
+    code = block("your_own_model.md", 2)
     file = tmp_path / re.findall(r'load_model\("(.*?)"\)', code)[0]
     file.parent.mkdir(parents=True)
     save_checkpoint(file, Checkpoint(learned, {}, {"study": "my-study", "task": "rows:Rows", "round": 15}))
@@ -71,8 +71,23 @@ def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pyte
     assert found.tolist() == task.predict(learned, data.features).tolist()
 
 
+def test_the_head_on_a_frozen_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    save_file(torch.nn.Linear(784, 64).state_dict(), tmp_path / "body.safetensors")
+    (tmp_path / "head.py").write_text(block("your_own_model.md", 1))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    task = make_task("head:Head")
+    monkeypatch.delitem(sys.modules, "head")
+    rng = np.random.default_rng(0)
+    trained(task, Dataset(rng.integers(0, 256, (20, 28, 28), dtype=np.uint8), rng.integers(0, 10, 20)))
+    assert list(task.contribution_shapes.values()) == [(10, 64), (10,)]
+
+
 def test_the_model_in_numpy_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "line.py").write_text(block("your_own_model.md", 2))
+    (tmp_path / "line.py").write_text(block("your_own_model.md", 3))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     task = make_task("line:Line", {"steps": 10})
