@@ -49,6 +49,7 @@ def write(file, rows):
 
 
 def trained(rows):
+    torch.set_num_threads(1)  # several are slower on a busy machine
     torch.manual_seed(0)
     model = transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
