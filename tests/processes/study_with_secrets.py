@@ -22,6 +22,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,8 +174,8 @@ def collect() -> None:
         return SECRETS.note_vector("encoded update", words)
 
     @instead(mechanisms.encoder.Encoder, "_clipped")
-    def watched_clip(clipped: Any, self: Any, update: Any) -> Any:
-        found = clipped(self, update)  # what stands in for a missing update is the same for all, and no secret
+    def watched_clip(clipped: Any, self: Any, update: Any, judged: Any) -> Any:
+        found = clipped(self, update, judged)  # what stands in for a missing update is the same for all, and no secret
         return SECRETS.note_vector("clipped update", found) if np.ptp(update) else found
 
     @instead(secagg.client_phases.Masking, "mask")
@@ -231,16 +232,16 @@ def once(what: str) -> bool:
 
 def plant_updates_and_failures(careless: str | None) -> None:
     @instead(LocalTraining, "contribution")
-    def local_update(training: Any, self: Any, parameters: Any, l2_clip: float) -> Any:
+    def local_update(training: Any, self: Any, *arguments: Any) -> Any:
         number = next(_updates)
         if number == 2 and once("training"):
             with patch.object(self, "_task", Failing(self._task.dim)):
-                return training(self, parameters, l2_clip)
-        trained = training(self, parameters, l2_clip)
-        SECRETS.note_vector("trained update", trained)
-        update = planted(trained.shape, -17 if number % 2 else 17, number)
+                return training(self, *arguments)
+        trained = training(self, *arguments)
+        SECRETS.note_vector("trained update", trained.update)
+        update = planted(trained.update.shape, -17 if number % 2 else 17, number)
         SECRETS.note_vector("update", update)
-        return update
+        return replace(trained, update=update)
 
     @instead(mechanisms.encoder.Encoder, "encode")
     def sometimes(encode: Any, self: Any, update: Any, *randomness: Any) -> Any:
