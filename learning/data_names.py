@@ -28,7 +28,7 @@ PREPARABLE: Final = (
     *("mnist", "fashion", "femnist-shaped", "shakespeare", "vietnam-health", "exam-scores"),
     *("insteval", "movielens", "covid-clinics", "heart"),
 )
-"""Sets that ``sordino data prepare`` can make: the keys of ``learning.preparation.catalogue.CATALOGUE``."""
+"""Sets that ``sordino data prepare`` can make: the keys of ``sordino.lab.preparation.catalogue.CATALOGUE``."""
 
 FORMATS: Final = ("cifar10", "femnist", "leaf", "stackoverflow")
 """Published formats that are read where they lie."""

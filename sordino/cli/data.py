@@ -15,9 +15,9 @@ from sordino.cli.options import unknown
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 if TYPE_CHECKING:
-    from learning.preparation.catalogue import Entry
-    from learning.preparation.made import Options
     from learning.prepared_data import PreparedSet
+    from sordino.lab.preparation.catalogue import Entry
+    from sordino.lab.preparation.made import Options
 
 NAME = "data"
 app = verb_group(
@@ -40,9 +40,9 @@ _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRU
 )
 def list_sets(as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder
-    from learning.preparation.catalogue import CATALOGUE
     from learning.prepared_data import prepared_sets
     from runtime.text import terminal_width
+    from sordino.lab.preparation.catalogue import CATALOGUE
 
     where = data_folder().absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
@@ -123,9 +123,9 @@ def prepare(
     as_json: Json = False,
 ) -> int:
     from learning.data_names import BUILT_IN, FORMATS, data_folder, is_prepared_name
-    from learning.preparation.catalogue import CATALOGUE, make_from_format, make_set
-    from learning.preparation.fetching import fetch, installed
-    from learning.preparation.made import Options
+    from sordino.lab.preparation.catalogue import CATALOGUE, make_from_format, make_set
+    from sordino.lab.preparation.fetching import fetch, installed
+    from sordino.lab.preparation.made import Options
 
     where = data_folder().absolute()
     wanted = called or name
@@ -195,7 +195,7 @@ def _used(made: PreparedSet) -> str:
 
 def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> list[str]:
     """What is shown before the question whether to make the set."""
-    from learning.preparation.fetching import installed, spoken
+    from sordino.lab.preparation.fetching import installed, spoken
 
     lines = [f"{entry.name}: {entry.title}", ""]
 
@@ -249,7 +249,7 @@ def _sizes(made: PreparedSet) -> str:
 
 
 def _megabytes(entry: Entry) -> str:
-    from learning.preparation.fetching import installed
+    from sordino.lab.preparation.fetching import installed
 
     size = sum(package.megabytes for package in entry.packages if installed(package) is None)
     return f"{size:g} MB" if size else "nothing"

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from learning.blocks import Block
-from learning.preparation import catalogue
-from learning.preparation.catalogue import CATALOGUE, Entry
-from learning.preparation.fetching import command, fetch, spoken
-from learning.preparation.made import Made, Options, in_memory
-from learning.preparation.sources import Opened, Package
 from learning.prepared_data import open_prepared
 from runtime.failure import ExitCode, Failure
+from sordino.lab.preparation import catalogue
+from sordino.lab.preparation.catalogue import CATALOGUE, Entry
+from sordino.lab.preparation.fetching import command, fetch, spoken
+from sordino.lab.preparation.made import Made, Options, in_memory
+from sordino.lab.preparation.sources import Opened, Package
 from tests.support.commands import Run, output, refusal, says
 
 

