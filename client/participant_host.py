@@ -146,9 +146,7 @@ class ParticipantHost:
         names = {identity.public: name for identity, (_, name) in zip(identities, held, strict=True)}
         if keep_roster is None:
             keep_roster = SharedRoster.of if len(identities) > 1 else lambda roster: roster
-        self._study = StudyAcceptance(
-            settings, journal, executor, dim=task.dim, data_names=names, keep_roster=keep_roster
-        )
+        self._study = StudyAcceptance(settings, journal, executor, task=task, data_names=names, keep_roster=keep_roster)
         lines = RoundLines(self._study.spent)
         self._participants = [
             Participant(

@@ -18,6 +18,7 @@ from client.connection import Session
 from client.journal import ClientJournal
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
 from client.settings import HostSettings
+from learning.task import Task
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
 from secagg.roster import InvalidRoster, Roster, RosterHead, verify_roster
@@ -53,18 +54,18 @@ class StudyAcceptance:
         journal: ClientJournal,
         executor: Executor,
         *,
-        dim: int,
+        task: Task,
         data_names: Mapping[bytes, str],
         keep_roster: Callable[[Roster], Roster],
     ) -> None:
         """
         Args:
-            dim: number of values in an update of the participants' task.
+            task: the participants'.
             data_names: identity -> its data's name in the ledger.
             keep_roster: replaces a verified roster by the object to hold.
         """
         self._settings, self._journal, self._executor = settings, journal, executor
-        self._dim, self._data_names, self._keep_roster = dim, data_names, keep_roster
+        self._task, self._data_names, self._keep_roster = task, data_names, keep_roster
         self.terms: StudyTerms | None = None
         self._accepting, self._fetching = asyncio.Lock(), asyncio.Lock()
         self._documents: dict[bytes, bytes] = {}
@@ -95,8 +96,10 @@ class StudyAcceptance:
                 document = StudyDocument.from_bytes(await session.download(study_sha256, LARGEST_DOCUMENT))
                 check_study(self._settings, document, study_sha256, self._journal.ledger.totals)
                 self._check_data(study_sha256)
-                if document.plan.dim != self._dim:
-                    raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._dim}")
+                if document.plan.dim != self._task.dim:
+                    raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
+                if document.plan.evaluation and not getattr(self._task, "judged", ()):
+                    raise InvalidStudy("participants are to evaluate, and the task has no model that they could judge")
                 roster = await self._fetch_roster(session, document, study_sha256, roster_sha256)
             except StorageError as error:
                 raise InputFailure(f"nothing can be written down, so nothing is sent: {error}") from error

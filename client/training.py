@@ -139,22 +139,33 @@ class LocalTraining:
                 if share not in self._parts:
                     self._parts[share] = divided(self._task, self._data, share)
                 data, held = self._parts[share]
-                judged = judge(self._task, parameters, held)
+                judged = self._judged(parameters, held)
             made = self._task.local_update(parameters, data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
         # Every error: signals don't reach a trainer's thread, so the task itself raised it, perhaps because of an
         # example. SystemExit, KeyboardInterrupt or a cancellation would end this whole process.
         except BaseException as error:
-            # Never the error's text, which may hold data.
-            place, kind = place_of(error), type(error.__cause__ or error).__name__
-            where = {"where": place} if place else {}
-            self._untold.append(lambda: self._log.error("training failed, zeros are sent", error=kind, **where))
-            return None, f"{kind} at {place}" if place else kind
+            return None, self._failed("training failed, zeros are sent", error)
         if diverged:
             self._untold.append(lambda: self._log.warning("training diverged, zeros are sent"))
             return None, _DIVERGED
         return Contribution(update, judged), ""
+
+    def _judged(self, parameters: Parameters, held: Dataset) -> Judged:
+        """What is said of the model; nothing where that fails, and training goes on."""
+        try:
+            return judge(self._task, parameters, held)
+        except BaseException as error:
+            self._failed("evaluation failed, nothing is said of the model", error)
+            return NOTHING_JUDGED
+
+    def _failed(self, event: str, error: BaseException) -> str:
+        """Note a failure by its kind and its place; never by the error's text, which may hold data."""
+        place, kind = place_of(error), type(error.__cause__ or error).__name__
+        where = {"where": place} if place else {}
+        self._untold.append(lambda: self._log.error(event, error=kind, **where))
+        return f"{kind} at {place}" if place else kind
 
     def tell(self) -> None:
         """Log the failures since the last call: once the offer has left, which must not wait for a log."""

@@ -231,7 +231,7 @@ class Visitor(Participant):
         task.train = train
         name = identity_data_name(identity.public)
         study = StudyAcceptance(
-            settings, journal, executor, dim=task.dim, data_names={identity.public: name}, keep_roster=lambda one: one
+            settings, journal, executor, task=task, data_names={identity.public: name}, keep_roster=lambda one: one
         )
         log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
         super().__init__(

@@ -99,6 +99,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise CheckpointError(f"checkpoint {path} has format {found}; this release reads {FORMAT}")
         if about.pop("digest") != _digest(about, arrays):
             raise CheckpointError(f"checkpoint {path} is damaged: its digest does not match its content")
+        if any(array.dtype not in ("<f4", "<f8") for array in arrays.values()):
+            raise CheckpointError(f"checkpoint {path} holds other values than float32 and float64")
         return Checkpoint(
             {name: arrays[name].astype(np.float32, copy=False) for name in about["parameters"]},
             {name: arrays[_STATE + name].astype(np.float64, copy=False) for name in about["optimizer"]},
@@ -142,10 +144,10 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
     model of a study.
     """
     found = load_checkpoint(Path(path))
-    about = found.metadata
-    return SavedModel(
-        found.parameters, str(about.get("study", "")), str(about.get("task", "")), int(about.get("round", 0))
-    )
+    about, round_ = found.metadata, found.metadata.get("round", 0)
+    if type(round_) is not int:
+        raise CheckpointError(f"{path} is no model of a study: its round is no whole number")
+    return SavedModel(found.parameters, str(about.get("study", "")), str(about.get("task", "")), round_)
 
 
 def _digest(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -8,6 +8,7 @@ their paths, those of ``labels.csv`` in its order.
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,7 @@ def _in_subfolders(folder: Path, classes: Sequence[str]) -> tuple[list[Path], li
 def _listed(folder: Path) -> tuple[list[Path], list[str]]:
     """Images of ``labels.csv`` and their labels."""
     with (folder / LABELS_FILE).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        csv.field_size_limit(sys.maxsize)  # a long cell is a file that isn't there, not the end of all
         rows = csv.DictReader(file, restval="", skipinitialspace=True)
         if not {"file", LABEL} <= set(rows.fieldnames or ()):
             raise DatasetError(f"the first line of its {LABELS_FILE} must name the columns file and {LABEL}")
@@ -127,5 +129,7 @@ def _pixels(file: Path, side: int, channels: int) -> NDArray[Any] | None:
                 image = image_module.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
             image = image.convert("L" if grey else "RGB")
             return np.asarray(ops.fit(image, (side, side)) if side else image)
-    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError):
+    except MemoryError:
+        raise
+    except Exception:  # what a damaged file raises is not bounded, and which one it is decides nothing
         return None

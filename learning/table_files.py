@@ -121,6 +121,8 @@ def of_arrays(
         amounts = not whole
     if not (whole or (amounts and np.issubdtype(labels.dtype, np.floating))):
         raise DatasetError(f"labels are {labels.dtype}; expected {'numbers' if amounts else 'whole numbers'}")
+    if amounts and labels.ndim > 1:
+        raise DatasetError(f"labels {list(labels.shape)} are fractions: a number to predict is one for each example")
     if not (features.ndim and labels.ndim) or len(features) != len(labels):
         raise DatasetError(f"{features.shape} features do not match {len(labels) if labels.ndim else 'no'} labels")
     values = labels.astype(np.float64 if amounts else np.int64)
@@ -179,7 +181,7 @@ def _read_parquet(path: Path, missing: Missing, label: str, amounts: bool) -> Da
     if words:
         raise DatasetError(f"its columns must hold numbers, and {', '.join(words)} don't: code them as numbers first")
     # A cell without a value is NaN then.
-    columns = [one.cast(arrow.float64()).to_numpy() for one in held.columns]
+    columns = [one.cast(arrow.float64(), safe=False).to_numpy() for one in held.columns]  # any whole number has a place
     values = np.column_stack(columns) if columns else np.zeros((0, 0))
     return _of_columns(values, names, label, missing, amounts)
 

@@ -175,10 +175,19 @@ def divided(task: Task, data: Dataset, share: float) -> tuple[Dataset, Dataset]:
 
 
 def judge(task: Task, parameters: Parameters, held: Dataset) -> Judged:
-    """A participant's figures of the model on examples that it never trains on."""
+    """A participant's figures of the model on examples that it never trains on.
+
+    Raises ValueError: the task gives others than it states; besides whatever its ``evaluate`` raises.
+    """
     if not len(held):
         return NOTHING_JUDGED
     found = cast(ModelTask, task).evaluate(parameters, held)
+    missing = [name for name in task.judged if name not in found]
+    if missing:
+        raise ValueError(
+            f"evaluate gives no {' and no '.join(missing)}: state what it gives, as judged = ('loss',) in a class, or "
+            "as the option judged=loss of a Flower app"
+        )
     examples = int(found.get("examples", len(held)))
     return Judged(examples, found.get("accuracy", math.nan), found.get("loss", math.nan))
 

@@ -97,14 +97,16 @@ def offers_leave(offset_s: float) -> str:
     return f"leave {offset_s:g} s after a round's start, with zeros where training takes longer than {trained}"
 
 
-def evaluated(evaluation: Evaluation) -> str:
+def evaluated(evaluation: Evaluation, task: str) -> str:
     """What participants say of a model, in every text that says so."""
-    count = (
-        "all weigh the same" if evaluation.most_examples == 1 else f"{evaluation.most_examples:,} examples count most"
-    )
+    most = evaluation.most_examples
+    count = "all weigh the same" if most == 1 else f"each weighs as many as it has, at most {most:,}"
+    which = f"each keeps {100 * evaluation.held_out:g} % of its examples from training"
+    if task.startswith("flower:"):
+        which = "the app decides which examples it evaluates on"
     return (
-        f"each keeps {100 * evaluation.held_out:g} % of its examples from training, and sends accuracy and loss of the "
-        f"model on them within the noisy sum; {count}"
+        f"{which}, and sends accuracy and loss of the model on them within the noisy sum, with weight "
+        f"{evaluation.weight:g}; a loss above {evaluation.largest_loss:g} counts as that; {count}"
     )
 
 

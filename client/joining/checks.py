@@ -57,7 +57,8 @@ class JoinOptions:
         name: of the process on the roster; by default derived from the code.
         dataset, partition, alpha, shards, seed: by default `USUAL_DATA`.
         part, parts: the part of the data, from 1, and the number of parts; by default derived from the code, of as
-            many as the plan has participants. `BY_PLACE`: the place on the roster decides the part.
+            many as the plan has participants; of data that an app loads, all. `BY_PLACE`: the place on the roster
+            decides the part.
         data: the participant's own file, instead of a part of a set.
         data_identity: what the ledger knows the data by that an app loads.
         task: module:Class on this machine, if the study's task isn't one of Sordino's.
@@ -130,7 +131,8 @@ def choose_data(options: JoinOptions, seen: Look, random_part: int) -> DataChoic
         raise InputFailure("--data-identity names data that a Flower app loads, and the study's task is none.")
     if options.data is not None:
         return DataChoice(**(USUAL_DATA | {"dataset": OWN}), parts=0, part=0, file=options.data.absolute())
-    parts = options.parts if options.parts is not None else max(plan.clients, plan.population)
+    # An app is given all its data unless the owner cuts them: what its identity names mustn't depend on the terms.
+    parts = options.parts if options.parts is not None else 1 if app else max(plan.clients, plan.population)
     part = random_part % parts if options.part is None else None
     if options.part is not None and options.part != BY_PLACE:
         part = int(options.part) - 1

@@ -78,7 +78,10 @@ def describe_study(
         "participants and the coordinator read",
     ):
         lines += _wrapped(text, width, "  - ")
-    never = "examples, gradients, updates in the clear, losses, numbers of examples, private keys, your policy"
+    figures = "losses, numbers of examples"
+    if document.plan.evaluation:  # they are coordinates of what is masked
+        figures = "losses, accuracies and numbers of examples in the clear"
+    never = f"examples, gradients, updates in the clear, {figures}, private keys, your policy"
     return [*lines, "", "What never leaves this machine", *_wrapped(never, width, "  - ")]
 
 
@@ -113,7 +116,7 @@ def terms_of(document: StudyDocument) -> list[tuple[str, str]]:
         ("shares", _shares(plan)),
         ("keys", KEYS[plan.key_agreement]),
         ("offers", offers_leave(plan.offer_offset_s)),
-        *([("evaluation", evaluated(plan.evaluation))] if plan.evaluation else []),
+        *([("evaluation", evaluated(plan.evaluation, document.task))] if plan.evaluation else []),
         ("coordinator", _may_do(plan)),
         ("revocation", noticed),
         *_noise(document),
@@ -197,7 +200,11 @@ def _task(document: StudyDocument, plan: Plan) -> list[str]:
             f"votes of {_printable(trained_task(name, options))}: your model stays here; its votes on {queries} public "
             f"examples a round are sent, {values} of norm {plan.clip:g} at most"
         ]
-    return [f"{name}, {values} in an update, clipped to norm {plan.clip:g}"]
+    found = [f"{name}, {values} in an update, clipped to norm {plan.clip:g}"]
+    if trained_task(name, options) not in TASKS and options:  # what code of somebody's is told to do
+        told = "; ".join(f"{_printable(key)} {_printable(value)}" for key, value in sorted(options.items()))
+        found.append(f"with the options {told}")
+    return found
 
 
 def _form_asked(document: StudyDocument) -> list[str]:

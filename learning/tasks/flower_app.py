@@ -57,34 +57,44 @@ class FlowerOptions(TaskOptions):
         initial_model: what the app's module calls its model: called without arguments it returns a module of torch, a
             model with ``get_weights``, or arrays in a list or a dict.
         initial_seed: of the generators that draw its values, >= 0; public.
+        judged: which figures its ``evaluate`` returns: "accuracy,loss", "accuracy" or "loss".
         app: all others by name: those that begin with ``config.`` go into the configuration of each message, the rest
             is the app's ``run_config``.
     """
 
+    _OWN: ClassVar[tuple[str, ...]] = ("initial_model", "initial_seed", "judged")
+
     initial_model: str = "Net"
     initial_seed: int = 0
+    judged: str = ",".join(JUDGED)
     app: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(0 <= self.initial_seed < 2**32, "initial_seed", self.initial_seed, "from 0 to 4294967295")
+        known = (",".join(JUDGED), *JUDGED)
+        require(self.judged in known, "judged", self.judged, " or ".join(known))
+        for name, value in self.app.items():
+            plain = isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+            require(plain, name, value, "a text, a switch or a finite number")
+            require(name != f"{_MESSAGE}{ROUND_KEY}", name, value, "left out: it is the number of the round")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
         """As `TaskOptions.from_mapping`; names that Sordino doesn't know are the app's."""
-        own = ("initial_model", "initial_seed")
+        own = cls._OWN
         made = super().from_mapping({name: options[name] for name in own if name in options})
         others: dict[str, Any] = {name: value for name, value in options.items() if name not in own}
         return replace(made, app=others)
 
     def to_mapping(self) -> dict[str, Option]:
-        return {"initial_model": self.initial_model, "initial_seed": self.initial_seed, **self.app}
+        return {name: getattr(self, name) for name in self._OWN} | dict(self.app)
 
     def completed(self, usual: Mapping[str, Option]) -> Self:
         """With the app's own values where none is chosen. Raises OptionError: an option is unknown to it."""
         found = dict(usual)
         for name, value in self.app.items():
             if usual and name not in usual and not name.startswith(_MESSAGE):
-                known = ("initial_model", "initial_seed", *usual)
+                known = (*self._OWN, *usual)
                 raise OptionError(
                     f"unknown option {shown_value(name)}.{did_you_mean(name, known)} Known options: "
                     f"{', '.join(sorted(known))}, and {_MESSAGE}NAME for what the server writes into messages"
@@ -118,12 +128,18 @@ class FlowerApp(ModelTask):
                 f"task {self.name!r}: {module.__file__} has no {options.initial_model!r} that makes the first model "
                 "without arguments: name a class or function there, initial_model=NAME"
             ) from None
+        home = getattr(factory, "__module__", None) or ""
+        if home.split(".")[0] != module_name.split(".")[0]:  # a stranger's terms may name it
+            raise OptionError(
+                f"task {self.name!r}: initial_model {options.initial_model!r} comes from {home or 'nowhere'}, not from "
+                f"{module_name.split('.')[0]}: define what makes the model in the app's own package"
+            )
         self._app: ClientApp = app
         self._factory: Any = factory
         self._legacy = getattr(app, "_call", None) is not None  # made from a client_fn
         functions = getattr(app, "_registered_funcs", ("evaluate.default",))
         evaluates = self._legacy or any(one.startswith("evaluate.") for one in functions)
-        self.judged = JUDGED if evaluates else ()
+        self.judged = tuple(options.judged.split(",")) if evaluates else ()
         self.options = options.completed(_usual_config(module))
         self._run_config: dict[str, Option] = {}
         self._config: dict[str, Option] = {}  # of each message

@@ -14,7 +14,7 @@ from typing import Self
 from learning.make_task import check_task_table
 from runtime.failure import ExitCode, InputFailure
 from runtime.logs import log_warnings_only
-from runtime.processes import refuse_running_loop
+from runtime.processes import leave_no_core, refuse_running_loop
 from server import coordinator
 from server.events import Event, RoundCompleted
 from server.journal import read_events
@@ -140,6 +140,7 @@ def serve(study: PathLike, *, on_event: Callable[[Event], None] | None = None) -
     is closed and the journal is kept; the next call continues there.
     """
     refuse_running_loop("async with sordino.Coordinator(...) as coordinator: await coordinator.finished()")
+    leave_no_core()
     log_warnings_only()
     configuration = study_to_serve(Path(study))
     view = recorded(configuration)

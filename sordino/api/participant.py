@@ -32,6 +32,7 @@ class ParticipantOptions(TypedDict, total=False):
     task: str | None  # MODULE:CLASS of the study's task, where it isn't one of Sordino's
     ledger: PathLike | None  # of what is spent, for all studies over the same data
     data: PathLike | None  # a file of your own, .csv or .npz; in place of a part of a set:
+    data_identity: str | None  # what the ledger knows the data by that a Flower app loads
     dataset: str | None
     partition: str | None
     alpha: float | None
@@ -167,7 +168,9 @@ def join(
     refuse_running_loop("await sordino.Participant(...).run()")
     from client import participant_host
     from runtime.logs import log_warnings_only
+    from runtime.processes import leave_no_core
 
+    leave_no_core()
     log_warnings_only()
     settings = asyncio.run(Participant(home, say=say, **options).settings())
     if participant_host.join(settings) == ExitCode.INTERRUPTED:

@@ -25,8 +25,8 @@ from sordino.cli.verbs import EndWith
 NAME = "join"
 HELP = (
     "Take part in a study with the participants of one host.\n\nConnects to the coordinator, trains on the data "
-    "here, and sends masked, noised integers; never an example, a gradient or a loss. The host's folder holds "
-    "host.toml, the participants' keys, the coordinator's certificate authority and the policy that was "
+    "here, and sends masked, noised integers; never an example, a gradient or a loss in the clear. The host's folder "
+    "holds host.toml, the participants' keys, the coordinator's certificate authority and the policy that was "
     "accepted: a round that breaks the policy is refused. While the coordinator can't be reached, this keeps "
     "trying for as long as host.toml says. The journal remembers what was spent: keep it, and never run two "
     "processes from one folder. Each event is a plain line, or a line of JSON where standard error is no "

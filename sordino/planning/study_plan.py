@@ -23,7 +23,7 @@ _P = ParamSpec("_P")
 _STATED: Final = (
     *("mechanism", "clients", "dim", "bits", "clipping", "epsilon", "delta", "rounds", "min_survivors", "quorum"),
     *("max_dropout", "adversarial", "target", "sampling", "rotation", "beta", "k_stddevs", "graph", "adversary"),
-    *("key_agreement", "offer_offset_s"),
+    *("key_agreement", "offer_offset_s", "evaluation"),
 )
 _ROWS, _WIDTH = 10, 90  # what is shown of the table; the rest is `sordino plan`'s
 

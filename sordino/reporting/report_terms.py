@@ -71,7 +71,7 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         ("Adjacency", described.adjacency),
         ("Keys", KEYS[plan.key_agreement]),
         ("Offers", offers_leave(plan.offer_offset_s)),
-        *([("Evaluation", evaluated(plan.evaluation))] if plan.evaluation else []),
+        *([("Evaluation", evaluated(plan.evaluation, view.started.task))] if plan.evaluation else []),
         ("Theorem", described.theorem),
         ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
     ]

@@ -89,7 +89,7 @@ class ServedStudy:
 
     @property
     def outcome(self) -> str:
-        """``rounds done``, ``budget reached``, ``round aborted`` or ``stopped``; empty while it is served."""
+        """A reason of `wire.ending`, such as ``rounds done``; empty while it is served."""
         return "" if self.view.finished is None else self.view.finished.reason
 
     @property

@@ -11,6 +11,7 @@ from learning.datasets import Dataset
 from learning.parameters import Parameters
 from learning.tasks.softmax_regression import SoftmaxRegression
 from server.events import from_json
+from server.study_file import StudyConfiguration
 from server.study_view import StudyView
 from tests.support.host_in_process import Play
 from tests.support.study_in_process import PARTICIPANTS
@@ -60,8 +61,8 @@ def test_it_can_be_refused(played: Play) -> None:
     assert not story.sent
 
 
-def test_one_that_can_not_evaluate_sends_zeros(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if its training had failed: a refusal would tell the coordinator about its examples."""
+def test_one_that_can_not_evaluate_trains_all_the_same(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says nothing of the model: a refusal would tell the coordinator about its examples."""
 
     def fails(self: Any, parameters: Parameters, data: Dataset) -> dict[str, float]:
         if len(data) == 2000:
@@ -72,7 +73,9 @@ def test_one_that_can_not_evaluate_sends_zeros(played: Play, monkeypatch: pytest
     story = played(made=EVALUATED)
     assert story.ended == 0
     assert [done["u3"] for done in story.of("round_completed")] == [PARTICIPANTS] * 2
-    assert "zeros are sent" in story.told()
+    assert [done["reported"] for done in story.of("round_completed")] == [{}, {}]
+    assert "evaluation failed, nothing is said of the model" in story.told()
+    assert "zeros are sent" not in story.told()
     assert "secret" not in story.told()
 
 
@@ -82,3 +85,26 @@ def test_a_study_ends_when_its_model_gets_no_better(played: Play, monkeypatch: p
     assert story.ended == 0
     assert len(story.of("round_completed")) == 3
     assert story.of("study_finished")[0]["reason"] == NO_BETTER
+
+
+def test_a_task_without_a_model_takes_part_in_no_evaluation(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the coordinator's own check says: such a participant would be charged for zeros."""
+    monkeypatch.setattr(SoftmaxRegression, "judged", ())
+    monkeypatch.setattr(StudyConfiguration, "_evaluation", lambda self, task: self.evaluation.of_plan())
+    story = played(made=EVALUATED)
+    assert "participants are to evaluate, and the task has no model that they could judge" in str(story.ended)
+    assert not story.sent
+
+
+def test_figures_that_a_task_does_not_give_are_no_figures(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss alone, where an accuracy was stated: half right would be said of it otherwise."""
+    evaluate = SoftmaxRegression.evaluate
+
+    def without_accuracy(self: Any, parameters: Parameters, data: Dataset) -> dict[str, float]:
+        return {"loss": evaluate(self, parameters, data)["loss"]}
+
+    monkeypatch.setattr(SoftmaxRegression, "evaluate", without_accuracy)
+    assert [done["reported"] for done in played(made=EVALUATED).of("round_completed")] == [{}, {}]
+    monkeypatch.setattr(SoftmaxRegression, "judged", ("loss",))
+    for done in played(made=EVALUATED).of("round_completed"):
+        assert set(done["reported"]) == {"loss", "loss_stderr", "weight"}

@@ -162,3 +162,11 @@ def test_a_model_is_read_by_name_and_says_where_it_comes_from(tmp_path: Path) ->
     path.write_bytes(damaged)
     with pytest.raises(CheckpointError, match="damaged"):
         load_model(path)
+
+
+@pytest.mark.parametrize("round_", ["x", None, [1], 1.5, True])
+def test_a_model_of_no_round_is_no_model(round_: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_checkpoint(path, Checkpoint({"a": np.zeros(2, np.float32)}, {}, {"round": round_}))
+    with pytest.raises(CheckpointError, match="its round is no whole number"):
+        load_model(path)

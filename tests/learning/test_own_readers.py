@@ -238,3 +238,25 @@ def test_what_a_read_returns_is_checked_as_a_file_is(tmp_path: Path, reads: Read
         read_held(tmp_path / "a", name)
     with pytest.raises(DatasetError, match=r"there is no data file .*nobody\.txt: put it there"):
         read_held(tmp_path / "nobody.txt", name)
+
+
+def test_no_number_in_a_parquet_keeps_its_participant_away(tmp_path: Path) -> None:
+    """An identifier of 17 digits has no exact float; a .csv with it is read too."""
+    number = 9007199254740993
+    pq.write_table(pa.table({"id": [number, 2], "label": [0, 1]}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text(f"id,label\n{number},0\n2,1\n")
+    of_each = [read_held(tmp_path / f"a.{kind}", "mlp") for kind in ("parquet", "csv")]
+    assert of_each[0].features.tolist() == of_each[1].features.tolist() == [[float(np.float32(number))], [2.0]]
+
+
+def test_an_image_may_be_damaged_anywhere(tmp_path: Path) -> None:
+    """Whatever Pillow raises over a broken orientation; and a cell of the list that is longer than csv takes by itself."""
+    Image.new("L", (4, 4)).save(tmp_path / "good.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("L", (4, 4)).save(
+        tmp_path / "odd.jpg", exif=exif.tobytes().replace(b"\x12\x01\x03\x00", b"\x12\x01\x0a\x00")
+    )
+    (tmp_path / "labels.csv").write_text(f"file,label\ngood.png,1\nodd.jpg,0\n{'x' * 200_000},1\n")
+    data = read_held(tmp_path, "mlp")
+    assert (len(data) + dict(data.unread.cells)["image"], data.labels[0]) == (3, 1)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +35,7 @@ from learning.data_checks import check_task_takes
 from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from sordino import Participant
+from sordino.api.participant import ParticipantOptions
 from tests.client.joining.joining_at_a_port import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
 from wire.authority_statements import verify_card
@@ -199,11 +200,27 @@ def test_a_study_of_a_flower_app_is_joined_with_a_name_for_what_it_loads(joining
     told = "a Flower app, which loads your data by itself: add --data-identity NAME"
     assert told in joining.refused(task=app)
     assert told in joining.refused(task=app, data=Path("mine.csv"), data_identity="mine")
-    assert joining.join(task=app, data_identity="patients of A", part=3) == joining.home
+    assert joining.join(task=app, data_identity="patients of A", parts=7, part=3) == joining.home
     held = tomllib.loads((joining.home / "host.toml").read_text())
     assert held["data"] == {"dataset": "app", "parts": 7}
     assert {**held["participants"][0], "key": ""} == {"key": "", "part": 2, "data_identity": "patients of A"}
-    assert "what the app loads, known as 'patients of A' to the ledger" in " ".join("\n".join(joining.said).split())
+    said = " ".join("\n".join(joining.said).split())
+    assert "what the app loads, known as 'patients of A' to the ledger" in said
+    assert "with the options learning-rate 0.1" in said  # what the owner's code is told to do by somebody else
+
+
+def test_an_app_is_given_all_its_data_unless_their_owner_cuts_them(joining: Joining) -> None:
+    """Two studies of other sizes would cut it otherwise, and charge one person's name for another's examples."""
+    app = "flower:my_app.client_app:app"
+    joining.serve(replace(softmax(own_data=True), task=app, task_options={}))
+    assert joining.join(task=app, data_identity="patients of A") == joining.home
+    held = tomllib.loads((joining.home / "host.toml").read_text())
+    assert (held["data"]["parts"], held["participants"][0]["part"]) == (1, 0)
+
+
+def test_python_can_join_with_whatever_the_command_can() -> None:
+    inside = {"home", "policy_file", "agreed", "kept"}
+    assert {one.name for one in fields(JoinOptions)} - inside <= ParticipantOptions.__annotations__.keys()
 
 
 def test_foreign_labels_are_reported_and_keep_no_participant_away(joining: Joining) -> None:
