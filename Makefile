@@ -33,7 +33,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs wheel constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -135,6 +135,10 @@ proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 
 study-docs: .venv/.stamp ## rewrite the table in docs/study_file.md from the model
 	@.venv/bin/python -m tests.server.study_docs
+
+wheel: .venv/.stamp ## sdist and wheel, in dist/, checked
+	@rm -rf dist && .venv/bin/python -m build --no-isolation
+	@.venv/bin/python -m twine check --strict dist/*
 
 constraints: ## resolve all extras anew and rewrite constraints.txt
 	$(CHECK_PYTHON)

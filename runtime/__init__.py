@@ -2,4 +2,4 @@
 
 from typing import Final
 
-VERSION: Final = "0.1.0"  # of the product; pyproject.toml states the same
+VERSION: Final = "0.1.0"  # of the product: its only home, which pyproject.toml reads

@@ -1,4 +1,4 @@
-"""The wheel is complete: built as a fresh clone builds it, installed apart, used outside the checkout."""
+"""Sdist and wheel are complete: built as a fresh clone builds them, installed apart, used outside the checkout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from runtime import VERSION
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-VERSION = PROJECT["project"]["version"]
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
 ROOMS = sorted({name.partition(".")[0] for name in PACKAGES})
 # Files of a room that serve the checkout alone.
@@ -54,7 +56,7 @@ def sources() -> list[str]:
     else:
         paths = [path for room in ROOMS for path in (ROOT / room).rglob("*")]
         names = [path.relative_to(ROOT).as_posix() for path in paths]
-        names += ["pyproject.toml", "README.md", "LICENSE"]
+        names += ["pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"]
     return [name for name in names if (ROOT / name).is_file() and "__pycache__" not in name]
 
 
@@ -68,7 +70,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     for name in names:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, checkout / name)
-    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, checkout)
+    call(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout)  # the wheel from the sdist
     (wheel,) = folder.glob("*.whl")
 
     call(sys.executable, "-m", "venv", "--without-pip", environment)
@@ -91,6 +93,16 @@ def test_every_file_of_every_room_is_in_the_wheel(installed: Installed) -> None:
         names = {name for name in archive.namelist() if not name.startswith(f"sordino-{VERSION}.dist-info/")}
     expected = {name for name in installed.sources if name.partition("/")[0] in ROOMS} - CHECKOUT_ONLY
     assert names == expected, "declare packages and data files in pyproject.toml"
+
+
+def test_both_can_be_published_and_hold_no_tests_and_no_pages(installed: Installed) -> None:
+    (sdist,) = installed.wheel.parent.glob("*.tar.gz")
+    call(sys.executable, "-m", "twine", "check", "--strict", installed.wheel, sdist)
+    with tarfile.open(sdist) as archive:
+        names = {file.name.partition("/")[2] for file in archive if file.isfile()}
+    ours = {name for name in installed.sources if name.partition("/")[0] in ROOMS} - CHECKOUT_ONLY
+    made = {name for name in names if name.startswith("sordino.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert names - made == ours | {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}
 
 
 def test_licence_and_metadata_travel_with_it(installed: Installed) -> None:

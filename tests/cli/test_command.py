@@ -89,11 +89,6 @@ def test_a_name_that_is_nearly_right(run: Run, arguments: tuple[str, ...], told:
     assert told in refusal(run, *arguments)
 
 
-def test_version_agrees_with_the_project(run: Run) -> None:
-    assert run("--version")[1].strip() == f"sordino {sordino.__version__}"
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == sordino.__version__
-
-
 def test_a_ring_may_be_asked_for_by_the_word_that_is_printed(run: Run, tmp_path: Path) -> None:
     asked = ("--clients", "100", "--max-dropout", "0.1", "--bits", "20", "--graph", "ring", "--no-alternatives")
     assert json.loads(output(run, "plan", *asked, "--json"))["graph"] == "harary"
