@@ -27,6 +27,7 @@ from sordino.cli.verbs import respelled
 
 VERBS: Final = {
     "demo": "Run a whole study on this machine: real processes, real data, TLS, deliberate dropouts.",
+    "new": "Write a project that runs as it is: a model, a data reader, a study, a test.",
     "init": "Make a study that can be served and joined at once.",
     "plan": "Compute noise, thresholds and bytes from a privacy budget, before anything runs.",
     "graph": "Compute degree and threshold of the k-regular graph, with reasons.",
