@@ -1,11 +1,12 @@
 # Everything a checkout needs, with nothing but Python >= 3.11, its venv module and make. `make help` lists the targets.
 #
-# Six environments, each rebuilt only when a file it depends on changes:
+# Seven environments, each rebuilt only when a file it depends on changes:
 #   .venv-demo    the command and the coordinator's extras; no torch       make demo
 #   .venv         the same with torch, Ray and development tools            make test, lint, types
 #   .venv-lowest the lowest versions that pyproject.toml allows     make test-lowest
 #   .venv-proto   the pinned protobuf compiler                              make proto, test
 #   .venv-peers   Flower and OpenDP, to be measured beside                  make bench-peers, flower-test
+#   .venv-docs    Sphinx                                               make docs
 #   .venv-fuzz    atheris, where there is a wheel of it                     make fuzz, fuzz-long
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -33,7 +34,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto study-docs wheel constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -136,6 +137,13 @@ proto: .venv-proto/.stamp ## regenerate the stubs in wire/ from proto/
 study-docs: .venv/.stamp ## rewrite the table in docs/study_file.md from the model
 	@.venv/bin/python -m tests.server.study_docs
 
+docs: .venv-docs/.stamp ## the site, in build/site; a warning, such as a broken link, is an error
+	@.venv-docs/bin/python -m sphinx -q -E -W --keep-going -c docs -d build/doctrees . build/site
+	@echo 'make: the site is build/site/index.html'
+
+docs-links: .venv-docs/.stamp ## ask every external link of the site whether it still leads somewhere (network)
+	@.venv-docs/bin/python -m sphinx -q -b linkcheck -c docs -d build/doctrees . build/links
+
 wheel: .venv/.stamp ## sdist and wheel, in dist/, checked
 	@rm -rf dist && .venv/bin/python -m build --no-isolation
 	@.venv/bin/python -m twine check --strict dist/*
@@ -155,7 +163,7 @@ clean: ## remove caches and build outputs, keep the environments
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments as well
-	@rm -rf .venv .venv-demo .venv-lowest .venv-proto .venv-peers .venv-fuzz
+	@rm -rf .venv .venv-demo .venv-lowest .venv-proto .venv-peers .venv-docs .venv-fuzz
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
@@ -177,6 +185,10 @@ distclean: clean ## remove the environments as well
 .venv-peers/.stamp: sordino/lab/bench/peers/requirements.txt pyproject.toml
 	$(CHECK_PYTHON)
 	$(call BUILD_ENVIRONMENT,.venv-peers,-r sordino/lab/bench/peers/requirements.txt -e '.[server]', (with torch and ray: this can take minutes))
+
+.venv-docs/.stamp: docs/requirements.txt pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	$(call BUILD_ENVIRONMENT,.venv-docs,-c constraints.txt -r docs/requirements.txt -e '.[server]')
 
 .venv-fuzz/.stamp: tests/fuzz/requirements.txt pyproject.toml constraints.txt
 	$(CHECK_PYTHON)

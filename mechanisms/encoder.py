@@ -275,7 +275,7 @@ class Encoder:
 
         Args:
             total: (padded_dim,) sum of encoded vectors, reduced mod 2^bits, unsigned integers.
-            survivors: |u3|, how many vectors the sum holds.
+            survivors: ``|u3|``, how many vectors the sum holds.
             random_bytes: the coordinator's private randomness, where it adds the noise ("gaussian").
             silent: survivors that took no noise back; it only counts for the stated deviation.
 

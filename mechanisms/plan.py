@@ -175,7 +175,7 @@ class Plan(Statement):
         return update_norm(clips, self.sketch_rows)
 
     def round_curve(self, honest: int) -> Curve:
-        """The Renyi curve of one sum that carries ``honest`` = |u3| - A unknown noise shares, unamplified.
+        """The Renyi curve of one sum that carries ``honest = |u3| - A`` unknown noise shares, unamplified.
 
         Raises ValueError: fewer honest shares than `h_min`, or more than there can be.
         """

@@ -12,8 +12,7 @@ from runtime.failure import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted(path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.md")),
 ]
 ROOMS = ["secagg", "mechanisms", "wire", "learning", "server", "client", "sordino", "tests", "proto"]
@@ -44,6 +43,13 @@ def test_named_files_exist(document: Path) -> None:
     name = rf"`((?:{'|'.join(ROOMS)}|docs)/[\w./-]+\.\w+)`"
     named = re.findall(name, document.read_text(encoding="utf-8"))
     assert not sorted({name for name in named if not (ROOT / name).exists()})
+
+
+def test_the_index_lists_every_page_once() -> None:
+    """The site's contents are made from these tables; examples and decisions have indexes of their own."""
+    rows = re.findall(r"^\| \[[^]]+\]\(([^)]+)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"), re.M)
+    pages = [f"../{path.name}" for path in ROOT.glob("*.md")] + [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(rows) == sorted({*pages, "decisions/README.md", "../examples/README.md"} - {"README.md"})
 
 
 def test_a_fuzzers_finding_is_replayed_where_it_was_made() -> None:

@@ -38,3 +38,4 @@ MECHANISMS: Final[dict[str, Mechanism]] = {
         attrgetter("central_epsilon"),
     ),
 }
+"""By name: a description, how it is planned, its encoder, the cost of a round and the epsilon of a plan."""
