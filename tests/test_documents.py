@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime.failure import ExitCode
+from sordino import cli
+from sordino.cli.verbs import respelled
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
@@ -50,6 +53,19 @@ def test_the_index_lists_every_page_once() -> None:
     rows = re.findall(r"^\| \[[^]]+\]\(([^)]+)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"), re.M)
     pages = [f"../{path.name}" for path in ROOT.glob("*.md")] + [path.name for path in (ROOT / "docs").glob("*.md")]
     assert sorted(rows) == sorted({*pages, "decisions/README.md", "../examples/README.md"} - {"README.md"})
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_commands_have_the_options_that_are_shown(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"^ *(?:\$ )?sordino ((?!: |.*\[)[a-z].*)", text, re.MULTILINE):
+        given = shlex.split(line, comments=True)
+        command, _ = cli._command_of(given)
+        if command is None:
+            continue  # a group, or prose
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        words = respelled(given, cli._command_of)
+        assert not {word.partition("=")[0] for word in words if word.startswith("--")} - known, line
 
 
 def test_a_fuzzers_finding_is_replayed_where_it_was_made() -> None:
