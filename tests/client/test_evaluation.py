@@ -96,7 +96,10 @@ def test_a_task_without_a_model_takes_part_in_no_evaluation(played: Play, monkey
     assert not story.sent
 
 
-def test_figures_that_a_task_does_not_give_are_no_figures(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stated", [False, True])
+def test_figures_that_a_task_does_not_give_are_no_figures(
+    stated: bool, played: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A loss alone, where an accuracy was stated: half right would be said of it otherwise."""
     evaluate = SoftmaxRegression.evaluate
 
@@ -104,7 +107,9 @@ def test_figures_that_a_task_does_not_give_are_no_figures(played: Play, monkeypa
         return {"loss": evaluate(self, parameters, data)["loss"]}
 
     monkeypatch.setattr(SoftmaxRegression, "evaluate", without_accuracy)
-    assert [done["reported"] for done in played(made=EVALUATED).of("round_completed")] == [{}, {}]
+    if not stated:
+        assert [done["reported"] for done in played(made=EVALUATED).of("round_completed")] == [{}, {}]
+        return
     monkeypatch.setattr(SoftmaxRegression, "judged", ("loss",))
     for done in played(made=EVALUATED).of("round_completed"):
         assert set(done["reported"]) == {"loss", "loss_stderr", "weight"}
