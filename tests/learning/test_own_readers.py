@@ -256,9 +256,10 @@ def test_an_image_may_be_damaged_anywhere(tmp_path: Path) -> None:
     """Whatever Pillow raises over a broken orientation; and a cell of the list longer than csv takes by itself."""
     Image.new("L", (4, 4)).save(tmp_path / "good.png")
     exif = Image.Exif()
-    exif[0x0112] = 6
-    broken = exif.tobytes().replace(b"\x12\x01\x03\x00", b"\x12\x01\x0a\x00")
+    exif[0x0112], exif[0x0110] = 6, "a text of letters"
+    broken = exif.tobytes().replace(b"\x01\x10\x00\x02\x00\x00\x00\x12", b"\x01\x10\x00\x05\x00\x00\x00\x01")
+    assert broken != exif.tobytes()  # the text is said to be a fraction
     Image.new("L", (4, 4)).save(tmp_path / "odd.jpg", exif=broken)
     (tmp_path / "labels.csv").write_text(f"file,label\ngood.png,1\nodd.jpg,0\n{'x' * 200_000},1\n")
     data = read_held(tmp_path, "mlp")
-    assert (len(data) + dict(data.unread.cells)["image"], data.labels[0]) == (3, 1)
+    assert (len(data), dict(data.unread.cells), data.labels.tolist()) == (1, {"image": 2}, [1])
