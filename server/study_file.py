@@ -28,6 +28,7 @@ from runtime.settings_file import (
 )
 from runtime.settings_keys import key
 from server.study_tables import (
+    PARTICIPANTS,
     CoordinatorTable,
     DataTable,
     DeadlineTable,
@@ -88,7 +89,10 @@ class StudyConfiguration(Settings):
     def _evaluation(self, task: Task) -> Evaluation:
         found = self.evaluation.of_plan()
         if found and not getattr(task, "judged", ()):  # a class of the user's own may lack it
-            raise OptionError(f"task {task.name!r} has no model that participants could evaluate: leave evaluate out")
+            raise OptionError(
+                f"task {task.name!r} has no model that participants could evaluate, or nothing that evaluates it: "
+                "leave evaluate out"
+            )
         return found
 
     def settled(self) -> Self:
@@ -179,6 +183,16 @@ class StudyConfiguration(Settings):
         check_loaded(self.study.task, self.data.dataset)
         if self.data.dataset == APP and self.data.test:
             raise ValueError("data.test has no effect: the coordinator doesn't evaluate a Flower app. Leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _judged(self) -> Self:
+        judged = self.evaluation.by == PARTICIPANTS or self.data.test or self.data.dataset not in BROUGHT
+        if self.evaluation.patience and not judged:
+            raise ValueError(
+                "evaluation.patience has no figure to wait for: name test examples of the coordinator's in data.test, "
+                f'or set evaluation.by = "{PARTICIPANTS}"'
+            )
         return self
 
     @model_validator(mode="after")

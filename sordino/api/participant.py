@@ -31,7 +31,7 @@ class ParticipantOptions(TypedDict, total=False):
     name: str | None  # of this process on the roster
     task: str | None  # MODULE:CLASS of the study's task, where it isn't one of Sordino's
     ledger: PathLike | None  # of what is spent, for all studies over the same data
-    data: PathLike | None  # a file of your own, .csv or .npz; in place of a part of a set:
+    data: PathLike | None  # a file or folder of your own; in place of a part of a set:
     data_identity: str | None  # what the ledger knows the data by that a Flower app loads
     dataset: str | None
     partition: str | None
@@ -66,7 +66,9 @@ class Participant:
         unknown = options.keys() - ParticipantOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"Participant has no option {', '.join(sorted(unknown))}")
-        self._options: dict[str, Any] = {name: one for name, one in options.items() if one not in (None, False)}
+        self._options: dict[str, Any] = {
+            name: one for name, one in options.items() if one is not None and one is not False
+        }
         for name in _PATHS & self._options.keys():
             self._options[name] = Path(self._options[name])
 

@@ -29,6 +29,8 @@ def run(
 ) -> int:
     if why := taken(directory):
         raise InputFailure(f"{directory} is {why}. Name a folder that is new or empty.")
+    if " " in str(directory.resolve()):
+        raise InputFailure(f"{directory}: make can't work in a folder with a blank in its path. Name another one.")
     with whole_folder(directory) as folder:
         for template in files("sordino.cli").joinpath("project").iterdir():
             text = template.read_text(encoding="utf-8").replace("# NAME", f"# {directory.resolve().name}")

@@ -61,6 +61,7 @@ class Sweep:
             {**run["labels"], "seed": run["seed"]}
             | {name: run.get(name) for name in _FIGURES}
             | {"loss": (run.get("losses") or [None])[-1]}
+            | {f"reported_{name}": one for name, one in (run.get("reported") or {}).items()}
             for run in self.runs
         ]
 

@@ -55,8 +55,8 @@ def notes(figures: PlanFigures, *, hosts_made: bool = False) -> list[str]:
         )
     if figures.accuracy_stderr is not None and figures.accuracy_stderr > UNSURE:
         found.append(
-            f"Note: the accuracy that participants report is known to ± {figures.accuracy_stderr:.2g} only. Raise "
-            "--evaluation-weight, participants, or epsilon."
+            f"Note: an accuracy that participants report is known to ± {figures.accuracy_stderr:.2g} only, a loss to "
+            "so much of --evaluation-loss. Raise --evaluation-weight, participants, or epsilon."
         )
     if figures.delta > 1 / figures.clients:
         found.append(

@@ -54,7 +54,7 @@ def finding_lines(view: StudyView) -> list[str]:
     said = ", ".join(" ".join(one) for one in reported_figures(view.reported))
     lines += [f"{'at participants':<20}{said}, after round {view.completed - 1}"] if said else []
     best = view.progress.best
-    if best is not None and best.round < view.completed - bool(view.reported):
+    if best is not None and 0 < best.round < view.completed:
         lines.append(f"{'best model':<20}{best_text(best)}")
     found = table_rows(view.released)
     for name, number, error in found[:_VALUES]:

@@ -36,9 +36,13 @@ class _Value:
 
 
 def flat_round(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A round's plain figures, and the values of its statistic by their names; lists and tables are left out."""
+    """A round's plain figures, further ones of its model, those that participants report (``reported_accuracy``), and
+    the values of its statistic by their names; lists and other tables are left out.
+    """
     held = {name: one for name, one in row.items() if name != "kind"}
     plain = {name: one for name, one in held.items() if one is None or isinstance(one, str | int | float)}
+    plain |= dict(row.get("figures") or {})
+    plain |= {f"reported_{name}": one for name, one in (row.get("reported") or {}).items()}
     return plain | {str(one["name"]): one.get("value") for one in values_of(row.get("released") or {})}
 
 

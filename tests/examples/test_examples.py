@@ -117,7 +117,7 @@ def test_lora_on_a_frozen_backbone(tmp_path: Path) -> None:
     losses = [event.loss for event in read_events(coordinator / "state.sqlite") if isinstance(event, RoundCompleted)]
     assert len(losses) == 3
     assert losses[2] < losses[0], losses
-    model = load_model(coordinator / "checkpoints" / "round-000003.npz")
+    model = load_model(coordinator / "checkpoints" / "round-000003.safetensors")
     assert all("lora_" in name for name in model.parameters)
     assert sum(array.size for array in model.parameters.values()) == 1_536  # beside 190,176 that are frozen
 

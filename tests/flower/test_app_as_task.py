@@ -113,7 +113,9 @@ def test_a_served_study_of_an_app(tmp_path: Path) -> None:
         assert [one["u3"] for one in study.events("round_completed")] == [NODES, NODES]
         spent = {row.data for home in range(2) for row in study.host_charges(home) if hasattr(row, "data")}
         held = [tomllib.loads((home / "host.toml").read_text())["participants"] for home in study.study.hosts]
-    found = flatten(load_checkpoint(study.folder / "coordinator" / "checkpoints" / "round-000002.npz").parameters)
+    found = flatten(
+        load_checkpoint(study.folder / "coordinator" / "checkpoints" / "round-000002.safetensors").parameters
+    )
     plan = study.study.plan
     noise = plan.local_stddev / NODES**0.5 * 2**0.5  # of a value of the mean, over both rounds
     difference = np.abs(found - by_flower(2)).max()
@@ -152,8 +154,8 @@ def test_the_round_is_in_the_checkpoint_and_not_in_the_model(tmp_path: Path) -> 
     first.learn(np.ones(15), 7)
     model, state = first.state()
     assert list(model) == ["weight", "bias"]
-    save_checkpoint(tmp_path / "kept.npz", Checkpoint(model, state))
-    kept = load_checkpoint(tmp_path / "kept.npz")
+    save_checkpoint(tmp_path / "kept.safetensors", Checkpoint(model, state))
+    kept = load_checkpoint(tmp_path / "kept.safetensors")
     second.load_state(kept.parameters, kept.optimizer_state)
     for name, one in first.broadcast().items():
         np.testing.assert_array_equal(second.broadcast()[name], one)

@@ -97,6 +97,6 @@ def test_only_hosts_with_the_studys_backbone_take_part(tmp_path: Path, monkeypat
         rounds = study.wait_for("round_completed", round=2)
         assert rounds[-1]["u3"] == 8
         assert [study.code_of(one) for one in (first, second)] == [0, 0]
-        model = load_model(study.folder / "coordinator" / "checkpoints" / "round-000002.npz")
+        model = load_model(study.folder / "coordinator" / "checkpoints" / "round-000002.safetensors")
     assert {name: array.shape for name, array in model.parameters.items()} == {"3.weight": (10, 16), "3.bias": (10,)}
     assert np.isfinite(model.parameters["3.weight"]).all()

@@ -32,6 +32,7 @@ DONE, INFEASIBLE, UNAVAILABLE = ROUNDS_DONE, "infeasible", "unavailable"
 NORMS: Final = ("0.1", "0.5", "0.9")
 """Quantiles of the norms before clipping that a row keeps."""
 _KEPT: Final = (
+    "reported",
     *("outcome", "rounds_completed", "aborted_attempts", "wall_s"),
     *("delta", "epsilon_released", "epsilon_coordinator"),
 )

@@ -157,7 +157,7 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
     if said:
         lines.append(f"reported    {', '.join(map(' '.join, reported_figures(said)))} at participants")
     best = None if summary["best"] is None else Best(**summary["best"])
-    if best is not None and best.round < summary["rounds_completed"] - bool(said):
+    if best is not None and 0 < best.round < summary["rounds_completed"]:
         lines.append(f"best        {best_text(best)}")
     for name, value, error in table_rows(summary["released"])[:_MOST_VALUES]:
         lines.append(f"{name:<11} {value} {error}".rstrip())
