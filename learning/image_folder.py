@@ -28,7 +28,7 @@ _GREY: Final = ("1", "L", "LA", *_DEEP)
 
 
 def read_images(
-    folder: Path, *, classes: Sequence[str] = (), side: int = 0, channels: int = 0, amounts: bool = False
+    folder: Path, *, classes: Sequence[str] = (), side: int = 0, channels: int = 0, numeric_labels: bool = False
 ) -> Dataset:
     """All images of a folder that can be read; how many can't is in ``unread`` of the result.
 
@@ -38,14 +38,16 @@ def read_images(
         side: images are cut to their central square and resized to so many pixels. 0: they are taken as they are, and
             have one size.
         channels: 1 makes them grey, 3 colours. 0: colours where one of them has some.
-        amounts: labels of ``labels.csv`` are numbers to predict, float32.
+        numeric_labels: labels of ``labels.csv`` are numbers to predict, float32.
 
     Returns features uint8 (n, height, width), of colours (n, height, width, 3), of 16 bits a pixel the upper 8.
 
     Raises learning.blocks.DatasetError: no images, several sizes, or subfolders that name no class.
     """
     with named_in_errors(folder):
-        return images(folder, Missing.LEFT_OUT, classes=classes, side=side, channels=channels, amounts=amounts)
+        return images(
+            folder, Missing.LEFT_OUT, classes=classes, side=side, channels=channels, numeric_labels=numeric_labels
+        )
 
 
 def images(
@@ -55,7 +57,7 @@ def images(
     classes: Sequence[str] = (),
     side: int = 0,
     channels: int = 0,
-    amounts: bool = False,
+    numeric_labels: bool = False,
 ) -> Dataset:
     """As `read_images`, with missing values as ``missing`` says, and errors that don't name the folder."""
     files, texts = _listed(folder) if (folder / LABELS_FILE).is_file() else _in_subfolders(folder, classes)
@@ -77,7 +79,7 @@ def images(
     if len({one.ndim for one in pixels}) > 1:
         pixels = [one if one.ndim == 3 else np.repeat(one[..., None], 3, axis=2) for one in pixels]
     labels = np.zeros(len(files), np.int64) if texts is None else np.array([_label(text, classes) for text in texts])
-    data = dataset_of(np.stack(pixels), labels[readable], (), texts is not None, missing, amounts=amounts)
+    data = dataset_of(np.stack(pixels), labels[readable], (), texts is not None, missing, numeric_labels=numeric_labels)
     if not damaged:
         return data
     return replace(data, unread=Unread((("image", damaged), *data.unread.cells), rows=data.unread.rows + damaged))

@@ -85,8 +85,8 @@ def _read(path: Path, task: str, missing: Missing) -> Dataset:
             checked = of_arrays(made.features, made.labels if made.labelled else None, missing, made.columns)
             return checked if made.unread == Unread() else replace(checked, unread=made.unread)
         if path.is_dir():
-            return images(path, missing, amounts=task == REGRESSION)
-        return table(path, missing, amounts=task == REGRESSION)
+            return images(path, missing, numeric_labels=task == REGRESSION)
+        return table(path, missing, numeric_labels=task == REGRESSION)
 
 
 def _located(path: Path) -> Path:

@@ -35,32 +35,32 @@ class Missing(Enum):
     LEFT_OUT = 2
 
 
-def read_table(path: Path, *, label: str = LABEL, amounts: bool = False) -> Dataset:
+def read_table(path: Path, *, label: str = LABEL, numeric_labels: bool = False) -> Dataset:
     """All rows of a .csv, .npz or .parquet whose cells can be used; how many can't is in ``unread`` of the result.
 
     Args:
         path: of the file; its suffix says how it is read. A .csv has a line of names, then numbers. A .parquet has
             columns of numbers; it needs pyarrow. An .npz has ``features`` (n, ...) and perhaps ``labels`` (n,).
         label: name of the column of labels; all others are features. An .npz has its own name for it.
-        amounts: labels are numbers to predict, float32, and not classes, int64.
+        numeric_labels: labels are numbers to predict, float32, and not classes, int64.
 
     Returns features float32 (n, columns), of an .npz as it has them; without labels these are 0.
 
     Raises learning.blocks.DatasetError: the file is missing or has another form, such as a column of text.
     """
     with named_in_errors(path):
-        return table(path, Missing.LEFT_OUT, label, amounts=amounts)
+        return table(path, Missing.LEFT_OUT, label, numeric_labels=numeric_labels)
 
 
-def table(path: Path, missing: Missing, label: str = LABEL, *, amounts: bool = False) -> Dataset:
+def table(path: Path, missing: Missing, label: str = LABEL, *, numeric_labels: bool = False) -> Dataset:
     """As `read_table`, with missing values as ``missing`` says, and errors that don't name the file."""
     kind = path.suffix.lower()
     if kind == ".npz":
-        return _read_npz(path, missing, amounts)
+        return _read_npz(path, missing, numeric_labels)
     if kind == ".csv":
-        return _read_csv(path, missing, label, amounts)
+        return _read_csv(path, missing, label, numeric_labels)
     if kind == ".parquet":
-        return _read_parquet(path, missing, label, amounts)
+        return _read_parquet(path, missing, label, numeric_labels)
     raise DatasetError(
         f"only {', '.join(SUFFIXES)} and folders of images are read; a task's own read takes any other: see "
         "docs/your_own_data.md"
@@ -102,14 +102,14 @@ def of_arrays(
     missing: Missing,
     columns: tuple[str, ...] = (),
     *,
-    amounts: bool | None = None,
+    numeric_labels: bool | None = None,
 ) -> Dataset:
     """Examples of arrays that somebody made.
 
     Args:
         features: (n, ...) of any numbers.
         labels: (n,), or (n, L) whole numbers; None: there are none.
-        amounts: whether labels are numbers to predict; None: they are where their type has fractions.
+        numeric_labels: whether labels are numbers to predict; None: they are where their type has fractions.
 
     Raises DatasetError: shapes or types that don't fit; or a value is missing, where that is refused.
     """
@@ -117,19 +117,19 @@ def of_arrays(
     if labels is None:
         labels = np.zeros(len(features) if features.ndim else 0, dtype=np.int64)
     whole = np.issubdtype(labels.dtype, np.integer)
-    if amounts is None:
-        amounts = not whole
-    if not (whole or (amounts and np.issubdtype(labels.dtype, np.floating))):
-        raise DatasetError(f"labels are {labels.dtype}; expected {'numbers' if amounts else 'whole numbers'}")
-    if amounts and labels.ndim > 1:
+    if numeric_labels is None:
+        numeric_labels = not whole
+    if not (whole or (numeric_labels and np.issubdtype(labels.dtype, np.floating))):
+        raise DatasetError(f"labels are {labels.dtype}; expected {'numbers' if numeric_labels else 'whole numbers'}")
+    if numeric_labels and labels.ndim > 1:
         raise DatasetError(f"labels {list(labels.shape)} are fractions: a number to predict is one for each example")
     if not (features.ndim and labels.ndim) or len(features) != len(labels):
         raise DatasetError(f"{features.shape} features do not match {len(labels) if labels.ndim else 'no'} labels")
-    values = labels.astype(np.float64 if amounts else np.int64)
-    return dataset_of(features, values, columns, labelled, missing, amounts=amounts)
+    values = labels.astype(np.float64 if numeric_labels else np.int64)
+    return dataset_of(features, values, columns, labelled, missing, numeric_labels=numeric_labels)
 
 
-def _read_npz(path: Path, missing: Missing, amounts: bool) -> Dataset:
+def _read_npz(path: Path, missing: Missing, numeric_labels: bool) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as archive:
             members = {name: archive[name] for name in archive.files}
@@ -142,10 +142,10 @@ def _read_npz(path: Path, missing: Missing, amounts: bool) -> Dataset:
             raise DatasetError(f"its member {name} is no array: write it with numpy.savez")
     if "features" not in members or set(members) - {"features", "labels"}:
         raise DatasetError(f"it holds {', '.join(sorted(members)) or 'nothing'}; expected features and labels")
-    return of_arrays(members["features"], members.get("labels"), missing, amounts=amounts)
+    return of_arrays(members["features"], members.get("labels"), missing, numeric_labels=numeric_labels)
 
 
-def _read_csv(path: Path, missing: Missing, label: str, amounts: bool) -> Dataset:
+def _read_csv(path: Path, missing: Missing, label: str, numeric_labels: bool) -> Dataset:
     rows: list[list[float]] = []
     numbers: list[int] = []
     odd = 0
@@ -163,10 +163,10 @@ def _read_csv(path: Path, missing: Missing, label: str, amounts: bool) -> Datase
             else:
                 odd += 1
     values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    return _of_columns(values, names, label, missing, amounts, numbers, odd)
+    return _of_columns(values, names, label, missing, numeric_labels, numbers, odd)
 
 
-def _read_parquet(path: Path, missing: Missing, label: str, amounts: bool) -> Dataset:
+def _read_parquet(path: Path, missing: Missing, label: str, numeric_labels: bool) -> Dataset:
     arrow, parquet = (library(name, "parquet", "a .parquet") for name in ("pyarrow", "pyarrow.parquet"))
     try:
         held = parquet.read_table(path)
@@ -183,7 +183,7 @@ def _read_parquet(path: Path, missing: Missing, label: str, amounts: bool) -> Da
     # A cell without a value is NaN then.
     columns = [one.cast(arrow.float64(), safe=False).to_numpy() for one in held.columns]  # any whole number has a place
     values = np.column_stack(columns) if columns else np.zeros((0, 0))
-    return _of_columns(values, names, label, missing, amounts)
+    return _of_columns(values, names, label, missing, numeric_labels)
 
 
 def _of_columns(
@@ -191,7 +191,7 @@ def _of_columns(
     names: list[str],
     label: str,
     missing: Missing,
-    amounts: bool,
+    numeric_labels: bool,
     lines: list[int] | None = None,
     odd: int = 0,
 ) -> Dataset:
@@ -202,7 +202,7 @@ def _of_columns(
     columns = tuple(name for name in names if name != label)
     labels = np.zeros(len(values), dtype=np.int64) if at is None else values[:, at]
     features = values if at is None else np.delete(values, at, axis=1)
-    return dataset_of(features, labels, columns, at is not None, missing, lines, odd, amounts=amounts)
+    return dataset_of(features, labels, columns, at is not None, missing, lines, odd, numeric_labels=numeric_labels)
 
 
 def _names(lines: Iterator[list[str]]) -> list[str]:
@@ -262,7 +262,7 @@ def dataset_of(
     lines: list[int] | None = None,
     odd: int = 0,
     *,
-    amounts: bool = False,
+    numeric_labels: bool = False,
 ) -> Dataset:
     """The data as read, with missing values refused, kept or left out.
 
@@ -271,12 +271,12 @@ def dataset_of(
         labels: int64, or float64 of a table.
         lines: line number of each row; None: the file has no lines.
         odd: number of lines that were left out.
-        amounts: labels are numbers to predict.
+        numeric_labels: labels are numbers to predict.
 
     Raises DatasetError: the features aren't numbers; or a value is missing, where that is refused.
     """
     values, unread, gaps = _values(features, missing)
-    found, label_unread, label_gaps = _amounts(labels) if amounts else _classes(labels)
+    found, label_unread, label_gaps = _amounts(labels) if numeric_labels else _classes(labels)
     if not (unread.any() or gaps.any() or label_unread.any() or label_gaps.any()):
         return Dataset(values, found, columns, labelled, Unread(lines=odd))
     names = (*(columns or map(str, range(unread.shape[1]))), LABEL)
@@ -285,7 +285,7 @@ def dataset_of(
     if missing is Missing.REFUSED:
         row, column = np.argwhere(lost)[0]
         where = f"row {row}" if lines is None else f"line {lines[row]}"
-        what = "whole" if column == len(names) - 1 and not amounts else "finite"
+        what = "whole" if column == len(names) - 1 and not numeric_labels else "finite"
         raise DatasetError(f"{where}, column {names[column]} holds no {what} number: fill gaps, code words")
     counted = unread if missing is Missing.KEPT else lost
     cells = tuple((name, int(count)) for name, count in zip(names, counted.sum(axis=0), strict=True) if count)

@@ -25,10 +25,10 @@ _CERTAIN: Final = 4.0
 
 
 class Judged(NamedTuple):
-    """One participant's figures of a model; ``correct`` in [0, 1], NaN for a task without accuracy."""
+    """One participant's figures of a model; ``accuracy`` in [0, 1], NaN for a task without one."""
 
     examples: int
-    correct: float
+    accuracy: float
     loss: float
 
 
@@ -90,7 +90,7 @@ class Evaluation:
     def coordinates(self, judged: Judged) -> NDArray[np.float64]:
         """(3,) values in [-1/2, 1/2]; a loss that is no number counts as the largest."""
         weight = min(max(judged.examples, 0), self.most_examples) / self.most_examples
-        correct = 0.5 if math.isnan(judged.correct) else min(max(judged.correct, 0.0), 1.0)
+        correct = 0.5 if math.isnan(judged.accuracy) else min(max(judged.accuracy, 0.0), 1.0)
         loss = 1.0 if math.isnan(judged.loss) else min(max(judged.loss / self.largest_loss, 0.0), 1.0)
         return np.array([weight - 0.5, weight * (correct - 0.5), weight * (loss - 0.5)])
 

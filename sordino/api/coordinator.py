@@ -142,14 +142,6 @@ def serve(study: PathLike, *, on_event: Callable[[Event], None] | None = None) -
     refuse_running_loop("async with sordino.Coordinator(...) as coordinator: await coordinator.finished()")
     leave_no_core()
     log_warnings_only()
-    configuration = study_to_serve(Path(study))
-    view = recorded(configuration)
-
-    def note(event: Event) -> None:
-        view.apply(event)
-        if on_event is not None:
-            on_event(event)
-
-    if coordinator.serve(configuration, on_event=note) == ExitCode.INTERRUPTED:
+    if coordinator.serve(study_to_serve(Path(study)), on_event=on_event) == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
-    return ServedStudy(Path(study), configuration, view)
+    return ServedStudy.read(study)

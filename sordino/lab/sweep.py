@@ -120,7 +120,6 @@ def sweep(
     settings: SimulationSettings,
     *,
     seeds: Sequence[int] = (1,),
-    last: int = 1,
     folder: str | os.PathLike[str] | None = None,
     processes: int = 1,
     on_progress: Callable[[Standing], None] = lambda standing: None,
@@ -131,7 +130,6 @@ def sweep(
     Args:
         settings: all that isn't swept.
         seeds: of each combination: of partition, initial weights, cohorts, dropouts and batch orders.
-        last: evaluated rounds at the end whose mean accuracy counts, >= 1.
         folder: keeps each finished run; the same call continues from there after an interruption.
         processes: that run simulations side by side.
         on_progress: called whenever a run has ended.
@@ -162,7 +160,7 @@ def sweep(
         of_run = {name: one for name, one in chosen.items() if name in of_simulation}
         return settings.changed(study=changed, seed=seed, **of_run)
 
-    runs = combined(values, make, seeds, last)
+    runs = combined(values, make, seeds, 1)
     return Sweep(
         values,
         RunPool(None if folder is None else Path(folder), processes, on_progress, settings.device).run("sweep", runs),

@@ -76,9 +76,9 @@ def test_one_name_for_the_same_data_in_every_kind_of_file(tmp_path: Path, reads:
         assert content_sha256(read_own(tmp_path / f"a.{kind}", "mlp")) == first
     own = reads("table = np.loadtxt(path)\n        return table[:, :2], table[:, 2].astype(int)")
     assert content_sha256(read_held(tmp_path / "a.txt", own)) == first
-    amounts = read_held(tmp_path / "a.csv", "regression")
-    assert (amounts.labels.dtype, content_sha256(amounts)) == (np.float32, first)
-    other = reads("return read_table(path, label='change', amounts=True)")
+    numeric_labels = read_held(tmp_path / "a.csv", "regression")
+    assert (numeric_labels.labels.dtype, content_sha256(numeric_labels)) == (np.float32, first)
+    other = reads("return read_table(path, label='change', numeric_labels=True)")
     data = read_held(tmp_path / "a.parquet", other)
     assert (data.columns, data.labels.tolist()) == (("dose", "label"), [4.0, -3.0])
 
@@ -225,7 +225,7 @@ def test_what_a_read_returns_is_checked_as_a_file_is(tmp_path: Path, reads: Read
     for body in (
         "return np.array([[1.0], [np.nan], [3.0]]), np.array([0.5, 1.5, 2.5])",
         "(path.parent / 'b.csv').write_text('x,label\\n1,0.5\\n,1.5\\n3,2.5\\n')\n"
-        "        return read_table(path.parent / 'b.csv', amounts=True)",
+        "        return read_table(path.parent / 'b.csv', numeric_labels=True)",
     ):
         name = reads(body)
         data = read_held(tmp_path / "a", name)  # a name without a suffix: the one file of that name

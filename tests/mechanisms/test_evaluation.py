@@ -63,7 +63,7 @@ def test_the_figures_come_back_with_the_stated_errors(mechanism: str) -> None:
     people = [Judged(10, 0.9, 0.5), Judged(5, 0.3, 1.5), Judged(40, 0.6, 5.0), Judged(0, math.nan, math.nan)] * 2
     people += [Judged(10, 0.7, 1.0)] * 2
     weights = np.array([min(one.examples, 10) / 10 for one in people])
-    accuracy = sum(w * one.correct for w, one in zip(weights, people, strict=True) if w) / weights.sum()
+    accuracy = sum(w * one.accuracy for w, one in zip(weights, people, strict=True) if w) / weights.sum()
     loss = sum(w * min(one.loss, 2.0) for w, one in zip(weights, people, strict=True) if w) / weights.sum()
     found = []
     for _ in range(400):
@@ -79,7 +79,7 @@ def test_the_figures_come_back_with_the_stated_errors(mechanism: str) -> None:
     assert np.mean([one.weight for one in found]) == pytest.approx(weights.mean(), abs=0.02)
 
 
-def test_several_at_once_are_encoded_as_one_by_one() -> None:
+def test_several_at_once_carry_their_evaluations() -> None:
     plan = planned(clip=1.0, epsilon=1000.0)
     encoder, said = Encoder(plan, SEED), [Judged(10, 0.25, 1.0)] * 10
     words = encoder.encode_many(np.zeros((10, 100)), keyed("rows"), said)
