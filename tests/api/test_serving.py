@@ -104,6 +104,7 @@ async def test_what_cannot_be_is_one_sentence(study: Path, tmp_path: Path) -> No
 
 SERVE = """
 import signal, sys, sordino
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts the tests may ignore it
 try:
     print(sordino.serve(sys.argv[1]).outcome)
 except KeyboardInterrupt:

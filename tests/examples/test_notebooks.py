@@ -85,11 +85,12 @@ async def test_an_interrupted_kernel_loses_nothing(tmp_path: Path, monkeypatch: 
         assert (stopped.outcome, stopped.ledger().head.rows >= stopped.view.completed >= 2) == ("stopped", True)
         told.clear()
         reply = await run(serving)  # participants may have been charged for what was cut off: the last round fails then
-        gave_up = reply["status"] == "error" and "the coordinator gave up (round aborted)" in str(reply["traceback"])
+        gave_up = "the coordinator gave up (round aborted)" in printed("stderr") + str(reply.get("traceback"))
         assert reply["status"] == "ok" or gave_up, reply
-        assert printed("stdout").startswith(f"round {stopped.view.completed + 1}: sum of 8")
+        assert "sum of 8" in printed("stdout")
     study = sordino.ServedStudy.read(tmp_path / "run-study")
     assert study.outcome in ("rounds done", "budget reached", "round aborted")
+    assert [done.round for done in study.view.rounds] == list(range(1, study.view.completed + 1))
     assert study.view.completed >= 11
     assert study.ledger().head.rows >= study.view.completed
     assert sordino.ledger_of(tmp_path / "run-study" / "hosts" / "host-01").held_against

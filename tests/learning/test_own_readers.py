@@ -120,7 +120,8 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "a.png").touch()
     for package, read, path in (("pyarrow", read_table, tmp_path / "a.parquet"), ("PIL", read_images, tmp_path)):
-        monkeypatch.setitem(sys.modules, package, None)
+        for name in {package, *(one for one in sys.modules if one.startswith(f"{package}."))}:
+            monkeypatch.setitem(sys.modules, name, None)
         extra = {"pyarrow": "parquet", "PIL": "images"}[package]
         with pytest.raises(DatasetError, match=rf"{package}, which isn't installed: pip install '\.\[{extra}\]'"):
             read(path)
