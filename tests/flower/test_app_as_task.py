@@ -198,7 +198,7 @@ def test_a_first_model_without_torch(name: str) -> None:
 def test_options_go_where_an_app_reads_them() -> None:
     usual: Any = make_task(MESSAGE, {"steps": 4, "learning-rate": 1})
     assert usual.options.to_mapping() == {
-        **{"initial_model": "Net", "initial_seed": 0},
+        **{"initial_model": "Net", "initial_seed": 0, "judged": "accuracy,loss"},
         **{"learning-rate": 1.0, "steps": 4, "broken-round": 0},
     }
     written: Any = make_task(MESSAGE, {"steps": 4, "config.rate": 1.0})  # as a ServerApp would write it into messages
