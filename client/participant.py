@@ -237,7 +237,9 @@ class Participant:
             await self._refuse(number, pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)
         except PolicyRefusal as error:
             log.warning("refused by policy", rule=error.reason, reason=str(error))
-            await self._refuse(number, pb.REFUSAL_CODE_POLICY)
+            # The study's budget is the coordinator's too; nothing else that a policy says is told.
+            spent = error.reason == "epsilon-in-plan"
+            await self._refuse(number, pb.REFUSAL_CODE_BUDGET if spent else pb.REFUSAL_CODE_POLICY)
         except UploadRejected as error:
             # Usually the coordinator has dropped this participant already; otherwise this spares it the deadline.
             log.info("upload not taken", reason=str(error))

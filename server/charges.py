@@ -21,6 +21,8 @@ class Charges:
     def __init__(self, document: StudyDocument, *, cohorts_are_public: bool) -> None:
         """Args: cohorts_are_public: transcripts are or were published, so that drawing hides no participation."""
         self.account = Account(document.plan)
+        self.refused: set[int] = set()
+        """Participants, by number, that said that one more round would pass the study's budget by their own ledgers."""
         self._document, self._cohorts_are_public = document, cohorts_are_public
         self._study_sha256 = hashlib.sha256(document.to_bytes()).digest()
 
@@ -30,8 +32,13 @@ class Charges:
         return self.account.would_exceed()
 
     def spent(self) -> frozenset[int]:
-        """Where cohorts are drawn: numbers of the participants whose budget one more round could pass."""
-        return self.account.spent() if self._document.plan.drawn else frozenset()
+        """Numbers of the participants that one more round could take beyond the budget.
+
+        A participant may have been charged for an attempt that this ledger was never charged for, since it ended before
+        its sum could be opened.
+        """
+        drawn = self.account.spent() if self._document.plan.drawn else frozenset()
+        return drawn | self.refused
 
     def entry(self, round_: int, attempt: int, participants: Iterable[int]) -> LedgerEntry:
         """What the ledger will say of an attempt. Args: participants in its sum, by number."""

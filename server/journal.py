@@ -99,8 +99,7 @@ class Journal:
     def emit(self, event: Event) -> Event:
         """Append an event and return it as a reader will see it, less its number."""
         event = replace(event, at=time.time())
-        values = event.at, event.kind, json.dumps(body_of(event))
-        self._store.submit(("INSERT INTO events (at, kind, body) VALUES (?, ?, ?)", values))
+        self._store.submit(_add(event))
         return event
 
     # -- facts: durable when the call returns
@@ -189,13 +188,18 @@ class Journal:
         """The masked sum is no longer needed; the sets stay."""
         await self._store.write(_end(round_, attempt, outcome))
 
-    async def complete_round(self, completed: RoundCompleted, checkpoint: str) -> None:
-        """After the checkpoint is on disk: the round counts from here on."""
-        number = completed.round, completed.attempt
+    async def complete_round(self, completed: RoundCompleted, checkpoint: str) -> RoundCompleted:
+        """After the checkpoint is on disk: the round counts from here on. Returns its event, as `emit`.
+
+        The event is written with the round: after a crash in between, no reader would ever see it.
+        """
+        completed, number = replace(completed, at=time.time()), (completed.round, completed.attempt)
         await self._store.write(
             ("INSERT INTO rounds VALUES (?, ?, ?, ?)", (*number, json.dumps(body_of(completed)), checkpoint)),
             _end(*number, "completed"),
+            _add(completed),
         )
+        return completed
 
     async def exclude(self, participant: int, reason: str) -> None:
         """A participant that provably broke an attempt is not invited again."""
@@ -265,6 +269,11 @@ class Journal:
         if self._ledger is not None:
             self._ledger.close()
         self._store.close()
+
+
+def _add(event: Event) -> Statement:
+    values = event.at, event.kind, json.dumps(body_of(event))
+    return "INSERT INTO events (at, kind, body) VALUES (?, ?, ?)", values
 
 
 def _note(row: Row) -> Statement:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Any, Final
 
 import structlog
 
@@ -20,7 +18,6 @@ from learning.progress import Progress
 from learning.task import Task
 from secagg.context import RoundConfig
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
-from secagg.parallel import Parallel
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
@@ -53,11 +50,12 @@ from server.peer_certificate import CALLS_BESIDE
 from server.process_limits import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
 from server.round_figures import roster_adopted, round_completed, study_started
-from server.sessions import RESUMABLE, Session, Sessions, check_proof
+from server.sessions import RESUMABLE, Session, Sessions
 from server.study_file import StudyConfiguration
 from server.study_view import StudyView
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
+from server.workers import Workers
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
@@ -69,10 +67,6 @@ STATEMENT_LEFT_S: Final = 5.0  # of the validity of the authority's statement, w
 AUTHORITY_INTERVAL_S: Final = 1.0
 
 log = structlog.get_logger()
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
-
-_MOST_MASK_THREADS = 4  # each but one holds a vector while it works
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
 
 
@@ -135,13 +129,8 @@ class Study:
         self._finished = False
         self.loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="protocol")
-        # Only what lets go of the interpreter lock runs here, at the worker's bidding: the masks of an unmasking.
-        cores = min(_MOST_MASK_THREADS, os.cpu_count() or 1)
-        self._mask_threads = ThreadPoolExecutor(cores, thread_name_prefix="masks")
-        self._parallel = Parallel(self._mask_threads.map, cores)
-        # A session can be opened while the other one is busy with a sum.
-        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
+        self._workers = Workers()
+        self._compute, self.check_proof = self._workers.compute, self._workers.check_proof
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
         self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
         self._cohort_wait = CohortWait(
@@ -225,11 +214,6 @@ class Study:
         if self._attempt is not None:
             self._attempt.count_download(session.participant, size)
 
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        """A signature is to open this identity's session. Raises `SessionRefused`: it doesn't verify."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
-
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """A participant takes part from here on, or again."""
         if session.ready:
@@ -251,6 +235,8 @@ class Study:
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
         attempt = self._attempt
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
+            if message.code == pb.REFUSAL_CODE_BUDGET:
+                self.charges.refused.add(self._membership.number(session.participant))
             attempt.refused(session, message, size)
         else:
             session.stray()
@@ -450,8 +436,7 @@ class Study:
             self.sessions,
             self._deadlines_s,
             self._configuration.coordinator.upload_credits,
-            self._worker,
-            self._parallel,
+            self._workers,
             self._emit_numbered,
             partial(self._freeze, config),
             partial(self._charge, config),
@@ -487,7 +472,7 @@ class Study:
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
-        await self._finish(attempt, completed, began)
+        await _to_its_end(self._finish(attempt, completed, began))
         await self._round_end(config, cohort)
         return True
 
@@ -547,12 +532,12 @@ class Study:
             identity = self._membership.roster.identity
             caught = {identity(who): reason for who, reason in attempt.cheats.items()}
             await asyncio.to_thread(self._transcripts.finish, round_, number, learned.sum_sha256, digest, caught)
-        await self._journal.complete_round(event, name)
+        event = await self._journal.complete_round(event, name)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.publish, round_)
         self._completed_rounds, self._last = round_, event
         self._progress.note(round_, event.accuracy, event.loss, event.reported)
-        self._emit(event)
+        self._tell(event)
 
     # ------------------------------------------------------------ helpers
 
@@ -571,10 +556,6 @@ class Study:
         assert config.invited  # noqa: S101  # found here, in the worker
         return config
 
-    async def _compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Off the loop, in the same thread as the protocol."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
-
     async def _round_end(self, config: RoundConfig, cohort: frozenset[int], aborted: str = "") -> None:
         end = pb.RoundEnd(round=config.round, attempt=config.attempt, completed=not aborted, reason=aborted)
         outgoing = Outgoing(self.sessions.get, set(cohort), self._compute)
@@ -587,13 +568,24 @@ class Study:
         self._emit(event)
 
     def _emit(self, event: Event) -> None:
-        event = self._journal.emit(event)
+        self._tell(self._journal.emit(event))
+
+    def _tell(self, event: Event) -> None:
         if self._on_event is not None:
             self._on_event(event)
 
     def close(self) -> None:
-        for executor in (self._worker, self._verifier, self._mask_threads):
-            executor.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancellation must not cut off: the task is cancelled when it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _number(attempt: Attempt) -> tuple[int, int]:

@@ -21,6 +21,7 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_POLICY: _ClassVar[RefusalCode]
     REFUSAL_CODE_ALREADY_JOINED: _ClassVar[RefusalCode]
     REFUSAL_CODE_LOCAL_FAILURE: _ClassVar[RefusalCode]
+    REFUSAL_CODE_BUDGET: _ClassVar[RefusalCode]
 ENROL_STATUS_UNSPECIFIED: EnrolStatus
 ENROL_STATUS_PENDING: EnrolStatus
 ENROL_STATUS_ACCEPTED: EnrolStatus
@@ -30,6 +31,7 @@ REFUSAL_CODE_COORDINATOR_MISBEHAVED: RefusalCode
 REFUSAL_CODE_POLICY: RefusalCode
 REFUSAL_CODE_ALREADY_JOINED: RefusalCode
 REFUSAL_CODE_LOCAL_FAILURE: RefusalCode
+REFUSAL_CODE_BUDGET: RefusalCode
 
 class Chunk(_message.Message):
     __slots__ = ("data",)

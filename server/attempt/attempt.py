@@ -11,9 +11,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, cast
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -27,7 +26,6 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingRequest,
 )
-from secagg.parallel import Parallel
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
@@ -37,14 +35,13 @@ from server.attempt.steps import PHASE_FIELDS, REFUSALS, Late, Step, check_offer
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
+from server.workers import Workers
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
 PROGRESS_INTERVAL_S = 0.5
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
 Emit = Callable[[Event], None]
 Proof = tuple[frozenset[bytes], bytes]  # identities that a survivor proof is for, and the message
 
@@ -81,8 +78,7 @@ class Attempt:
         sessions: Sessions,
         deadlines_s: Mapping[str, float],
         upload_credits: int,
-        worker: Executor,
-        parallel: Parallel,
+        workers: Workers,
         emit: Emit,
         freeze: Callable[[ConsistencyCheck], Any],
         charge: Callable[[Unmasking, bytes], Any],
@@ -93,16 +89,16 @@ class Attempt:
         Args:
             cohort: participants to invite, all with a session.
             deadlines_s: seconds for each phase by its name.
-            parallel: threads for the masks of an unmasking.
+            workers: for arithmetic.
             freeze: awaited before u3 is sent to any participant.
             charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
             resume_s: how long a participant whose connection broke keeps its reconnection slot.
         """
         self.config, self.cohort = config, cohort
-        self._sessions, self._deadlines_s, self._worker = sessions, deadlines_s, worker
+        self._sessions, self._deadlines_s, self._workers = sessions, deadlines_s, workers
         self._emit, self._freeze, self._charge = emit, freeze, charge
-        self._roster_sha256, self._parallel = roster_sha256, parallel
+        self._roster_sha256, self._compute = roster_sha256, workers.compute
         self._inbox = Inbox(most_control_bytes(config.parameters))
         self._alive = set(cohort)
         self._vector_bytes: Counter[int] = Counter()  # of uploads
@@ -355,7 +351,7 @@ class Attempt:
                 step = Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late)
                 await self._collect(replace(step, linger=linger, linger_s=linger / 2))
                 try:
-                    completed: Completed = await self._compute(unmasking.close, self._parallel)
+                    completed: Completed = await self._compute(unmasking.close, self._workers.parallel)
                 except ReconstructionFailed:
                     if inconsistent:
                         raise
@@ -539,10 +535,6 @@ class Attempt:
         return round(sent / max(len(participants), 1)), round(received)
 
     # ------------------------------------------------------------ helpers
-
-    async def _compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Arithmetic off the loop; one worker, so the core is only ever touched by one thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def _grant_credit(self, participant: int, offset: int = 0) -> None:
         credit = pb.UploadCredit(**self._number, offset=offset)

@@ -23,6 +23,7 @@ PHASE_FIELDS: Final = {
 REFUSALS: Final = {
     pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED: "refused: a message of the coordinator failed its checks",
     pb.REFUSAL_CODE_POLICY: "refused: the round breaks its policy or budget",
+    pb.REFUSAL_CODE_BUDGET: "refused: one more round would pass the study's budget",
     pb.REFUSAL_CODE_ALREADY_JOINED: "sits this attempt out after a restart",
     pb.REFUSAL_CODE_LOCAL_FAILURE: "failed on its own side",
 }

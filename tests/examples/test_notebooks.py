@@ -84,12 +84,11 @@ async def test_an_interrupted_kernel_loses_nothing(tmp_path: Path, monkeypatch: 
         stopped = sordino.ServedStudy.read(tmp_path / "run-study")
         assert (stopped.outcome, stopped.ledger().head.rows >= stopped.view.completed >= 2) == ("stopped", True)
         told.clear()
-        reply = await run(serving)  # participants may have been charged for what was cut off: the last round fails then
-        gave_up = "the coordinator gave up (round aborted)" in printed("stderr") + str(reply.get("traceback"))
-        assert reply["status"] == "ok" or gave_up, reply
-        assert "sum of 8" in printed("stdout")
+        assert (await run(serving))["status"] == "ok", told
+        assert printed("stdout").startswith(f"round {stopped.view.completed + 1}: sum of 8")
     study = sordino.ServedStudy.read(tmp_path / "run-study")
-    assert study.outcome in ("rounds done", "budget reached", "round aborted")
+    # Participants may have been charged for the attempt that was cut off: then one round less fits in their budgets.
+    assert study.outcome in ("rounds done", "budget reached")
     assert [done.round for done in study.view.rounds] == list(range(1, study.view.completed + 1))
     assert study.view.completed >= 11
     assert study.ledger().head.rows >= study.view.completed

@@ -164,6 +164,7 @@ def test_the_coordinators_own_reasons_have_a_class() -> None:
         ("upload failed: it arrived at less than 16 KiB a second", "slow_upload"),
         ("upload failed: the vector has 5 bytes, not 7", "upload"),
         ("refused: the round breaks its policy or budget", "policy"),
+        ("refused: one more round would pass the study's budget", "policy"),
         ("refused: a message of the coordinator failed its checks", "distrust"),
         ("refused", "refused"),
         ("failed on its own side", "failed"),

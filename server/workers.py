@@ -1,0 +1,47 @@
+"""The coordinator's threads: what computes, or waits for a disk, never runs on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar, TypeVarTuple
+
+from secagg.parallel import Parallel
+from server.sessions import check_proof
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+_MOST_MASK_THREADS: Final = 4  # each but one holds a vector while it works
+
+
+class Workers:
+    """The threads of one study.
+
+    Attributes:
+        protocol: one thread, so that the core is only ever touched by one.
+        parallel: for what lets go of the interpreter lock, at that thread's bidding: the masks of an unmasking.
+    """
+
+    def __init__(self) -> None:
+        cores = min(_MOST_MASK_THREADS, os.cpu_count() or 1)
+        self.protocol = ThreadPoolExecutor(1, thread_name_prefix="protocol")
+        self._masks = ThreadPoolExecutor(cores, thread_name_prefix="masks")
+        self.parallel = Parallel(self._masks.map, cores)
+        # A session can be opened while the protocol is busy with a sum.
+        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
+
+    async def compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """In the protocol's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.protocol, function, *arguments)
+
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
+        """A signature is to open this identity's session. Raises `SessionRefused`: it doesn't verify."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
+
+    def close(self) -> None:
+        for executor in (self.protocol, self._verifier, self._masks):
+            executor.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,80 @@
+"""How rounds end where something cuts in: a stop, an event that can't be written, a budget that is spent elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.durable import StorageError
+from server.events import RoundCompleted
+from server.journal import Journal, read_events
+from server.study_view import StudyView
+from tests.support.study_in_process import PATIENCE_S, coordinator, playing, refuses
+from wire import coordinator_pb2 as pb
+from wire.ending import BUDGET_REACHED, STOPPED
+
+
+async def test_a_round_and_its_event_are_written_together(tmp_path: Path) -> None:
+    """Where the event can't be written the round doesn't count: else no reader would ever see it."""
+    state = tmp_path / "state.sqlite"
+    journal = Journal(state)
+    with closing(sqlite3.connect(state)) as database:
+        database.execute("CREATE TRIGGER none BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no event'); END")
+    completed = RoundCompleted(round=1, attempt=1)
+    with pytest.raises(StorageError, match="no event"):
+        await journal.complete_round(completed, "round-1")
+    assert journal.last_round() is None
+    with closing(sqlite3.connect(state)) as database:
+        database.execute("DROP TRIGGER none")
+    await journal.complete_round(completed, "round-1")
+    journal.close()
+    assert StudyView().apply_all(read_events(state)).completed == 1
+
+
+async def test_a_stop_waits_for_a_sum_that_is_open(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is paid for: the stop comes when its round is written down."""
+    state, reached, released = tmp_path / "state.sqlite", threading.Event(), threading.Event()
+    async with coordinator(study_folder, state) as where:
+        save = where.study._model.save
+
+        def held(round_: int) -> str:
+            reached.set()
+            assert released.wait(PATIENCE_S)
+            return save(round_)
+
+        monkeypatch.setattr(where.study._model, "save", held)
+        async with playing(where.peers()):
+            where.start()
+            assert await asyncio.to_thread(reached.wait, PATIENCE_S)
+            assert where.running is not None
+            where.running.cancel()
+            await asyncio.sleep(0)
+            released.set()
+            with pytest.raises(asyncio.CancelledError):
+                await where.finish()
+    [finished] = where.of("study_finished")
+    assert (finished["reason"], finished["rounds_completed"]) == (STOPPED, 1)
+    view = StudyView().apply_all(read_events(state))
+    assert [done.round for done in view.rounds] == [1]
+    async with coordinator(study_folder, state) as where:
+        assert (await where.play()).rounds_completed == 2
+    assert [event["round"] for event in where.of("round_completed")] == [2]
+
+
+async def test_participants_whose_budget_is_spent_end_the_study(study_folder: Path, tmp_path: Path) -> None:
+    """Their own ledgers may hold an attempt that the coordinator's doesn't: it isn't a round that failed."""
+    spent: dict[str, Any] = {"advertise_keys": refuses(pb.REFUSAL_CODE_BUDGET)}
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        outcome = await where.play(where.peers(dict.fromkeys(range(3), spent)))
+    assert (outcome.reason, outcome.rounds_completed) == (BUDGET_REACHED, 0)
+    [first, second] = where.of("attempt_aborted")
+    assert "have budget left" in second["reason"]
+    assert (first["attempt"], second["attempt"]) == (1, 2)
