@@ -71,7 +71,8 @@ class _Attempt:
     made: asyncio.Task[Contribution | None] = field(repr=False)
     agreed: asyncio.Future[None] | None = field(default=None, repr=False)  # mask keys, computed while others deal
     offering: asyncio.Task[None] | None = field(default=None, repr=False)  # waits for the update and the offset
-    packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator confirms it
+    packed: bytes | bytearray | None = field(default=None, repr=False)  # until the coordinator names the survivors
+    uploaded: bool = False  # the coordinator has it; one that is started again may have lost it
     offset: int = 0  # where the coordinator's copy ends
     charged: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
@@ -201,8 +202,8 @@ class Participant:
                 await self._inbox.join()
                 return str(content.reason)
             if kind == "resumed" and not await self._session.heard(kind, content):
-                if attempt is not None and content.uploaded:
-                    attempt.packed = None
+                if attempt is not None:
+                    attempt.uploaded = content.uploaded
                 continue
             await self._inbox.put((session, kind, content))
             # Only once there was room for it: a counted message is never sent again, and a session can end meanwhile.
@@ -295,6 +296,7 @@ class Participant:
                 attempt.offset = message.offset
                 await self._upload(attempt)
             case "survivor_sets":
+                attempt.packed = None
                 if not round_parameters(attempt.terms.document.plan).signed:
                     await self._unmask(attempt, codec.read_survivor_sets(message))
                     return
@@ -444,10 +446,12 @@ class Participant:
 
     async def _upload(self, attempt: _Attempt) -> None:
         packed = attempt.packed
-        if packed is None or attempt.offset > len(packed):  # equal: only the end of the stream was lost
+        if (
+            packed is None or attempt.uploaded or attempt.offset > len(packed)
+        ):  # equal: only the end of the stream was lost
             raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
         if await self.behaviour.upload(attempt.number, packed, attempt.offset, self._session.upload):
-            attempt.packed = None
+            attempt.uploaded = True
 
     async def _unmask(self, attempt: _Attempt, request: UnmaskingRequest | SurvivorSets) -> None:
         phase: Unmasking | UnsignedUnmasking

@@ -2,7 +2,8 @@
 
 A refusal has a name that stays the same in all releases, and a sentence with what was found and what is allowed. Both
 stay on this device: the coordinator sees no participant, or one code for all refusals but that of the study's budget,
-which it knows. Nothing here looks at data, so a refusal can't depend on it. docs/policy.md lists the names with their remedies.
+which it knows. Nothing here looks at data, so a refusal can't depend on it. docs/policy.md lists the names with their
+remedies.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _tighten(path: Path) -> None:
                 file.chmod(about.st_mode & 0o700)
 
 
-def _open(path: Path, schema: str, application: int, version: int) -> sqlite3.Connection:
+def _open(path: Path, schema: str, application: int, version: int, added: str) -> sqlite3.Connection:
     connection: sqlite3.Connection | None = None
     try:
         _make_private(path)
@@ -164,6 +164,7 @@ def _open(path: Path, schema: str, application: int, version: int) -> sqlite3.Co
             # The version comes with the tables: a crash leaves both or neither.
             connection.execute(f"PRAGMA application_id={application}")
             connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
+        connection.executescript(added)
     except (*DAMAGED, OSError, StorageError) as error:
         if connection is not None:
             connection.close()
@@ -181,7 +182,13 @@ class DurableStore:
     """
 
     def __init__(
-        self, path: Path, schema: str, application: int, version: int = 0, check: Callable[[], object] | None = None
+        self,
+        path: Path,
+        schema: str,
+        application: int,
+        version: int = 0,
+        check: Callable[[], object] | None = None,
+        added: str = "",
     ) -> None:
         """
         Args:
@@ -191,6 +198,8 @@ class DurableStore:
             application: SQLite application_id that distinguishes this kind of file from others.
             version: of the tables; a file with another one is refused and not changed.
             check: called under the lock, before the file is made or changed; may raise.
+            added: SQL that adds, where they are missing, tables that earlier releases with this version neither have
+                nor miss.
 
         Raises StorageError: not a database, one of another kind or version, not writable, or in use by another process.
         """
@@ -210,7 +219,7 @@ class DurableStore:
         try:
             if check is not None:
                 check()
-            self._connection = _open(path, schema, application, version)
+            self._connection = _open(path, schema, application, version, added)
         except BaseException:
             os.close(self._lock)
             raise

@@ -286,8 +286,21 @@ class MaskedInputCollection(ServerPhase):
         commitments = struct.iter_unpack("32s", message.packed[size:])
         self._uploads[sender] = Upload(message.sha256, message.signature, tuple(one for (one,) in commitments))
 
+    def restore(self, uploads: Uploaded, masked_sum: bytes) -> None:
+        """Take the inputs that a process before this one had added up and frozen, in place of all others.
+
+        Args:
+            masked_sum: of `ConsistencyCheck.frozen`, the words of the sum as bytes.
+
+        Raises ProtocolError: they aren't of this attempt, or there are others already.
+        """
+        if self._closed or self._u3 or not self.u2 >= uploads.keys() or len(masked_sum) != self._accumulator.nbytes:
+            raise ProtocolError(f"{self.name}: this is not the sum of this attempt")
+        self._accumulator[:] = np.frombuffer(masked_sum, self._accumulator.dtype)
+        self._uploads, self._u3 = dict(uploads), set(uploads)
+
     def close(self) -> tuple[ConsistencyCheck, dict[int, SurvivorSets]]:
-        """Fix u3. Durable before the sets are sent: u2, u3 and the accumulator (`ConsistencyCheck.frozen`)."""
+        """Fix u3. Durable before the sets are sent: u2, u3 and the sum (`ConsistencyCheck.frozen`), and the uploads."""
         needed = self.cohort.config.parameters.min_survivors
         self._close(len(self._u3), needed)
         u3 = frozenset(self._u3)
@@ -310,7 +323,7 @@ class ConsistencyCheck(ServerPhase):
         uploads: Uploaded,
     ) -> None:
         self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
-        self.u2, self._uploads = frozenset(dealings), uploads
+        self.u2, self.uploads = frozenset(dealings), uploads
         self._signed = SignedSets(cohort, self.u2, u3, uploads)
 
     @property
@@ -356,7 +369,7 @@ class ConsistencyCheck(ServerPhase):
         slow ones.
         """
         self._close(len(self._signed.signers), self.needed)
-        following = Unmasking(self.cohort, self._dealings, self._uploads, self._accumulator, self._signed)
+        following = Unmasking(self.cohort, self._dealings, self.uploads, self._accumulator, self._signed)
         return following, self._signed.requests(self._signed.signers)
 
     def without_signatures(self) -> Unmasking:
@@ -367,4 +380,4 @@ class ConsistencyCheck(ServerPhase):
         if self.cohort.config.parameters.signed:
             raise ProtocolError("participants of this plan reveal nothing without signatures")
         self._close(len(self.u3), 0)
-        return Unmasking(self.cohort, self._dealings, self._uploads, self._accumulator)
+        return Unmasking(self.cohort, self._dealings, self.uploads, self._accumulator)

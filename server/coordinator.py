@@ -82,7 +82,7 @@ async def _until_stopped(configuration: StudyConfiguration, on_event: Callable[[
             if stopped:
                 os._exit(code)  # asked twice: everything that must last is on disk already
             stopped.append(code)
-            log.warning("stopping: this attempt is closed and the journal is kept; a second signal ends at once")
+            log.warning("stopping: served again, the study goes on from here; a second signal ends at once")
             run.cancel()
 
         signals.enter_context(stop_signals(stop))
@@ -102,8 +102,8 @@ async def served(
     """Serve a study in the event loop that runs, for as long as the block lasts.
 
     Files and data are read before the first wait. Yields HOST:PORT of the session port, and the task of all rounds,
-    which ends when the participants have heard of the end. If it still runs at the end of the block, it is stopped: the
-    attempt under way is closed, and the next start continues.
+    which ends when the participants have heard of the end. If it still runs at the end of the block, it is stopped, and
+    the next start continues.
 
     Args: as of `serve`.
 
@@ -185,7 +185,7 @@ async def _served(
         yield address, run
     finally:
         if not run.done():
-            log.warning("stopped: the attempt under way is closed; serve the study again, and it continues")
+            log.warning("stopped: serve the study again, and it continues where it was")
             run.cancel()
         await asyncio.gather(run, return_exceptions=True)
         if http is not None:
@@ -205,7 +205,7 @@ async def _to_the_end(study: Study, address: str, http_address: str) -> Outcome:
     try:
         outcome = await study.run(address, http_address)
     except (StorageError, OSError) as error:
-        # What was written stays; an attempt that was under way is closed as aborted at the next start.
+        # What was written stays, and the next start continues from there.
         reason = f"the study stopped: {error}. Make room there or make it writable, then start again"
         raise Failure(ExitCode.STUDY, reason) from error
     with contextlib.suppress(asyncio.CancelledError):  # the study is over: who stops this ends the wait alone

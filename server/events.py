@@ -160,6 +160,10 @@ class AttemptStarted(AttemptEvent, kind="attempt_started"):
     absent: tuple[int, ...] | None = None
 
 
+class AttemptResumed(AttemptEvent, kind="attempt_resumed"):
+    """The attempt that the last stop of the coordinator cut off goes on, with those that haven't left it."""
+
+
 class AttemptAborted(AttemptEvent, kind="attempt_aborted"):
     """The attempt ended without a sum, in a phase or in `CONNECTING`; ``loop_lag_ms``: see `RoundCompleted`."""
 

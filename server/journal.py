@@ -2,7 +2,7 @@
 
 The order matters: an attempt is written before its first message is sent; u2, u3 and the masked sum before u3 is sent
 to any participant; the charge, in the ledger, and then the unmasking request before the request is sent. After a
-restart an attempt that was under way is closed as aborted, and a charge that was written stays.
+restart an attempt that was under way goes on, or is closed as aborted if it can't; a charge that was written stays.
 
 The journal notes number and hash of each row of the ledger. So a ledger that was put back to an older copy, or written
 anew with all its hashes, is found when the study is served again, and by `sordino budget verify`.
@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from numpy.typing import NDArray
-
 from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, check_kind, open_to_read
+from secagg.context import RoundConfig
 from secagg.roster import Roster
+from secagg.server_phases import ConsistencyCheck
+from server.attempt.record import CLEAR, NOTHING_KEPT, TABLE, AttemptRecord, Kept, beginning, frozen, read_kept
 from server.events import Event, RoundCompleted, body_of, from_json
 from wire.records.ledger import (
     COORDINATOR,
@@ -80,7 +81,7 @@ class Journal:
         self.ledger_path = path.with_name(LEDGER_FILE)
         self._ledger: Ledger | None = None
 
-        self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, lambda: check_ledger(path))
+        self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, lambda: check_ledger(path), TABLE)
 
     @property
     def ledger(self) -> Ledger:
@@ -160,33 +161,40 @@ class Journal:
         rows = self._store.read("SELECT number, identity FROM members")
         return {bytes(identity): number for number, identity in rows}
 
-    async def begin_attempt(self, round_: int, attempt: int) -> None:
-        """Before the attempt's first message."""
+    async def begin_attempt(self, config: RoundConfig, cohort: frozenset[int], *, kept: bool = False) -> AttemptRecord:
+        """Before the attempt's first message. Returns the record of its messages, which keeps them if ``kept``."""
         await self._store.write(
-            ("INSERT INTO attempts (round, attempt, started) VALUES (?, ?, ?)", (round_, attempt, time.time()))
+            CLEAR,
+            (
+                "INSERT INTO attempts (round, attempt, started) VALUES (?, ?, ?)",
+                (config.round, config.attempt, time.time()),
+            ),
+            *([beginning(config, cohort)] if kept else []),
         )
+        return AttemptRecord(self._store) if kept else NOTHING_KEPT
 
-    async def freeze_survivors(
-        self, round_: int, attempt: int, u2: frozenset[int], u3: frozenset[int], masked_sum: NDArray[Any]
-    ) -> None:
+    async def freeze_survivors(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         """Before u3 is sent to any participant. The sum is not copied: it must not change until this returns."""
+        u2, u3, masked_sum = check.frozen
         sql = "UPDATE attempts SET u2 = ?, u3 = ?, masked_sum = ? WHERE round = ? AND attempt = ?"
         sets = json.dumps(sorted(u2)), json.dumps(sorted(u3))
-        await self._store.write((sql, (*sets, masked_sum.data, round_, attempt)))
+        await self._store.write((sql, (*sets, masked_sum.data, round_, attempt)), frozen(check.uploads))
 
-    async def charge(self, entry: LedgerEntry, unmasking_request: bytes) -> Row:
+    async def charge(self, entry: LedgerEntry, unmasking_request: bytes, row: Row | None = None) -> Row:
         """Before the first unmasking request is sent: the cost, and then the signatures over the sets it is sent for.
 
-        A crash between the two leaves a charge for a request that was never sent; it stays.
+        A crash between the two leaves a charge for a request that was never sent; it stays. ``row``: the charge, where
+        that happened and the attempt goes on.
         """
-        row = await asyncio.wrap_future(self.ledger.append(entry))
+        if row is None:
+            row = await asyncio.wrap_future(self.ledger.append(entry))
         sql = "UPDATE attempts SET unmasking_request = ? WHERE round = ? AND attempt = ?"
         await self._store.write(_note(row), (sql, (unmasking_request, entry.round, entry.attempt)))
         return row
 
     async def end_attempt(self, round_: int, attempt: int, outcome: str) -> None:
-        """The masked sum is no longer needed; the sets stay."""
-        await self._store.write(_end(round_, attempt, outcome))
+        """The masked sum and the messages are no longer needed; the sets stay."""
+        await self._store.write(_end(round_, attempt, outcome), CLEAR)
 
     async def complete_round(self, completed: RoundCompleted, checkpoint: str) -> RoundCompleted:
         """After the checkpoint is on disk: the round counts from here on. Returns its event, as `emit`.
@@ -198,6 +206,7 @@ class Journal:
             ("INSERT INTO rounds VALUES (?, ?, ?, ?)", (*number, json.dumps(body_of(completed)), checkpoint)),
             _end(*number, "completed"),
             _add(completed),
+            CLEAR,
         )
         return completed
 
@@ -230,9 +239,14 @@ class Journal:
 
     # -- after a restart
 
+    def kept_attempt(self) -> tuple[Kept, AttemptRecord] | None:
+        """The attempt that the last stop cut off, and the record that continues its own; None if it can't go on."""
+        kept = read_kept(self._store)
+        return None if kept is None else (kept, AttemptRecord(self._store, kept))
+
     async def close_open_attempts(self) -> list[tuple[int, int]]:
-        """Mark attempts that a crash cut off; their charges, if any, stay, and are noted now if they weren't."""
-        await self._store.write(*(_note(row) for row in self.charges()[-1:]))
+        """Mark attempts that were cut off and don't go on; their charges, if any, stay, and are noted if need be."""
+        await self._store.write(*(_note(row) for row in self.charges()[-1:]), CLEAR)
         rows = self._store.read("SELECT round, attempt FROM attempts WHERE outcome IS NULL")
         for round_, attempt in rows:
             await self._store.write(_end(round_, attempt, "the coordinator stopped during the attempt"))

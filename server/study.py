@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
 
 import structlog
 
@@ -23,6 +21,7 @@ from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.attempt import Attempt, AttemptFailed
 from server.attempt.outgoing import Outgoing
+from server.attempt.record import AttemptRecord, is_kept
 from server.attempt.returns import Returns
 from server.attempt.steps import most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
@@ -30,6 +29,7 @@ from server.charges import Charges
 from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,
+    AttemptResumed,
     AttemptStarted,
     Event,
     ParticipantConnected,
@@ -39,7 +39,6 @@ from server.events import (
     RoundCompleted,
     StudyFinished,
     SurvivorsFrozen,
-    WaitingForAuthority,
 )
 from server.exclusions import Exclusions
 from server.farewell import Farewell
@@ -49,22 +48,21 @@ from server.membership import Membership, SignedRoster
 from server.peer_certificate import CALLS_BESIDE
 from server.process_limits import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
-from server.round_figures import roster_adopted, round_completed, study_started
+from server.roster_in_use import RosterInUse
+from server.round_figures import round_completed, study_started
 from server.sessions import RESUMABLE, Session, Sessions
 from server.study_file import StudyConfiguration
 from server.study_view import StudyView
 from server.trained_model import Learned, TrainedModel
 from server.transcripts import Transcripts
-from server.workers import Workers
+from server.workers import Workers, to_its_end
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
+from wire.records.ledger import Row
 from wire.roster_history import write_history
 from wire.study import StudyDocument, round_parameters
 from wire.transport import LARGEST_FRAME
-
-STATEMENT_LEFT_S: Final = 5.0  # of the validity of the authority's statement, when an attempt begins
-AUTHORITY_INTERVAL_S: Final = 1.0
 
 log = structlog.get_logger()
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
@@ -124,6 +122,8 @@ class Study:
         self._completed_rounds = 0
         self._last: RoundCompleted | None = None
         self._attempt: Attempt | None = None
+        self._resumed: asyncio.Task[bool] | None = None  # the attempt that the last stop cut off
+        self._rows: dict[tuple[int, int], Row] = {}  # its charge, if it had one
         self._returns = Returns()
         self._progress = Progress(bool(self._plan.evaluation))
         self._finished = False
@@ -132,6 +132,15 @@ class Study:
         self._workers = Workers()
         self._compute, self.check_proof = self._workers.compute, self._workers.check_proof
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
+        self._roster = RosterInUse(
+            self._membership,
+            self.sessions,
+            journal,
+            self._documents,
+            self._emit,
+            roster_files,
+            stated=bool(document.roster_valid_s),
+        )
         self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
         self._cohort_wait = CohortWait(
             plan=self._plan,
@@ -144,7 +153,7 @@ class Study:
             enrolment_open=bool(configuration.coordinator.enrolment_listen),
             emit=self._emit,
             configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
-            use_offered=self._use_offered,
+            use_offered=self._roster.use_offered,
             charges=self.charges,
         )
         deadlines = configuration.deadlines
@@ -277,19 +286,43 @@ class Study:
         membership = self._membership
         membership.use(membership.signed, await self._journal.use_roster(membership.roster))
         self.charges.restore(self._journal.charges(), self._journal.ledger_path)
-        for round_, attempt in await self._journal.close_open_attempts():
-            log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
         self._exclusions.restore()
         last = self._journal.last_round()
         if last is not None:
             self._last, checkpoint = last
             self._completed_rounds = self._last.round
+            self._returns.completed = self._last.round, self._last.attempt
             self._model.restore(checkpoint, self._last.next_clips)
             before = await asyncio.to_thread(read_events, self._configuration.coordinator.state)
             self._progress = StudyView().apply_all(before).progress
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
+        if await self._take_up():
+            return
+        for round_, attempt in await self._journal.close_open_attempts():
+            log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
+
+    async def _take_up(self) -> bool:
+        """Continue the attempt that the last stop cut off, up to where it waits for participants to come back."""
+        found = self._journal.kept_attempt() if self._configuration.deadlines.resume_s else None
+        if found is None or found[0].round != self._completed_rounds + 1:
+            return False
+        kept, record = found
+        config = await self._compute(self._round_config, kept.round, kept.attempt)
+        model_bytes, self._model_sha256 = await self._compute(self._model.serialised)
+        config = replace(config, newest=kept.newest, model_digest=self._model_sha256)
+        if config.round_context() != kept.context:
+            return False  # for example of a later roster: its participants have another place there
+        self._documents[self._model_sha256] = model_bytes
+        self._rows = {(row.entry.round, row.entry.attempt): row for row in self._journal.charges()[-1:]}
+        attempt = self._attempt_of(config, kept.cohort, record)
+        self._resumed = asyncio.create_task(self._run_attempt(attempt))
+        listening = asyncio.create_task(attempt.listening.wait())
+        await asyncio.wait({self._resumed, listening}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        log.info("goes on with the attempt that was cut off", round=kept.round, attempt=kept.attempt)
+        return True
 
     async def run(
         self, address: str, http_address: str = "", before_round: Callable[[int], Awaitable[None]] | None = None
@@ -299,11 +332,14 @@ class Study:
         ``address``, ``http_address``: HOST:PORT of the session port and of the port for metrics, for the first event.
         ``before_round``: awaited with the number of each round, where another program says when one begins.
 
-        Raises asyncio.CancelledError: the study was asked to stop; the current attempt is closed first.
+        Raises asyncio.CancelledError: the study was asked to stop; its next start continues.
         """
         began = time.monotonic()
         started = study_started(self._configuration, self.terms, self._parameters, self._membership)
         self._emit(replace(started, address=address, http_address=http_address))
+        if (attempt := self._attempt) is not None:
+            self._emit(AttemptResumed(round=attempt.config.round, attempt=attempt.config.attempt))
+            attempt.goes_on.set()
         outcome, farewell = STOPPED, None
         sampler = asyncio.create_task(self.loop_lag.run())
         try:
@@ -342,6 +378,9 @@ class Study:
         return ROUNDS_DONE
 
     async def _one_round(self, round_: int) -> bool:
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and await resumed:
+            return True
         first = self._journal.last_attempt(round_) + 1
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
             if self._cohort_wait.exhausted:
@@ -353,9 +392,9 @@ class Study:
             # only adds participants, for the next epoch: some would be in two rounds of this one.
             if attempt == first or not self._plan.drawn:
                 within = (round_ - 1) % self._plan.epoch_rounds > 0
-                await self._use_offered(only_removals=within and not self._membership.missing())
+                await self._roster.use_offered(only_removals=within and not self._membership.missing())
                 await self._cohort_wait.enrolment(round_, attempt)
-            await self._wait_for_authority(round_, attempt)
+            await self._roster.wait_for_authority(round_, attempt)
             gathered = await self._cohort_wait.gather(round_, attempt)
             if gathered is None:
                 continue
@@ -380,48 +419,7 @@ class Study:
         self._membership.offer(roster_file, lottery_file)
         self.sessions.changed.set()
 
-    def _stated(self) -> tuple[bytes, float]:
-        """The statement that the roster in use is the newest, and when it ends."""
-        if self.roster_files is None or not self.terms.roster_valid_s:
-            return b"", math.inf
-        return self.roster_files.stated(self._membership.roster)
-
-    async def _wait_for_authority(self, round_: int, attempt: int) -> None:
-        """Participants take part only while the authority's statement holds that the roster is the newest."""
-        told = False
-        while (until := self._stated()[1]) <= time.time() + STATEMENT_LEFT_S:
-            if not told:
-                told = True
-                self._emit(WaitingForAuthority(round=round_, attempt=attempt, ended=until))
-            await asyncio.sleep(AUTHORITY_INTERVAL_S)
-            await self._use_offered()
-
-    async def _use_offered(self, *, only_removals: bool = False) -> bool:
-        """Between attempts only, since positions change. Returns whether they did; perhaps only if some are removed."""
-        found = None if self.roster_files is None else await asyncio.to_thread(self.roster_files.changed)
-        if found is not None:
-            try:
-                self.offer_roster(*found)
-            except ValueError as error:
-                log.warning("the roster file was replaced by one that isn't used", reason=str(error))
-        membership, offered = self._membership, self._membership.offered
-        if offered is None or (only_removals and membership.roster.positions.keys() <= offered.roster.positions.keys()):
-            return False
-        numbers = await self._journal.use_roster(offered.roster)
-        self._documents.pop(membership.signed.sha256, None)
-        self._documents[offered.sha256] = offered.file
-        joined, left = membership.use(offered, numbers)
-        for session in self.sessions.adopt(offered.roster):
-            number = numbers[session.identity]
-            self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
-        self._emit(roster_adopted(offered.roster, joined, left))
-        log.info("a later roster is in use", version=offered.roster.version, joined=len(joined), left=len(left))
-        return True
-
     async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
-        round_, attempt_number = config.round, config.attempt
-        numbers = {"round": round_, "attempt": attempt_number}
-        began = time.monotonic()
         self.loop_lag.restart()
         model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)
@@ -430,8 +428,17 @@ class Study:
         del model_bytes  # so that a large one is freed as soon as all have it
         # Without those that left while the model was serialised: the first phase would wait for them.
         cohort &= self.sessions.ready()
-        attempt = Attempt(
-            replace(config, model_digest=self._model_sha256),
+        config = replace(config, model_digest=self._model_sha256)
+        kept = self._configuration.deadlines.resume_s > 0 and is_kept(config, len(cohort))
+        attempt = self._attempt_of(config, cohort, await self._journal.begin_attempt(config, cohort, kept=kept))
+        absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
+        self._emit(AttemptStarted(round=config.round, attempt=config.attempt, cohort=len(cohort), absent=absent))
+        return await self._run_attempt(attempt)
+
+    def _attempt_of(self, config: RoundConfig, cohort: frozenset[int], record: AttemptRecord) -> Attempt:
+        """An attempt, which hears of sessions that end from here on."""
+        self._attempt = Attempt(
+            config,
             cohort,
             self.sessions,
             self._deadlines_s,
@@ -442,19 +449,20 @@ class Study:
             partial(self._charge, config),
             self._membership.signed.sha256,
             self._configuration.deadlines.resume_s,
+            record,
         )
-        self._attempt = attempt  # from here on it hears of sessions that end
-        aborted = ""
+        return self._attempt
+
+    async def _run_attempt(self, attempt: Attempt) -> bool:
+        config, cohort, began, aborted = attempt.config, attempt.cohort, time.monotonic(), ""
         try:
-            await self._journal.begin_attempt(round_, attempt_number)
-            absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
-            self._emit(AttemptStarted(**numbers, cohort=len(cohort), absent=absent))
             completed = await attempt.run()
         except AttemptFailed as error:
-            await self._journal.end_attempt(round_, attempt_number, f"aborted: {error}")
+            await self._journal.end_attempt(config.round, config.attempt, f"aborted: {error}")
             self._emit(
                 AttemptAborted(
-                    **numbers,
+                    round=config.round,
+                    attempt=config.attempt,
                     phase=error.phase,
                     reason=error.reason,
                     received=error.received,
@@ -472,20 +480,21 @@ class Study:
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
-        await _to_its_end(self._finish(attempt, completed, began))
+        await to_its_end(self._finish(attempt, completed, began))
         await self._round_end(config, cohort)
         return True
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
-        u2, u3, masked_sum = check.frozen
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
-        await self._journal.freeze_survivors(config.round, config.attempt, u2, u3, masked_sum)
+        await self._journal.freeze_survivors(config.round, config.attempt, check)
 
     async def _charge(self, config: RoundConfig, unmasking: Unmasking, request: bytes) -> None:
         charged = [self._membership.number(who) for who in unmasking.u3]
         entry = await self._compute(self.charges.entry, config.round, config.attempt, charged)
-        row = await self._journal.charge(entry, request)
-        await self._compute(self.charges.count, row)
+        before = self._rows.get((config.round, config.attempt))
+        row = await self._journal.charge(entry, request, before)
+        if before is None:
+            await self._compute(self.charges.count, row)
         if self._transcripts is not None:
             await self._compute(
                 self._transcripts.note,
@@ -551,7 +560,7 @@ class Study:
             model_digest=bytes(32),
             parameters=self._parameters,
             ticket=self._membership.ticket(round_),
-            newest=self._stated()[0],
+            newest=self._roster.stated()[0],
         )
         assert config.invited  # noqa: S101  # found here, in the worker
         return config
@@ -575,17 +584,9 @@ class Study:
             self._on_event(event)
 
     def close(self) -> None:
+        if self._resumed is not None:
+            self._resumed.cancel()
         self._workers.close()
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that a cancellation must not cut off: the task is cancelled when it is done."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
 
 
 def _number(attempt: Attempt) -> tuple[int, int]:

@@ -172,8 +172,12 @@ class StudyView:
                 self._participant_lost(event)
             case events.AttemptStarted():
                 self._attempt_started(event)
+            case events.AttemptResumed():
+                self.begun, self.current.under_way = True, True
+                self.dropped_now = {one.participant for one in self.current.dropped}
             case events.PhaseStarted():
-                self.current.reached.append(event.phase)
+                if event.phase not in self.current.reached:  # where it was cut off it is started again
+                    self.current.reached.append(event.phase)
                 expected = min(event.expected, self.current.remaining)
                 self._wait_for(event.phase, Wait(0, event.needed, expected, self.last_at + event.deadline_s))
             case events.PhaseProgress():

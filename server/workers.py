@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from secagg.parallel import Parallel
 from server.sessions import check_proof
@@ -45,3 +45,13 @@ class Workers:
     def close(self) -> None:
         for executor in (self.protocol, self._verifier, self._masks):
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancellation must not cut off: the task is cancelled when it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from secagg.context import RoundConfig
@@ -31,7 +31,8 @@ from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
-from server.attempt.steps import PHASE_FIELDS, REFUSALS, Late, Step, check_offer, most_control_bytes
+from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord
+from server.attempt.steps import PHASE_FIELDS, REFUSALS, AttemptFigures, Late, Step, check_offer, most_control_bytes
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
@@ -41,6 +42,7 @@ from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
 PROGRESS_INTERVAL_S = 0.5
+RETURN_S = 15.0  # for participants to find a coordinator that was started again
 
 Emit = Callable[[Event], None]
 Proof = tuple[frozenset[bytes], bytes]  # identities that a survivor proof is for, and the message
@@ -59,15 +61,6 @@ class AttemptFailed(Exception):
         self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
 
 
-@dataclass
-class AttemptFigures:
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-    received: dict[str, int] = field(default_factory=dict)
-    dropouts: int = 0
-    first_key_at: float | None = None
-    key_to_sum_s: float = 0.0
-
-
 class Attempt:
     """Runs one attempt; `run` returns the sum or raises `AttemptFailed`."""
 
@@ -84,6 +77,7 @@ class Attempt:
         charge: Callable[[Unmasking, bytes], Any],
         roster_sha256: bytes,
         resume_s: float = 0.0,
+        record: AttemptRecord = NOTHING_KEPT,
     ) -> None:
         """
         Args:
@@ -94,8 +88,11 @@ class Attempt:
             charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
             roster_sha256: of the signed roster file, by which participants fetch it.
             resume_s: how long a participant whose connection broke keeps its reconnection slot.
+            record: what the attempt keeps on the disk; one that an earlier process began goes on from there, once
+                `goes_on` is set.
         """
-        self.config, self.cohort = config, cohort
+        self.config, self.cohort, self._record = config, cohort, record
+        self.listening, self.goes_on = asyncio.Event(), asyncio.Event()
         self._sessions, self._deadlines_s, self._workers = sessions, deadlines_s, workers
         self._emit, self._freeze, self._charge = emit, freeze, charge
         self._roster_sha256, self._compute = roster_sha256, workers.compute
@@ -230,7 +227,7 @@ class Attempt:
             newest=self.config.newest,
         )
         await self._outgoing.broadcast(self.cohort, codec.message(round_start=start))
-        await self._collect(
+        await self._phase(
             Step(
                 ADVERTISE_KEYS,
                 advertise,
@@ -238,6 +235,7 @@ class Attempt:
                 parameters.quorum,
                 lambda who, m: advertise.receive(who, codec.read_advertisement(m.advertise_keys)),
                 leave=advertise.drop,
+                kept=True,
             )
         )
         share, cohort_keys = await self._compute(advertise.close)
@@ -245,7 +243,7 @@ class Attempt:
         writer = codec.CohortKeysWriter(round_, attempt)
         await self._outgoing.each(cohort_keys, writer.write)
         del writer, cohort_keys
-        await self._collect(
+        await self._phase(
             Step(
                 SHARE_KEYS,
                 share,
@@ -253,6 +251,7 @@ class Attempt:
                 parameters.quorum,
                 lambda who, m: share.receive(who, codec.read_sealed_shares(m.share_keys)),
                 leave=share.drop,
+                kept=True,
             )
         )
         masked, shares = await self._compute(share.close)
@@ -261,16 +260,21 @@ class Attempt:
         # The ciphertexts hold both kinds of share. They are freed, with the paths, once all have answered: until then a
         # participant may return that lacks its own (decision 0012).
         del shares
-        await self._collect(
-            Step(
-                MASKED_INPUT,
-                masked,
-                masked.u2,
-                parameters.min_survivors,
-                lambda who, m: check_offer(masked, who, m.masked_input),
-                then=self._queue_offer,
+        kept = self._record.kept
+        if kept is not None and kept.masked_sum is not None:
+            await self._compute(masked.restore, kept.uploads, kept.masked_sum)
+            self._are_back(MASKED_INPUT, masked.received)
+        else:
+            await self._phase(
+                Step(
+                    MASKED_INPUT,
+                    masked,
+                    masked.u2,
+                    parameters.min_survivors,
+                    lambda who, m: check_offer(masked, who, m.masked_input),
+                    then=self._queue_offer,
+                )
             )
-        )
         check, sets = await self._compute(masked.close)
 
         await self._freeze(check)
@@ -301,7 +305,7 @@ class Attempt:
 
         await self._outgoing.broadcast(sets, survivor_sets)
         # The more have signed, the fewer signatures each participant checks.
-        await self._collect(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0))
+        await self._phase(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0, kept=True))
         unmasking, requests = await self._compute(check.close)
 
         # The signatures that are journaled with the charge.
@@ -317,10 +321,19 @@ class Attempt:
             else:
                 await self._outgoing.each(requests, writer.write)
 
+        late: list[int] = []
+
         async def admit(who: int, message: pb.PhaseMessage) -> None:
-            await ask(await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency)))
+            admitted = await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency))
+            late.append(who)
+            self._record.keep(LATE, who, message.SerializeToString())
+            await self._record.close(LATE, late)
+            await ask(admitted)
 
         await ask(requests)
+        for who, written in (self._record.kept.phases.get(LATE, {}) if self._record.kept else {}).items():
+            self._are_back(CONSISTENCY_CHECK, (who,), whole=False)
+            await admit(who, pb.PhaseMessage.FromString(written))
         # A charged participant that isn't in this sum may take its charge back: no other sum can be opened now.
         proof = codec.message(
             survivor_proof=codec.write_survivor_proof(round_, attempt, next(iter(sets.values())), shown)
@@ -349,7 +362,7 @@ class Attempt:
         try:
             while True:
                 step = Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late)
-                await self._collect(replace(step, linger=linger, linger_s=linger / 2))
+                await self._phase(replace(step, linger=linger, linger_s=linger / 2))
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._workers.parallel)
                 except ReconstructionFailed:
@@ -365,6 +378,33 @@ class Attempt:
             self.conflicts, self.starved = unmasking.conflicts, unmasking.starved
 
     # ------------------------------------------------------------ one phase
+
+    async def _phase(self, step: Step) -> None:
+        """One phase, collected, or as an earlier process of the coordinator closed it."""
+        kept = self._record.kept
+        if kept is not None and (messages := kept.phases.get(step.name)) is not None:
+            said = {who: pb.PhaseMessage.FromString(written) for who, written in messages.items()}
+            await self._compute(lambda: [step.handle(who, message) for who, message in said.items()])
+            # Who hasn't signed before the sum was asked for may still do so; else it had left.
+            self._are_back(step.name, said, whole=step.name != CONSISTENCY_CHECK)
+            return
+        if kept is not None and not self.listening.is_set():
+            self.listening.set()
+            await self.goes_on.wait()
+            for who in sorted(self._alive):
+                self._slots.expect(who, CLOSED, RETURN_S)
+        await self._collect(step)
+        if step.kept:
+            await self._record.close(step.name, step.phase.received)
+
+    def _are_back(self, phase: str, members: Collection[int], *, whole: bool = True) -> None:
+        """A phase is as it was when it was closed: these have answered. ``whole``: all others had left."""
+        for who in members:
+            self._inbox.messages[who] += 1
+            self._outgoing.answered(who)
+        if whole:
+            self._alive.intersection_update(members)
+        self.figures.received[phase] = self.figures.received.get(phase, 0) + len(members)
 
     async def _collect(self, step: Step) -> None:
         """Wait until all have answered or left, enough have answered, too few still can, or the deadline has passed."""
@@ -448,6 +488,8 @@ class Attempt:
             if item.kind == "advertise_keys" and self.figures.first_key_at is None:
                 self.figures.first_key_at = time.monotonic()
             step.enough = bool(await self._compute(lambda: step.handle(who, item.read())))
+            if step.kept:
+                self._record.keep(step.name, who, item.written)
             if step.then is not None:
                 step.then(who, item.read())
             else:

@@ -62,10 +62,11 @@ class ReconnectionSlots:
                 else:
                     self._lost(who, reason)
 
-    def expect(self, participant: int, reason: str) -> None:
+    def expect(self, participant: int, reason: str, within_s: float = 0.0) -> None:
         """Start its reconnection deadline, unless one runs already or it is back already.
 
-        The end of an old connection may be noticed only after the participant has returned.
+        The end of an old connection may be noticed only after the participant has returned. ``within_s``: where the
+        participant has longer than usual.
         """
         if self._over or participant in self._timers or participant in self._coming:
             return
@@ -74,7 +75,8 @@ class ReconnectionSlots:
             self._lost(participant, reason)
             return
         loop = asyncio.get_running_loop()
-        self._timers[participant] = loop.call_later(self._resume_s, self._lost, participant, reason)
+        within_s = max(self._resume_s, within_s)
+        self._timers[participant] = loop.call_later(within_s, self._lost, participant, reason)
 
     def give_up(self, participant: int) -> None:
         """It is back but can't continue: out, for the reason that it was away."""

@@ -19,7 +19,7 @@ class Returns:
     """Remembers what an absent participant may have missed of past attempts."""
 
     def __init__(self) -> None:
-        self._completed: Number = (0, 0)
+        self.completed: Number = (0, 0)
         self._proofs: deque[Proof] = deque(maxlen=MOST_PROOFS)  # newest last
 
     def after(self, attempt: Attempt, *, completed: bool) -> None:
@@ -28,7 +28,7 @@ class Returns:
         if proof is not None and proof[0] and proof not in self._proofs:
             self._proofs.append(proof)
         if completed:
-            self._completed = attempt.config.round, attempt.config.attempt
+            self.completed = attempt.config.round, attempt.config.attempt
 
     def prove(self, session: Session, attempt: Attempt | None) -> None:
         """Send the last survivor proof that concerns this identity: only that charge can be taken back.
@@ -58,7 +58,7 @@ class Returns:
                 return
         elif attempt is not None:
             attempt.returned(session, None)
-        completed = number == self._completed
+        completed = number == self.completed
         reason = "" if completed else "the attempt is over, or went on without it"
         end = pb.RoundEnd(round=resume.round, attempt=resume.attempt, completed=completed, reason=reason)
         session.send(codec.message(round_end=end))

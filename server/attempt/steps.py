@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -76,7 +76,19 @@ class Step:
     late: Late | None = None
     linger: float = 0.0  # once there are enough, wait for others: this many times as long as that took,
     linger_s: float = 0.0  # and at least this long
+    kept: bool = False  # its messages are put on record as they count
     enough: bool = False
+
+
+@dataclass
+class AttemptFigures:
+    """What is told of an attempt when it has ended; of one that goes on after a restart, times of the rest alone."""
+
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    dropouts: int = 0
+    first_key_at: float | None = None
+    key_to_sum_s: float = 0.0
 
 
 def check_offer(masked: MaskedInputCollection, who: int, offer: pb.MaskedInputOffer) -> None:

@@ -54,8 +54,8 @@ class Coordinator:
                 print(done.round, done.accuracy)
             result = await coordinator.finished()
 
-    The block opens the study's ports. At its end, however it ends, a study that still runs is stopped: the attempt
-    under way is closed, and whoever serves the study again continues there.
+    The block opens the study's ports. At its end, however it ends, a study that still runs is stopped; whoever serves
+    it again continues where it was.
 
     Attributes:
         address: HOST:PORT of the session port.
@@ -136,8 +136,8 @@ class Coordinator:
 def serve(study: PathLike, *, on_event: Callable[[Event], None] | None = None) -> ServedStudy:
     """Serve a study until it ends, or until SIGTERM; arguments and errors as of `Coordinator`.
 
-    Returns the study, whose ``outcome`` says how it ended. Raises KeyboardInterrupt: Ctrl-C, once the attempt under way
-    is closed and the journal is kept; the next call continues there.
+    Returns the study, whose ``outcome`` says how it ended. Raises KeyboardInterrupt: Ctrl-C, once the ports are closed
+    and the journal is kept; the next call continues there.
     """
     refuse_running_loop("async with sordino.Coordinator(...) as coordinator: await coordinator.finished()")
     leave_no_core()

@@ -21,8 +21,9 @@ NAME = "serve"
 HELP = (
     "Run the coordinator of a study until its last round, or until the privacy budget is reached.\n\nOn a "
     "terminal a panel shows the phase and what it waits for, participants, dropouts with their reason, accuracy "
-    "and both epsilons; elsewhere each important event is one plain line. Ctrl-C ends the attempt under way, "
-    "which stays charged if it was charged before; the same command continues where the journal ends. "
+    "and both epsilons; elsewhere each important event is one plain line. After Ctrl-C, or "
+    "kill -9, the same command continues where the journal ends: in the midst of an attempt, if its participants still "
+    "run. "
     "SORDINO_TABLE__KEY in the environment overrides a key of study.toml: SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443."
 )
 _WARNINGS = ("attempt_aborted", "participant_dropped", "participant_excluded", "participant_set_aside")

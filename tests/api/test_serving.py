@@ -42,7 +42,7 @@ async def test_a_study_in_one_event_loop(study: Path) -> None:
     assert sordino.ServedStudy.read(study).accuracy == result.accuracy
 
 
-async def test_a_cancelled_coordinator_closes_its_attempt_and_the_next_one_continues(study: Path) -> None:
+async def test_a_cancelled_coordinator_and_the_next_one_goes_on_with_its_attempt(study: Path) -> None:
     serving: asyncio.Task[None]
 
     def cancel(event: Event) -> None:
@@ -64,8 +64,9 @@ async def test_a_cancelled_coordinator_closes_its_attempt_and_the_next_one_conti
         assert [done.round async for done in coordinator.rounds()] == [2, 3, 4]
         result = await coordinator.finished()
         await host
-    assert [(done.round, done.attempt) for done in result.view.rounds] == [(1, 1), (2, 2), (3, 1), (4, 1)]
-    assert [(row.entry.round, row.entry.attempt) for row in result.ledger().rows] == [(1, 1), (2, 2), (3, 1), (4, 1)]
+    once = [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert [(done.round, done.attempt) for done in result.view.rounds] == once
+    assert [(row.entry.round, row.entry.attempt) for row in result.ledger().rows] == once
 
 
 async def test_a_cancelled_participant_leaves_and_comes_back(study: Path) -> None:
@@ -126,11 +127,12 @@ def test_a_script_is_interrupted_by_a_real_signal_and_run_again(tmp_path: Path) 
         assert study.code_of(first) == 0
         said = study.logs("first")
         assert said.splitlines()[-1] == "interrupted"
-        assert said.count("stopping: this attempt is closed and the journal is kept") == 1
+        assert said.count("stopping: served again, the study goes on from here") == 1
         assert "Traceback" not in said
         gate.touch()
         second = serve(study, "second")
         assert study.code_of(second) == 0, study.story()
         assert study.logs("second").splitlines()[-1] == "rounds done"
         assert study.code_of(hosts) == 0
-        assert [(row.round, row.attempt) for row in study.charges()] == [(1, 1), (2, 2), (3, 1), (4, 1)]
+        # Participants held their keys: the attempt went on, and nothing was charged twice.
+        assert [(row.round, row.attempt) for row in study.charges()] == [(1, 1), (2, 1), (3, 1), (4, 1)]

@@ -80,7 +80,7 @@ async def test_an_interrupted_kernel_loses_nothing(tmp_path: Path, monkeypatch: 
         interrupted = await running
         assert interrupted["traceback"] == ["Interrupted. Nothing is lost: run this again, and it continues."]
         [warning] = printed("stderr").splitlines()
-        assert warning.endswith("stopped: the attempt under way is closed; serve the study again, and it continues")
+        assert warning.endswith("stopped: serve the study again, and it continues where it was")
         stopped = sordino.ServedStudy.read(tmp_path / "run-study")
         assert (stopped.outcome, stopped.ledger().head.rows >= stopped.view.completed >= 2) == ("stopped", True)
         told.clear()

@@ -113,7 +113,7 @@ async def test_rows_rebuild_the_account(finished: tuple[Path, list[dict[str, Any
 
 
 async def dies_after_its_first_charge(folder: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(self: Journal, entry: LedgerEntry, request: bytes) -> Any:
+    async def dies(self: Journal, entry: LedgerEntry, *_: Any) -> Any:
         await asyncio.wrap_future(self.ledger.append(entry))
         raise StorageError("the end")
 

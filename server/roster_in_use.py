@@ -1,0 +1,87 @@
+"""The roster that a study runs under, later versions of it, and the authority's statement that it is the newest."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from server.events import Event, ParticipantLost, WaitingForAuthority
+from server.journal import Journal
+from server.membership import Membership
+from server.roster_file import RosterFile
+from server.round_figures import roster_adopted
+from server.sessions import Sessions
+
+STATEMENT_LEFT_S: Final = 5.0  # of the validity of the authority's statement, when an attempt begins
+AUTHORITY_INTERVAL_S: Final = 1.0
+
+log = structlog.get_logger()
+
+
+class RosterInUse:
+    """Changes the roster between attempts, since positions change with it."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        sessions: Sessions,
+        journal: Journal,
+        documents: dict[bytes, bytes],
+        emit: Callable[[Event], None],
+        files: RosterFile | None,
+        *,
+        stated: bool,
+    ) -> None:
+        """
+        Args:
+            documents: what participants may fetch, by SHA-256; holds the roster in use.
+            files: read between attempts: an operator may have put a later roster there.
+            stated: the study wants the authority's statement.
+        """
+        self._membership, self._sessions, self._journal = membership, sessions, journal
+        self._documents, self._emit = documents, emit
+        self._files, self._stated = files, stated
+
+    def stated(self) -> tuple[bytes, float]:
+        """The statement that the roster in use is the newest, and when it ends."""
+        if self._files is None or not self._stated:
+            return b"", math.inf
+        return self._files.stated(self._membership.roster)
+
+    async def wait_for_authority(self, round_: int, attempt: int) -> None:
+        """Participants take part only while the authority's statement holds that the roster is the newest."""
+        told = False
+        while (until := self.stated()[1]) <= time.time() + STATEMENT_LEFT_S:
+            if not told:
+                told = True
+                self._emit(WaitingForAuthority(round=round_, attempt=attempt, ended=until))
+            await asyncio.sleep(AUTHORITY_INTERVAL_S)
+            await self.use_offered()
+
+    async def use_offered(self, *, only_removals: bool = False) -> bool:
+        """Between attempts only. Returns whether positions changed; perhaps only if some participants are removed."""
+        found = None if self._files is None else await asyncio.to_thread(self._files.changed)
+        membership = self._membership
+        if found is not None:
+            try:
+                membership.offer(*found)
+            except ValueError as error:
+                log.warning("the roster file was replaced by one that isn't used", reason=str(error))
+        offered = membership.offered
+        if offered is None or (only_removals and membership.roster.positions.keys() <= offered.roster.positions.keys()):
+            return False
+        numbers = await self._journal.use_roster(offered.roster)
+        self._documents.pop(membership.signed.sha256, None)
+        self._documents[offered.sha256] = offered.file
+        joined, left = membership.use(offered, numbers)
+        for session in self._sessions.adopt(offered.roster):
+            number = numbers[session.identity]
+            self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
+        self._emit(roster_adopted(offered.roster, joined, left))
+        log.info("a later roster is in use", version=offered.roster.version, joined=len(joined), left=len(left))
+        return True
