@@ -158,6 +158,17 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
             lines.append(f"{when}: no connection broke over it")
         else:
             lines.append(f"{when}, {one['back']} of them came back")
+    if (kills := result["kills"])["number"]:
+        again = kills["serving_again_s"]
+        lines.append(
+            f"kills               {kills['number']} of the coordinator: "
+            + ", ".join(f"{phase} {number}" for phase, number in kills["by_phase"].items())
+        )
+        lines.append(
+            " " * _INDENT + f"{kills['attempts_resumed']} of {counted(kills['attempts_hit'], 'attempt')} that were hit "
+            f"after MaskedInputCollection began ended in a sum; serving again in {again['p50']:.2f} s (p50), "
+            f"{again['max']:.2f} s (max)"
+        )
     if cheats["participants"]:
         lines.append(
             f"cheats              {cheats['participants']}, of them {cheats['excluded']} excluded; of the others "
@@ -173,7 +184,9 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
             f"noise               {noise['ratio']:.4f} times what its shares add up to (standard error "
             f"{noise['ratio_stderr']:.4f}); variance of the honest part over what is needed {least:.3f} to {most:.3f}"
         )
-    if result["ledger_rows"] is not None and any(one["what"] == "crash" for one in result["disturbances"]):
+    if result["ledger_rows"] is not None and (
+        kills["number"] or any(one["what"] == "crash" for one in result["disturbances"])
+    ):
         lines.append(f"ledger              {counted(result['ledger_rows'], 'row')}, verified")
     return lines
 

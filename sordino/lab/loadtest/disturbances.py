@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from runtime.child_process import Child
-from server.events import Event, PhaseStarted
+from secagg.messages import MASKED_INPUT, PHASES
+from server.events import Event, PhaseStarted, StudyStarted
 from server.study_view import StudyView
 from sordino.lab.loadtest.faults import BETWEEN_ROUNDS, PHASE_NAMES, Storm
 
@@ -62,6 +66,59 @@ class Recovery:
             "back": len(self.back),
             "seconds": None if self.seconds is None else round(self.seconds, 3),
             "server_cpu_s": None if self.cpu_s is None else round(self.cpu_s, 2),
+        }
+
+
+KILL_WITHIN_S: Final = 2.0
+
+
+@dataclass
+class Kills:
+    """The coordinator is killed at random instants, and is back on the same port and state.
+
+    Attributes:
+        left: that are still to come.
+        at: by the monotonic clock, when the next one comes; None until the coordinator serves.
+        phases: the phase of the attempt that each hit; ``between`` outside of one.
+        hit: (round, attempt) of those that were hit after MaskedInputCollection began.
+        serving_s: from each start to the first event of the study.
+    """
+
+    left: int
+    at: float | None = None
+    started_at: float = 0.0
+    phases: Counter[str] = field(default_factory=Counter)
+    hit: set[tuple[int, int]] = field(default_factory=set)
+    serving_s: list[float] = field(default_factory=list)
+
+    def note(self, view: StudyView) -> None:
+        """The coordinator was killed, in this state."""
+        current = view.current
+        phase = current.reached[-1] if current.under_way and current.reached else "between"
+        self.left, self.at = self.left - 1, None
+        self.phases[phase] += 1
+        if phase in PHASES[PHASES.index(MASKED_INPUT) :]:
+            self.hit.add((current.round, current.attempt))
+
+    def serves(self, event: StudyStarted) -> None:
+        """It serves again: the next kill comes a random time later."""
+        if self.started_at:
+            self.serving_s.append(event.at - self.started_at)
+        self.at = time.monotonic() + random.uniform(0, KILL_WITHIN_S) if self.left else None
+
+    @property
+    def due(self) -> bool:
+        return self.at is not None and time.monotonic() >= self.at
+
+    def to_json(self, completed: Collection[tuple[int, int]]) -> dict[str, Any]:
+        """Args: completed: (round, attempt) of those that ended in a sum."""
+        times = sorted(self.serving_s)
+        return {
+            "number": self.phases.total(),
+            "by_phase": dict(self.phases),
+            "attempts_hit": len(self.hit),
+            "attempts_resumed": len(self.hit.intersection(completed)),
+            "serving_again_s": {"p50": round(times[len(times) // 2], 3), "max": round(times[-1], 3)} if times else None,
         }
 
 

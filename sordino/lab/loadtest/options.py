@@ -125,12 +125,22 @@ class LoadOptions(Table):
         metavar="ROUND",
         alias="crash",
     )
+    kills: int = _planned(
+        0,
+        help="kill the coordinator this many times, each within two seconds after it serves, and restart it at once",
+        ge=0,
+        le=100_000,
+    )
     cheats: faults.Cheats | None = _fault(None, "participants that cheat", faults.Cheats)
     availability: Availability | None = _fault(None, "participants that go online and offline", Availability)
     max_p95_s: float | None = _bound("largest 95th percentile of a round's time", unit="s", alias="max_p95")
     min_completed: int | None = _bound("fewest rounds that end in a sum")
     min_share: float | None = _bound("smallest share of the rounds that end in a sum", le=1)
     max_rss_mb: float | None = _bound("largest memory of the coordinator", unit="MB", alias="max_rss")
+    min_resumed: float | None = _bound(
+        "smallest share of the attempts that end in a sum, of those that --kills hit after MaskedInputCollection began",
+        le=1,
+    )
     max_unplanned: int | None = _bound("most dropouts that no planned fault explains")
     noise_within: float | None = _bound("largest relative deviation of the noise from the plan, such as 0.01")
     began_at: float = 0.0
@@ -158,6 +168,8 @@ class LoadOptions(Table):
             yield f"--min-completed {self.min_completed} can't be met by --rounds {self.rounds}. Lower the bound."
         if self.noise_within is not None and not self.noise:
             yield "--noise-within is a bound on real noise: add --noise."
+        if self.min_resumed is not None and not self.kills:
+            yield "--min-resumed is a bound on attempts that were cut off: add --kills."
         if sum(link.share for link in self.links) > 1 + 1e-9:
             yield "the links' shares are more than 1 together. Lower one of them."
         for name, round_ in [("crash", one) for one in self.crashes] + [("storm", one.round) for one in self.storms]:
@@ -187,7 +199,7 @@ class LoadOptions(Table):
         """For which a broken connection keeps its slot; planned dropouts discard the round in any case."""
         if self.resume_s is not None:
             return self.resume_s
-        breaks = bool(self.storms) or any(link.resets_per_min for link in self.links)
+        breaks = bool(self.storms or self.kills) or any(link.resets_per_min for link in self.links)
         return DeadlineTable().resume_s if breaks else 0.0
 
     @property

@@ -27,7 +27,7 @@ from runtime.text import counted
 from server.events import AttemptStarted, RoundCompleted, StudyStarted
 from server.study_view import StudyView
 from sordino.lab.loadtest.display import round_line
-from sordino.lab.loadtest.disturbances import Recovery, due, strike
+from sordino.lab.loadtest.disturbances import Kills, Recovery, due, strike
 from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.lab.loadtest.study import load_study
@@ -131,6 +131,7 @@ class LoadTest:
     _storms: list[Storm] = field(default_factory=list)
     _due: list[Storm] = field(default_factory=list)
     _crashes: list[int] = field(default_factory=list)
+    kills: Kills = field(default_factory=lambda: Kills(0))
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
 
@@ -144,6 +145,7 @@ class LoadTest:
         roster = json.loads((self.study.directory / "roster.json").read_text())
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
         self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
+        self.kills = Kills(self.options.kills)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
         outcomes = Outcomes(self.options, self._sum_is_right)
         began = time.monotonic()
@@ -196,7 +198,15 @@ class LoadTest:
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
             if running and not self._due and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
-                self._crash(outcomes)
+                self._crashes.pop(0)
+                self._kill(outcomes)
+                self._disturb("crash", len(outcomes.rounds), outcomes.connected)
+                self._start_again(outcomes)
+                continue
+            if running and self.kills.due:
+                self._kill(outcomes)
+                self.kills.note(outcomes.view)
+                self._start_again(outcomes)
                 continue
             if self.asked.to_end:
                 self.say("stopping")
@@ -223,6 +233,7 @@ class LoadTest:
                 ended = outcomes.apply(event)
                 self._note_recoveries(outcomes.view)
                 if isinstance(event, StudyStarted):
+                    self.kills.serves(event)
                     self.say(f"{event.participants} participants connect to {event.address}")
                 if ended is not None:
                     self.say(round_line(ended))
@@ -236,17 +247,19 @@ class LoadTest:
         """Of the coordinator, those that were killed among it, when last measured."""
         return self._cpu_of_killed_s + self.coordinator.cpu_s
 
-    def _crash(self, outcomes: Outcomes) -> None:
-        """Kill the coordinator and start it again, on the same port and state."""
+    def _kill(self, outcomes: Outcomes) -> None:
+        """Kill the coordinator, and read what it has recorded."""
         assert self.coordinator.process is not None  # noqa: S101
         self.coordinator.measure()
         self._cpu_of_killed_s, self.coordinator.cpu_s = self._cpu_s, 0.0
         self.coordinator.kill()
         self.coordinator.process.wait()
-        self._crashes.pop(0)
         self._read(outcomes)
-        self._disturb("crash", len(outcomes.rounds), outcomes.connected)
+
+    def _start_again(self, outcomes: Outcomes) -> None:
+        """On the same port and state."""
         outcomes.restarted()
+        self.kills.started_at = time.time()
         self.coordinator.start(self._environment)
 
     def _strike(self, storm: Storm, outcomes: Outcomes) -> None:
@@ -343,6 +356,7 @@ class LoadTest:
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "wall_s": round(wall_s, 1),
             "disturbances": [one.to_json() for one in self.recoveries],
+            "kills": self.kills.to_json({(one.round, one.attempt) for one in outcomes.rounds if one.completed}),
             "connections": self._connections(),
             "noise": noise_figures(self.noise_seen),
             "ledger_rows": rows,
