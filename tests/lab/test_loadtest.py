@@ -37,6 +37,7 @@ from server.events import (
 )
 from sordino.lab.loadtest import tables
 from sordino.lab.loadtest.display import final_lines, round_line, round_table
+from sordino.lab.loadtest.disturbances import Kills
 from sordino.lab.loadtest.faults import PHASE_NAMES, dropped_count, drops_of
 from sordino.lab.loadtest.figure import write_figures
 from sordino.lab.loadtest.options import LoadOptions
@@ -259,6 +260,7 @@ def result_of(*streams: Sequence[Event]) -> dict[str, Any]:
         "wall_s": 20.0,
         "study_ended": "rounds done",
         "disturbances": [],
+        "kills": Kills(0).to_json([]),
         "connections": {"troubles": {}, "resets": 0},
         "noise": None,
         "ledger_rows": 3,

@@ -404,6 +404,11 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
         ({"max_rss_mb": 100}, {"server_peak_rss_mb": 123.4}, "--max-rss allows 100 MB"),
         ({"min_share": 0.9}, {"rounds_completed": 2}, "--min-share asks for 90 %"),
         ({"max_unplanned": 0}, {}, "--max-unplanned allows 0"),
+        (
+            {"kills": 9, "min_resumed": 0.8},
+            {"kills": {"attempts_hit": 5, "attempts_resumed": 3}},
+            "3 of 5 attempts that were cut off ended in a sum, --min-resumed asks for 80 %",
+        ),
         ({"noise_within": 0.01}, {"noise": {"ratio": 1.02, "ratio_stderr": 0.001}}, "1.02 times what was planned"),
         ({"noise_within": 0.01}, {"noise": None}, "no round was completed"),
         ({}, {"ledger_error": "row 3 was changed"}, "row 3 was changed"),
@@ -416,6 +421,7 @@ def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, An
     assert words in sentence
     result |= {"rounds_completed": 3, "round_s": {"p95": 4.0}, "server_peak_rss_mb": 90.0, "ledger_error": ""}
     result |= {"noise": {"ratio": 1.001, "ratio_stderr": 0.001}}
+    result |= {"kills": {"attempts_hit": 5, "attempts_resumed": 4}}
     result["drops"]["unplanned"] = 0
     assert broken_bounds(result, options) == []
 

@@ -211,3 +211,16 @@ def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) ->
     )
     assert ended.returncode == int(ExitCode.INPUT)
     says(ended.stderr, "softmax-regression", "a load test makes its own study")
+
+
+def test_attempts_go_on_after_kills_of_the_coordinator(run: Run) -> None:
+    """At random instants: every sum is right, and no participant is charged, or asked, for another attempt."""
+    command = ("--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "12", "--drop", "0", "--kills", "4")
+    code, told, err = run("loadtest", *command, "--max-unplanned", "0", "--min-share", "1", "--json")
+    assert code == 0, err
+    result = json.loads(told)
+    assert result["sums_ok"] == result["rounds_completed"] == 12
+    assert 1 <= result["kills"]["number"] <= 4
+    assert result["kills"]["attempts_resumed"] == result["kills"]["attempts_hit"]
+    assert result["ledger_error"] == ""
+    assert result["ledger_rows"] == 12

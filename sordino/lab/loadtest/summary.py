@@ -458,12 +458,12 @@ def _asked_for(result: Mapping[str, Any], options: LoadOptions) -> Iterator[str]
     peak = result["server_peak_rss_mb"]
     if options.max_rss_mb is not None and peak > options.max_rss_mb:
         yield f"the coordinator took {peak:g} MB, --max-rss allows {options.max_rss_mb:g} MB"
-    hit, resumed = result["kills"]["attempts_hit"], result["kills"]["attempts_resumed"]
-    if options.min_resumed is not None and resumed < options.min_resumed * hit:
-        yield (
-            f"{resumed} of {counted(hit, 'attempt')} that a kill had hit ended in a sum, --min-resumed asks for "
-            f"{100 * options.min_resumed:g} %"
-        )
+    if options.min_resumed is not None:
+        hit, resumed = (result["kills"][name] for name in ("attempts_hit", "attempts_resumed"))
+        if resumed < options.min_resumed * hit:
+            share = f"{100 * options.min_resumed:g} %"
+            hits = counted(hit, "attempt")
+            yield f"{resumed} of {hits} that were cut off ended in a sum, --min-resumed asks for {share}"
     unplanned = result["drops"]["unplanned"]
     if options.max_unplanned is not None and unplanned > options.max_unplanned:
         yield f"{counted(unplanned, 'unplanned dropout')}, --max-unplanned allows {options.max_unplanned}"
