@@ -140,11 +140,11 @@ class Session:
                 if not self._incoming.full():  # else the answer waits behind unhandled messages
                     raise
 
-    async def leave(self) -> None:
-        """Tell the coordinator that this participant stops, so that it doesn't wait for it."""
+    async def leave(self, *, resting: bool = False) -> None:
+        """Tell the coordinator that this participant stops, or rests as told, so that it doesn't wait for it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
-                await self.send(pb.ParticipantMessage(leaving=pb.Leaving()))
+                await self.send(pb.ParticipantMessage(leaving=pb.Leaving(resting=resting)))
                 await self._ended.wait()
 
     async def upload(self, chunks: AsyncIterator[bytes]) -> bytes:

@@ -50,6 +50,14 @@ T = TypeVar("T")
 Phase = TypeVar("Phase")
 
 
+class Resting(Exception):
+    """The coordinator doesn't need this participant for some ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
 class Charge(NamedTuple):
     """The last charge, while it may be withdrawn."""
 
@@ -137,7 +145,7 @@ class Participant:
         Returns the coordinator's reason for the end of the study; None if the stream ended without one.
 
         Raises grpc.aio.AioRpcError: the stream broke; TimeoutError: the coordinator is silent; NotNow: an attempt was
-        announced, and `may_begin` returned False.
+        announced, and `may_begin` returned False; Resting: it isn't needed now.
         """
         await self.rest(0)
         if self._terms is not None and self._terms.study_sha256 != terms.study_sha256:
@@ -197,6 +205,11 @@ class Participant:
                 self._session.leave()
                 await session.leave()
                 raise NotNow
+            if kind == "rest":
+                if not self.under_way:
+                    await session.leave(resting=True)
+                    raise Resting(content.seconds)
+                continue
             if kind == "study_end":
                 self._session.end()
                 await self._inbox.join()

@@ -23,7 +23,7 @@ from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
 from client.log_lines import RoundLines
-from client.participant import Participant
+from client.participant import Participant, Resting
 from client.renewal import Renewal
 from client.service_notify import Notifier
 from client.settings import Conditions, HostSettings
@@ -53,6 +53,7 @@ log = structlog.get_logger()
 
 AT_ONCE_S: Final = 0.2  # longest wait before the first reconnection
 RETRY_S: Final = (0.5, 10.0)  # longest wait before the second one, and before any
+REST_MOST_S: Final = 3600.0  # longest time for which a participant leaves because it isn't needed
 STEADY_S: Final = 1.0  # a session that lasts this long resets the waits
 FINAL: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)  # trying again changes nothing
 
@@ -283,6 +284,10 @@ class ParticipantHost:
                 trouble = Trouble(0, "it closed the connection")
             except NotNow:  # this participant left on purpose
                 continue
+            except Resting as rest:
+                await participant.rest(_spread(min(rest.seconds, REST_MOST_S)))
+                away_since = time.monotonic()
+                continue
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name
                 if error.code() in FINAL:
@@ -356,6 +361,11 @@ def _read_ca(path: Path) -> bytes:
             f"{path} holds no certificate in PEM: copy ca.pem from the study's folder tls again"
         ) from error
     return content
+
+
+def _spread(seconds: float) -> float:
+    """Up to a tenth less or more: a thousand participants must not return together."""
+    return seconds * (0.9 + 0.2 * int.from_bytes(os.urandom(2), "little") / 65536)
 
 
 def _backoff_s(failures: int) -> float:

@@ -129,7 +129,8 @@ class CohortWait:
             if len(ready) >= quorum:
                 quorum_since = quorum_since or now
                 returning_until = returning_until or now + self.resume_s
-                returning = now < returning_until and self.sessions.broken_since(now - self.resume_s) & invited
+                away = self.sessions.broken_since(now - self.resume_s) | self.sessions.resting()
+                returning = now < returning_until and away & invited
                 if (now - quorum_since >= patience_s and not returning) or now >= deadline:
                     return config, ready
             else:

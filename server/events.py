@@ -22,6 +22,8 @@ CONNECTING: Final = "Connecting"
 """In the place of a phase where an attempt was aborted before it began."""
 
 
+RESTING: Final = "not needed for a while"
+"""Why a session ended, where its participant comes back in time for its round."""
 KINDS: Final[dict[str, type[Event]]] = {}
 """Every kind by its name in JSON."""
 

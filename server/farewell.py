@@ -50,17 +50,17 @@ class Farewell:
     async def wait(self) -> None:
         """Wait for participants that haven't received StudyEnd.
 
-        After rounds: those that lost their connection just before the end, for ``resume_s``. Where the study was over
-        already when it was served: all of them, for ``connect_s``.
+        After rounds: those that lost their connection just before the end, for ``resume_s``, and those that rest, for
+        ``connect_s``. Where the study was over already when it was served: all of them, for ``connect_s``.
         """
         began = time.monotonic()
         resume_s, connect_s = self._deadlines.resume_s, self._deadlines.connect_s
-        longest_s = resume_s if self.rounds_were_left else connect_s
+        longest_s = resume_s if self.rounds_were_left and not self._sessions.resting() else connect_s
         entries, announced = self._membership.roster.entries, False
 
         def awaited() -> Collection[int]:
             if self.rounds_were_left:
-                return self._sessions.broken_since(began - resume_s)
+                return self._sessions.broken_since(began - resume_s) | self._sessions.resting()
             return self._membership.members()
 
         while untold := sum(entries[place].identity not in self._told for place in awaited()):

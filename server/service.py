@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from secagg import errors
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
+from server.events import RESTING
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, TooManySessions
 from server.study import Study
@@ -103,7 +104,7 @@ async def _session(study: Study, requests: AsyncIterator[bytes], context: grpc.a
         if over.done() and not session.cut:
             await asyncio.wait({writer}, timeout=FAREWELL_S)  # a peer that reads nothing is not waited for
         if session.leaving:  # whatever it says after that
-            reason = STOPPED
+            reason = session.leaving
         elif reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
             reason = str(reader.exception())
         study.sessions.lost(session, reason)
@@ -178,7 +179,7 @@ def receive(study: Study, session: Session, raw: bytes) -> None:
         case "ready":
             study.session_ready(session, message.ready)
         case "leaving":
-            session.leaving = True
+            session.leaving = RESTING if message.leaving.resting else STOPPED
             session.close()
         case "heartbeat":
             # No answer is owed while others wait to be read: a peer that never reads costs no memory.

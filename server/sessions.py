@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from secagg.keys import session_statement
 from secagg.roster import Roster
 from secagg.signatures import verify_signature
+from server.events import RESTING
 from server.open_calls import PeerRates
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
@@ -56,7 +57,7 @@ class Session:
     host: str
     token: bytes = field(repr=False)
     ready: bool = False
-    leaving: bool = False  # its participant was stopped, and says so
+    leaving: str = ""  # why its participant leaves, where it says so
     strays: int = 0
     cut: bool = False  # a newer session took its place, or its peer says no more
     writing: bool = False  # gRPC holds a message that its peer hasn't taken
@@ -124,6 +125,7 @@ class Sessions:
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
         self.left_early: set[bytes] = set()  # on the roster, had a session that ended before it was ready, aren't back
+        self._resting: set[bytes] = set()  # on the roster, aren't needed for a while, and aren't back
         self._broke_at: dict[bytes, float] = {}  # by identity: when a connection broke, and it isn't back
         self.changed = asyncio.Event()
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
@@ -151,6 +153,10 @@ class Sessions:
         places = self._roster.positions
         return frozenset(places[who] for who, at in self._broke_at.items() if at >= moment)
 
+    def resting(self) -> frozenset[int]:
+        """Participants that aren't needed for a while, and aren't back."""
+        return frozenset(self._roster.positions[who] for who in self._resting)
+
     def adopt(self, roster: Roster) -> list[Session]:
         """Use a later roster. Sessions of participants that are not on it any more end.
 
@@ -158,6 +164,7 @@ class Sessions:
         """
         self._roster = roster
         self.left_early &= roster.positions.keys()
+        self._resting &= roster.positions.keys()
         self._broke_at = {who: at for who, at in self._broke_at.items() if who in roster.positions}
         staying, leaving = {}, []
         for session in self._by_participant.values():
@@ -220,6 +227,7 @@ class Sessions:
             old.cut_off()
             self.lost(old, REPLACED)
         self.left_early.discard(identity)
+        self._resting.discard(identity)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
@@ -236,7 +244,9 @@ class Sessions:
         session.close()
         if self._by_token.pop(session.token, None) is None:
             return
-        if not session.ready:
+        if reason == RESTING:
+            self._resting.add(session.identity)
+        elif not session.ready:
             self.left_early.add(session.identity)
         elif reason in RESUMABLE and session.identity in self._roster.positions:
             self._broke_at[session.identity] = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +15,6 @@ from learning.datasets import Dataset
 from learning.progress import Progress
 from learning.task import Task
 from secagg.context import RoundConfig
-from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
@@ -45,6 +44,7 @@ from server.farewell import Farewell
 from server.journal import Journal, read_events
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
+from server.pace import Pace
 from server.peer_certificate import CALLS_BESIDE
 from server.process_limits import RefusedCalls, resident_mb
 from server.roster_file import RosterFile
@@ -156,14 +156,7 @@ class Study:
             use_offered=self._roster.use_offered,
             charges=self.charges,
         )
-        deadlines = configuration.deadlines
-        self._deadlines_s = {
-            ADVERTISE_KEYS: deadlines.advertise_keys_s,
-            SHARE_KEYS: deadlines.share_keys_s,
-            MASKED_INPUT: deadlines.masked_input_s,
-            CONSISTENCY_CHECK: deadlines.consistency_check_s,
-            UNMASKING: deadlines.unmasking_s,
-        }
+        self._pace = Pace(self._plan, self._membership, configuration.deadlines, configuration.study.pause_s)
 
     # ------------------------------------------------------------ for the service
 
@@ -231,6 +224,8 @@ class Study:
         if self.farewell.answer(session):
             return
         self.sessions.set_ready(session)
+        if self._attempt is not None and session.participant not in self._attempt.cohort:
+            self._let_rest([session], self._attempt.config.round + 1)
         self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
@@ -374,6 +369,8 @@ class Study:
             if not await self._one_round(round_):
                 return BUDGET_REACHED if self._cohort_wait.exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:
+                if (pause_s := self._configuration.study.pause_s) > 0:
+                    self._let_rest(self.sessions.all(), round_ + 1, pause_s)
                 await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
 
@@ -401,6 +398,13 @@ class Study:
             if await self._one_attempt(*gathered):
                 return True
         return False
+
+    def _let_rest(self, sessions: Iterable[Session], coming: int, pause_left_s: float = 0.0) -> None:
+        """Tell ready participants for how long they aren't needed. Arguments as `Pace.rest_s`."""
+        for session in sessions:
+            rest_s = self._pace.rest_s(session.participant, coming, pause_left_s) if session.ready else 0.0
+            if rest_s:
+                session.send(codec.message(rest=pb.Rest(seconds=rest_s)))
 
     # ------------------------------------------------------------ the roster
 
@@ -433,6 +437,8 @@ class Study:
         attempt = self._attempt_of(config, cohort, await self._journal.begin_attempt(config, cohort, kept=kept))
         absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
         self._emit(AttemptStarted(round=config.round, attempt=config.attempt, cohort=len(cohort), absent=absent))
+        await self._compute(self._pace.look_ahead, config.round)
+        self._let_rest([one for one in self.sessions.all() if one.participant not in cohort], config.round + 1)
         return await self._run_attempt(attempt)
 
     def _attempt_of(self, config: RoundConfig, cohort: frozenset[int], record: AttemptRecord) -> Attempt:
@@ -441,7 +447,7 @@ class Study:
             config,
             cohort,
             self.sessions,
-            self._deadlines_s,
+            self._pace.deadlines_s(config.attempt),
             self._configuration.coordinator.upload_credits,
             self._workers,
             self._emit_numbered,
@@ -546,6 +552,7 @@ class Study:
             await asyncio.to_thread(self._transcripts.publish, round_)
         self._completed_rounds, self._last = round_, event
         self._progress.note(round_, event.accuracy, event.loss, event.reported)
+        self._pace.note(event)
         self._tell(event)
 
     # ------------------------------------------------------------ helpers

@@ -401,6 +401,11 @@ class DeadlineTable(Table):
     )
     consistency_check_s: Seconds = key(15.0, help="signatures over the sets of the sum", unit="s")
     unmasking_s: Seconds = key(15.0, help="the shares that open the sum", unit="s")
+    adaptive: bool = key(
+        False,
+        help="a phase waits three times as long as the slowest of the last ten rounds, at most as the keys above; a "
+        "round that fails so is repeated with those",
+    )
     resume_s: float = key(
         2.0,
         help="how long a broken connection keeps its reconnection slot in an attempt; 0: a dropout at once",

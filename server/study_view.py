@@ -15,7 +15,7 @@ from learning.progress import Progress
 from learning.task_names import STATISTICS
 from secagg.messages import PHASES, UNMASKING
 from server import events
-from server.events import CONNECTING, Event
+from server.events import CONNECTING, RESTING, Event
 from wire.ending import OVER
 
 STARTING, ENROLMENT, AUTHORITY, LEARNING = "Starting", "Enrolment", "Authority", "Learning"
@@ -96,6 +96,7 @@ class StudyView:
         round, attempt: under way, waited for, or the last ones.
         hosts: number -> the host that the roster lists it under, of all participants seen.
         connected, lost: numbers of participants that have a session, and of those that had one.
+        resting: of those that aren't needed for a while, and will be back.
         came_at, left_at: number -> when its last session began or was resumed, and when its last one ended.
         dropped_now: participants that left the attempt under way.
         rounds, dropouts, aborted: what happened, oldest first.
@@ -120,6 +121,7 @@ class StudyView:
     hosts: dict[int, str] = field(default_factory=dict)
     connected: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
+    resting: set[int] = field(default_factory=set)
     came_at: dict[int, float] = field(default_factory=dict)
     left_at: dict[int, float] = field(default_factory=dict)
     dropped_now: set[int] = field(default_factory=set)
@@ -255,9 +257,10 @@ class StudyView:
         return self.state if self.state in PHASES else None
 
     def state_of(self, participant: int) -> str:
-        """``connected``, ``dropped`` (from this attempt, still connected), or ``lost``."""
-        if participant in self.lost:
-            return "lost"
+        """``connected``, ``dropped`` (from this attempt, still connected), ``resting`` or ``lost``."""
+        for state, members in (("lost", self.lost), ("resting", self.resting)):
+            if participant in members:
+                return state
         return "dropped" if participant in self.dropped_now else "connected"
 
     def hosts_in_order(self) -> list[str]:
@@ -299,12 +302,14 @@ class StudyView:
             self.hosts.pop(number, None)
         self.connected -= left
         self.lost -= left
+        self.resting -= left
         if self.state == ENROLMENT:
             self._wait_for(BETWEEN)
 
     def _is_here(self, participant: int) -> None:
         self.connected.add(participant)
         self.lost.discard(participant)
+        self.resting.discard(participant)
         self.came_at[participant] = self.last_at
 
     def _participant_lost(self, event: events.ParticipantLost) -> None:
@@ -312,7 +317,7 @@ class StudyView:
         self.left_at[event.participant] = self.last_at
         if self.finished is None:  # after the end sessions are closed, not lost
             self.hosts.setdefault(event.participant, event.host)
-            self.lost.add(event.participant)
+            (self.resting if event.reason == RESTING else self.lost).add(event.participant)
 
     def _attempt_started(self, event: events.AttemptStarted) -> None:
         if not self.history and event.round != self.current.round:

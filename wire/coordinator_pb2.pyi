@@ -172,8 +172,10 @@ class Resume(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
 
 class Leaving(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("resting",)
+    RESTING_FIELD_NUMBER: _ClassVar[int]
+    resting: bool
+    def __init__(self, resting: bool = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -276,7 +278,7 @@ class NoShare(_message.Message):
     def __init__(self) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request", "round_end", "study_end", "heartbeat", "survivor_proof", "resumed")
+    __slots__ = ("challenge", "welcome", "round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request", "round_end", "study_end", "heartbeat", "survivor_proof", "resumed", "rest")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ROUND_START_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +292,7 @@ class CoordinatorMessage(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     SURVIVOR_PROOF_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    REST_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     round_start: RoundStart
@@ -303,7 +306,14 @@ class CoordinatorMessage(_message.Message):
     heartbeat: Heartbeat
     survivor_proof: SurvivorProof
     resumed: Resumed
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., round_start: _Optional[_Union[RoundStart, _Mapping]] = ..., cohort_keys: _Optional[_Union[CohortKeys, _Mapping]] = ..., neighbour_shares: _Optional[_Union[NeighbourShares, _Mapping]] = ..., upload_credit: _Optional[_Union[UploadCredit, _Mapping]] = ..., survivor_sets: _Optional[_Union[SurvivorSets, _Mapping]] = ..., unmasking_request: _Optional[_Union[UnmaskingRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., study_end: _Optional[_Union[StudyEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., survivor_proof: _Optional[_Union[SurvivorProof, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ...) -> None: ...
+    rest: Rest
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., round_start: _Optional[_Union[RoundStart, _Mapping]] = ..., cohort_keys: _Optional[_Union[CohortKeys, _Mapping]] = ..., neighbour_shares: _Optional[_Union[NeighbourShares, _Mapping]] = ..., upload_credit: _Optional[_Union[UploadCredit, _Mapping]] = ..., survivor_sets: _Optional[_Union[SurvivorSets, _Mapping]] = ..., unmasking_request: _Optional[_Union[UnmaskingRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., study_end: _Optional[_Union[StudyEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., survivor_proof: _Optional[_Union[SurvivorProof, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ...) -> None: ...
+
+class Rest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    def __init__(self, seconds: _Optional[float] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)

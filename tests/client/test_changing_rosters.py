@@ -244,7 +244,7 @@ def test_a_version_that_only_another_participant_of_the_host_has_seen(study_fold
 
     def prepare(where: Coordinator) -> None:
         publish(third, where)
-        where.study._deadlines_s["AdvertiseKeys"] = 1.0
+        where.study._pace.configured_s["AdvertiseKeys"] = 1.0
 
     story = played(on("round_start", starts), prepare=prepare, attempts=2)
     assert {message.attempt for _, message in story.messages} <= {1}

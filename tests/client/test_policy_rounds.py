@@ -231,7 +231,7 @@ def test_clips_of_a_round(
 
 
 def quick(where: Any) -> None:
-    where.study._deadlines_s["MaskedInputCollection"] = 0.5
+    where.study._pace.configured_s["MaskedInputCollection"] = 0.5
 
 
 @dataclass

@@ -72,7 +72,7 @@ class SlowTraining:
 
 
 def impatient(where: Coordinator) -> None:
-    where.study._deadlines_s[SHARE_KEYS] = PHASE_S
+    where.study._pace.configured_s[SHARE_KEYS] = PHASE_S
 
 
 def uploads_of_round_one(folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> int:

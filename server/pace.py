@@ -1,0 +1,97 @@
+"""How fast a study goes, by its last rounds: when participants needn't be connected, and how long phases may take."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from mechanisms.plan import Plan
+from secagg.context import winners
+from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
+from secagg.roster import Roster
+from server.events import RoundCompleted
+from server.membership import Membership
+from server.study_tables import DeadlineTable
+
+REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
+REST_MOST_S: Final = 3600.0
+EARLY: Final = 0.8  # of the time that a participant has: it comes back before its round, and is told again
+UNKNOWN_ROUND_S: Final = 60.0  # before the first round is over
+AHEAD: Final = 64  # rounds whose cohorts are looked at
+LAST_ROUNDS: Final = 10
+SLOWER: Final = 3.0  # a phase may take this many times as long as in any of the last rounds,
+LEAST_S: Final = 2.0  # and at least this long
+
+
+class Pace:
+    """What the last rounds took. Nothing here waits."""
+
+    def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable, pause_s: float) -> None:
+        self._plan, self._membership, self._pause_s = plan, membership, pause_s
+        self._adaptive = deadlines.adaptive
+        self.configured_s = {
+            ADVERTISE_KEYS: deadlines.advertise_keys_s,
+            SHARE_KEYS: deadlines.share_keys_s,
+            MASKED_INPUT: deadlines.masked_input_s,
+            CONSISTENCY_CHECK: deadlines.consistency_check_s,
+            UNMASKING: deadlines.unmasking_s,
+        }
+        self._rounds: deque[float] = deque(maxlen=LAST_ROUNDS)  # seconds between the ends of rounds
+        self._phases: deque[Mapping[str, float]] = deque(maxlen=LAST_ROUNDS)
+        self._ended_at: float | None = None
+        self._cohorts: tuple[Roster, dict[int, frozenset[int]]] = membership.roster, {}
+
+    def note(self, event: RoundCompleted) -> None:
+        """A round is over."""
+        now, before = time.monotonic(), self._ended_at
+        self._ended_at = now
+        if before is not None:
+            self._rounds.append(now - before)
+        self._phases.append(event.phase_seconds)
+
+    # ------------------------------------------------------------ phases
+
+    def deadlines_s(self, attempt: int) -> dict[str, float]:
+        """The longest wait of each phase of an attempt: as configured, or shorter where they adapt.
+
+        A round that was too fast for some is repeated with the configured ones. A phase that waited for its deadline
+        took as long as that, so the next deadline is longer again.
+        """
+        configured = self.configured_s
+        if not self._adaptive or attempt > 1 or len(self._phases) < LAST_ROUNDS:
+            return configured
+        slowest = {name: max(one.get(name, configured[name]) for one in self._phases) for name in configured}
+        return {name: min(most, max(LEAST_S, SLOWER * slowest[name])) for name, most in configured.items()}
+
+    # ------------------------------------------------------------ participants
+
+    def look_ahead(self, round_: int) -> None:
+        """Draw the cohorts of the coming rounds, if the plan draws any. Computes: not for the event loop."""
+        plan, membership = self._plan, self._membership
+        roster, draws = membership.roster, membership.signed.draws
+        known = self._cohorts[1] if self._cohorts[0] is roster else {}
+        cohorts: dict[int, frozenset[int]] = {}
+        if draws is not None and len(roster) >= plan.clients:
+            for coming in range(round_, min(round_ + AHEAD, plan.rounds + 1)):
+                ticket = draws.ticket(coming, plan.epoch_rounds)
+                cohorts[coming] = known.get(coming) or winners(roster, coming, ticket, plan.clients, plan.epoch_rounds)
+        self._cohorts = roster, cohorts
+
+    def rest_s(self, participant: int, coming: int, pause_left_s: float = 0.0) -> float:
+        """How long a participant needn't be connected; 0: it should stay.
+
+        Args:
+            participant: by its position, which isn't in an attempt under way.
+            coming: the next round. After one that is under way it may begin at any moment.
+            pause_left_s: in a pause, what is left of it.
+        """
+        roster, cohorts = self._cohorts
+        rounds = 0
+        if cohorts and roster is self._membership.roster:
+            drawn = (one for one, cohort in cohorts.items() if one >= coming and participant in cohort)
+            rounds = min(drawn, default=max(cohorts) + 1) - coming
+        least = min(self._rounds, default=UNKNOWN_ROUND_S + self._pause_s)
+        rest = EARLY * (pause_left_s + max(rounds, 0) * least)
+        return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0

@@ -1,0 +1,69 @@
+"""Phases adapt to the last rounds, and participants that aren't needed are told for how long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import server.pace
+from secagg.messages import MASKED_INPUT, PHASES, UNMASKING
+from server.events import RoundCompleted
+from server.pace import EARLY, LAST_ROUNDS, REST_MOST_S, SLOWER, UNKNOWN_ROUND_S, Pace
+from server.study_tables import DeadlineTable
+
+
+def completed(round_: int, seconds: float) -> RoundCompleted:
+    return RoundCompleted(round=round_, attempt=1, phase_seconds=dict.fromkeys(PHASES, seconds))
+
+
+def pace(*, adaptive: bool = False, plan: Any = None, membership: Any = None) -> Pace:
+    where = membership or SimpleNamespace(roster=(), signed=SimpleNamespace(draws=None))
+    return Pace(plan or SimpleNamespace(), where, DeadlineTable(adaptive=adaptive), 0.0)
+
+
+def test_deadlines_follow_the_slowest_of_the_last_rounds() -> None:
+    one = pace(adaptive=True)
+    configured = one.deadlines_s(1)
+    for round_ in range(1, LAST_ROUNDS):
+        one.note(completed(round_, 4.0))
+    assert one.deadlines_s(1) == configured  # too few rounds to tell
+    one.note(completed(LAST_ROUNDS, 5.0))
+    assert one.deadlines_s(1)[MASKED_INPUT] == SLOWER * 5.0
+    assert one.deadlines_s(1)[UNMASKING] == min(SLOWER * 5.0, configured[UNMASKING])
+    assert one.deadlines_s(2) == configured  # the round was too fast for some
+    for round_ in range(LAST_ROUNDS):
+        one.note(completed(LAST_ROUNDS + round_, 0.01))
+    assert set(one.deadlines_s(1).values()) == {server.pace.LEAST_S}
+
+
+def test_deadlines_stay_unless_they_are_to_adapt() -> None:
+    one = pace()
+    for round_ in range(2 * LAST_ROUNDS):
+        one.note(completed(round_, 0.01))
+    assert one.deadlines_s(1) == one.configured_s
+
+
+def test_a_pause_is_for_everybody_and_a_short_one_for_nobody() -> None:
+    assert pace().rest_s(0, 2, 100.0) == EARLY * 100.0
+    assert pace().rest_s(0, 2, 10.0) == 0.0
+    assert pace().rest_s(0, 2, 1e6) == REST_MOST_S
+
+
+def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rounds of two participants each, of six."""
+    monkeypatch.setattr(server.pace, "winners", lambda _, round_, *more: frozenset({2 * round_ - 2, 2 * round_ - 1}))
+    roster = ("a", "b", "c", "d", "e", "f")
+    draws = SimpleNamespace(ticket=lambda round_, epochs: None)
+    membership = SimpleNamespace(roster=roster, signed=SimpleNamespace(draws=draws))
+    one = pace(plan=SimpleNamespace(clients=2, rounds=3, epoch_rounds=1), membership=membership)
+    assert one.rest_s(4, 2) == 0.0  # before the cohorts are known
+    one.look_ahead(1)
+    assert one.rest_s(2, 2) == 0.0  # in the next round, which may begin at any moment
+    assert one.rest_s(4, 2) == EARLY * UNKNOWN_ROUND_S
+    assert one.rest_s(0, 2) == EARLY * 2 * UNKNOWN_ROUND_S  # in none any more: until the end
+    assert one.rest_s(4, 2, 50.0) == EARLY * (50.0 + UNKNOWN_ROUND_S)
+    assert one.rest_s(4, 9) == 0.0
+    membership.roster = (*roster, "g")  # a later version draws other cohorts
+    assert one.rest_s(4, 2) == 0.0
