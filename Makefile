@@ -34,7 +34,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables
+.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables soak
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -121,6 +121,9 @@ load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenario
 		.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/$$each.toml --clients 24 --processes 2 \
 			--dim 10000 $(LOAD_ARGS) || exit 1; \
 	done
+
+soak: .venv-demo/.stamp ## 2,000 rounds of 20 participants with dropouts: does the coordinator grow? (half an hour)
+	@.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/soak.toml $(LOAD_ARGS)
 
 load-tables: .venv-demo/.stamp ## completed rounds and times for 5 to 30 % leaving at each phase, both ways (nine minutes)
 	@.venv-demo/bin/python -m sordino.lab.loadtest.tables --clients 50 --rounds 3 --deadline 5 $(LOAD_ARGS)

@@ -291,6 +291,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
         seconds: of the attempt, from the model's serialisation to the next model on disk.
         epsilon_coordinator, epsilon_released: spent so far.
         coordinator_rss_mb: resident memory, in 10^6 bytes.
+        coordinator_files, coordinator_tasks: open files, and tasks of the event loop.
         next_clips: of the next round; empty where an older coordinator didn't record them.
         wrapped_share: estimated share of the sum's values that wrapped around; None for short sums.
         loop_lag_ms: lateness of the event loop in the attempt: p50, p99, max.
@@ -326,6 +327,8 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     ledger_rows: int = 0
     ledger_head: str = ""
+    coordinator_files: int = 0
+    coordinator_tasks: int = 0
     figures: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -46,7 +46,7 @@ from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.pace import Pace
 from server.peer_certificate import CALLS_BESIDE
-from server.process_limits import RefusedCalls, resident_mb
+from server.process_limits import RefusedCalls, process_figures
 from server.roster_file import RosterFile
 from server.roster_in_use import RosterInUse
 from server.round_figures import round_completed, study_started
@@ -536,7 +536,7 @@ class Study:
             completed_round,
             seconds=round(time.monotonic() - began, 3),
             **self.charges.epsilons(),
-            coordinator_rss_mb=resident_mb(),
+            **process_figures(),
             loop_lag_ms=self.loop_lag.figures(),
             ledger_rows=self._journal.ledger.head.rows,
             ledger_head=self._journal.ledger.head.hash.hex(),

@@ -395,6 +395,9 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     assert noise_in(plan, 1, 16, 16, Encoder(plan, bytes(32)).decode(masked, 16).mean * 16).ratio > 2
 
 
+GREW = dict.fromkeys(("server_rss_mb", "server_files", "server_tasks", "journal_bytes"), (100, 109))
+
+
 @pytest.mark.parametrize(
     ("bound", "figures", "words"),
     [
@@ -410,6 +413,11 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
             "3 of 5 attempts that were cut off ended in a sum, --min-resumed asks for 80 %",
         ),
         ({"noise_within": 0.01}, {"noise": {"ratio": 1.02, "ratio_stderr": 0.001}}, "1.02 times what was planned"),
+        (
+            {"max_growth": 0.1},
+            {"growth": GREW | {"server_files": (40, 45)}},
+            "its open files grew from 40 to 45, --max-growth allows 10 %",
+        ),
         ({"noise_within": 0.01}, {"noise": None}, "no round was completed"),
         ({}, {"ledger_error": "row 3 was changed"}, "row 3 was changed"),
     ],
@@ -421,7 +429,7 @@ def test_each_bound_is_one_sentence(bound: dict[str, Any], figures: dict[str, An
     assert words in sentence
     result |= {"rounds_completed": 3, "round_s": {"p95": 4.0}, "server_peak_rss_mb": 90.0, "ledger_error": ""}
     result |= {"noise": {"ratio": 1.001, "ratio_stderr": 0.001}}
-    result |= {"kills": {"attempts_hit": 5, "attempts_resumed": 4}}
+    result |= {"kills": {"attempts_hit": 5, "attempts_resumed": 4}, "growth": GREW}
     result["drops"]["unplanned"] = 0
     assert broken_bounds(result, options) == []
 

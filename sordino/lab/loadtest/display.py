@@ -158,6 +158,18 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
             lines.append(f"{when}: no connection broke over it")
         else:
             lines.append(f"{when}, {one['back']} of them came back")
+    if (grown := result["growth"]) is not None and options["max_growth"] is not None:
+        figures = [
+            f"{label} {grown[name][0]:g} and {grown[name][1]:g}"
+            for name, label in (
+                ("server_rss_mb", "MB"),
+                ("server_files", "files"),
+                ("server_tasks", "tasks"),
+                ("seconds", "seconds a round"),
+                ("journal_bytes", "bytes of journal a round"),
+            )
+        ]
+        lines.append(f"growth              in the second tenth of the rounds and in the last: {', '.join(figures)}")
     if (kills := result["kills"])["number"]:
         again = kills["serving_again_s"]
         lines.append(

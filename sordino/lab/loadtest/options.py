@@ -137,6 +137,10 @@ class LoadOptions(Table):
     min_completed: int | None = _bound("fewest rounds that end in a sum")
     min_share: float | None = _bound("smallest share of the rounds that end in a sum", le=1)
     max_rss_mb: float | None = _bound("largest memory of the coordinator", unit="MB", alias="max_rss")
+    max_growth: float | None = _bound(
+        "largest growth of the coordinator's memory, open files and tasks, and of what a round adds to its journal, "
+        "from the second tenth of the rounds to the last"
+    )
     min_resumed: float | None = _bound(
         "smallest share of the attempts that end in a sum, of those that --kills hit after MaskedInputCollection began",
         le=1,

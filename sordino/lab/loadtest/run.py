@@ -147,7 +147,7 @@ class LoadTest:
         self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
         self.kills = Kills(self.options.kills)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
-        outcomes = Outcomes(self.options, self._sum_is_right)
+        outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         began = time.monotonic()
         with self.asked.noted():
             try:
@@ -322,6 +322,11 @@ class LoadTest:
         identities = [self.identities[who] for who in survivors]
         plain = plain_sum(self.options.seed, round_, event.attempt, identities, dim=plan.padded_dim, bits=plan.bits)
         return sum_digest(plain) == event.sum_sha256
+
+    def _journal_bytes(self) -> int:
+        state = self.study.directory / "coordinator" / "state.sqlite"
+        files = (state, state.with_name(state.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def _ledger(self) -> tuple[int | None, str]:
         """Rows of the coordinator's ledger and why it doesn't verify, if it doesn't: as `sordino budget verify`."""

@@ -74,6 +74,10 @@ class EndedRound:
     """Connections that broke and were taken up again within the round."""
     server_rss_mb: float | None = None
     """The coordinator's resident memory at its end."""
+    server_files: int | None = None
+    server_tasks: int | None = None
+    journal_bytes: int | None = None
+    """With its log, when the round was read."""
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     """Of the coordinator's event loop."""
     upload_bytes: float = 0.0
@@ -103,6 +107,12 @@ class EndedRound:
         }
 
 
+_GROWS: Final = {
+    "server_rss_mb": "the coordinator's memory in MB",
+    "server_files": "its open files",
+    "server_tasks": "its tasks",
+    "journal_bytes": "what a round adds to its journal, in bytes,",
+}
 SumCheck = Callable[[RoundCompleted], bool]
 """Whether a round's sum is the plain sum of its survivors."""
 
@@ -113,6 +123,7 @@ class Outcomes:
 
     options: LoadOptions
     check: SumCheck
+    journal_bytes: Callable[[], int] = lambda: 0
     view: StudyView = field(default_factory=StudyView)
     rounds: list[EndedRound] = field(default_factory=list)
     unseen: Counter[str] = field(default_factory=Counter)
@@ -185,6 +196,9 @@ class Outcomes:
             survivors=len(event.survivors),
             sum_ok=right,
             server_rss_mb=event.coordinator_rss_mb,
+            server_files=event.coordinator_files,
+            server_tasks=event.coordinator_tasks,
+            journal_bytes=self.journal_bytes(),
             loop_lag_ms=event.loop_lag_ms,
             upload_bytes=event.upload_bytes,
             download_bytes=event.download_bytes,
@@ -348,6 +362,7 @@ class Outcomes:
                 "by_cause": _added([one.causes for one in self.rounds], CAUSES),
                 "reasons_by_cause": _by_cause(sum((Counter(one.besides) for one in self.rounds), Counter())),
             },
+            "growth": growth(done),
             "late_answers": sum(one.late_answers for one in self.rounds),
             "resumed": sum(one.resumed for one in self.rounds),
             "cheats": self._cheats(),
@@ -355,6 +370,28 @@ class Outcomes:
             "drop_reasons": dict(Counter(map(_why, self.view.dropouts)).most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
+
+
+def growth(done: Sequence[EndedRound]) -> dict[str, tuple[float, float]] | None:
+    """What the coordinator held and took, in the second tenth of the rounds and in the last; None below twenty rounds.
+
+    ``journal_bytes`` is what a round added, in the first half and in the second: the file grows in steps.
+    """
+    tenth = len(done) // 10
+    if tenth < 2:
+        return None
+    parts = done[tenth : 2 * tenth], done[-tenth:]
+
+    def median(name: str) -> tuple[float, float]:
+        early, late = (percentile([getattr(one, name) or 0 for one in part], 0.5) for part in parts)
+        return _rounded(early) or 0.0, _rounded(late) or 0.0
+
+    def added(part: Sequence[EndedRound]) -> float:
+        return round(((part[-1].journal_bytes or 0) - (part[0].journal_bytes or 0)) / (len(part) - 1))
+
+    figures = {name: median(name) for name in ("server_rss_mb", "server_files", "server_tasks", "seconds")}
+    half = len(done) // 2
+    return figures | {"journal_bytes": (added(done[tenth : half + 1]), added(done[half:]))}
 
 
 def round_name(one: Mapping[str, Any]) -> str:
@@ -458,6 +495,15 @@ def _asked_for(result: Mapping[str, Any], options: LoadOptions) -> Iterator[str]
     peak = result["server_peak_rss_mb"]
     if options.max_rss_mb is not None and peak > options.max_rss_mb:
         yield f"the coordinator took {peak:g} MB, --max-rss allows {options.max_rss_mb:g} MB"
+    if options.max_growth is not None:
+        grown = result["growth"]
+        if grown is None:
+            yield "--max-growth asks for twenty rounds or more"
+        for name, what in _GROWS.items() if grown else ():
+            early, late = grown[name]
+            if late > (1 + options.max_growth) * early:
+                most = f"{100 * options.max_growth:g} %"
+                yield f"{what} grew from {early:g} to {late:g}, --max-growth allows {most}"
     if options.min_resumed is not None:
         hit, resumed = (result["kills"][name] for name in ("attempts_hit", "attempts_resumed"))
         if resumed < options.min_resumed * hit:
