@@ -241,7 +241,10 @@ class Journal:
 
     def kept_attempt(self) -> tuple[Kept, AttemptRecord] | None:
         """The attempt that the last stop cut off, and the record that continues its own; None if it can't go on."""
-        kept = read_kept(self._store)
+        try:
+            kept = read_kept(self._store)
+        except (LookupError, ValueError):  # damaged
+            return None
         return None if kept is None else (kept, AttemptRecord(self._store, kept))
 
     async def close_open_attempts(self) -> list[tuple[int, int]]:

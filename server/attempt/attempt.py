@@ -31,7 +31,7 @@ from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
-from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord
+from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
 from server.attempt.steps import PHASE_FIELDS, REFUSALS, AttemptFigures, Late, Step, check_offer, most_control_bytes
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
@@ -383,10 +383,9 @@ class Attempt:
         """One phase, collected, or as an earlier process of the coordinator closed it."""
         kept = self._record.kept
         if kept is not None and (messages := kept.phases.get(step.name)) is not None:
-            said = {who: pb.PhaseMessage.FromString(written) for who, written in messages.items()}
-            await self._compute(lambda: [step.handle(who, message) for who, message in said.items()])
+            await self._compute(replay, step, messages)
             # Who hasn't signed before the sum was asked for may still do so; else it had left.
-            self._are_back(step.name, said, whole=step.name != CONSISTENCY_CHECK)
+            self._are_back(step.name, messages, whole=step.name != CONSISTENCY_CHECK)
             return
         if kept is not None and not self.listening.is_set():
             self.listening.set()

@@ -14,11 +14,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
+
 from runtime.durable import DurableStore, Statement
 from secagg.context import RoundConfig
+from secagg.errors import ProtocolError
 from secagg.messages import MASKED_INPUT
 from secagg.server_cohort import Upload, Uploaded
-from server.attempt.steps import most_control_bytes
+from server.attempt.steps import Step, most_control_bytes
+from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
 
 TABLE: Final = """
 CREATE TABLE IF NOT EXISTS kept (
@@ -102,6 +107,15 @@ def read_kept(store: DurableStore) -> Kept | None:
             phases[phase] = {who: messages[who] for who in json.loads(members)}
     context, newest = bytes.fromhex(about["context"]), bytes.fromhex(about["newest"])
     return Kept(round_, attempt, context, newest, frozenset(about["cohort"]), phases, masked_sum, uploads)
+
+
+def replay(step: Step, messages: Mapping[int, bytes]) -> None:
+    """The messages of a phase that was closed. Raises ProtocolError: they can't be those."""
+    try:
+        for who, written in messages.items():
+            step.handle(who, pb.PhaseMessage.FromString(written))
+    except (DecodeError, MalformedMessage) as error:
+        raise ProtocolError("what was kept of it is damaged") from error
 
 
 class AttemptRecord:

@@ -31,7 +31,9 @@ class Record:
     said: dict[tuple[Key, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     signatures: dict[Key, set[str]] = field(default_factory=lambda: defaultdict(set))
     offers: dict[Key, set[str]] = field(default_factory=lambda: defaultdict(set))
+    lives: int = 0  # of the coordinator: one that is started again asks for what it lost
     uploads: dict[Key, list[tuple[int, str | None]]] = field(default_factory=lambda: defaultdict(list))
+    uploaded: Counter[tuple[Key, int]] = field(default_factory=Counter)  # in each of its lives
     requests: dict[Key, set[str]] = field(default_factory=lambda: defaultdict(set))
     asked: dict[tuple[Key, str], int] = field(default_factory=lambda: defaultdict(int))
     asked_again: int = 0  # whole attempts, of a client that had lost its keys
@@ -53,6 +55,7 @@ class Record:
                 self.offers[key].add(fact["vector"])
         elif what == "upload":
             self.uploads[key].append((fact["bytes"], fact["vector"]))
+            self.uploaded[key, self.lives] += 1
         elif what == "asked":
             self.asked[key, fact["kind"]] += 1
             self.asked_again += fact["again"] and fact["kind"] == "round_start"
@@ -117,9 +120,7 @@ def one_message_each(record: Record, files: Files) -> list[str]:
         whole = {vector for _, vector in uploads if vector is not None}
         if len(whole | record.offers[key]) > 1:
             wrong.append(f"the vector is not the one that was offered: {_name(key)}")
-        if len(uploads) > 1:
-            wrong.append(f"{len(uploads)} uploads: {_name(key)}")
-    return wrong
+    return wrong + [f"{many} uploads: {_name(key)}" for (key, _), many in record.uploaded.items() if many > 1]
 
 
 def joined_before_keys(record: Record, files: Files) -> list[str]:

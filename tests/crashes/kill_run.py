@@ -137,6 +137,7 @@ class KillRun:
 
     async def _start_coordinator(self) -> None:
         arguments = "tests.crashes.recorded_study", str(self._study), str(os.getpid())
+        self._record.lives += 1
         self._coordinator = await self._spawn("coordinator", *arguments, stdout=asyncio.subprocess.PIPE)
         self._reader = asyncio.create_task(self._read(self._coordinator))
 
@@ -253,8 +254,8 @@ class KillRun:
     # ------------------------------------------------------------ the end
 
     def _outages(self) -> list[tuple[float, float]]:
-        """Return the times from each kill of the coordinator to its next attempt."""
-        began = [event["at"] for event in self._record.events if event["event"] == "attempt_started"]
+        """Return the times from each kill of the coordinator to its next attempt, or to where it went on with one."""
+        began = [e["at"] for e in self._record.events if e["event"] in ("attempt_started", "attempt_resumed")]
         return [
             (killed, min((at for at in began if at > killed), default=math.inf))
             for killed in self._coordinator_killed_at

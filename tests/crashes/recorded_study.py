@@ -190,7 +190,7 @@ class RecordedStudy(Study):
 def tell_event(happened: Event) -> None:
     """Write the events that begin or end an attempt."""
     fact = to_json(happened)
-    if fact["kind"] in ("attempt_started", "round_completed", "attempt_aborted", "study_finished"):
+    if fact["kind"] in ("attempt_started", "attempt_resumed", "round_completed", "attempt_aborted", "study_finished"):
         kept = {name: fact[name] for name in ("round", "attempt", "u3", "reason", "phase", "seconds") if name in fact}
         tell({"what": "event", "event": fact["kind"], "at": time.monotonic(), **kept})
 
