@@ -17,8 +17,8 @@ from server.study_tables import DeadlineTable
 
 REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
 REST_MOST_S: Final = 3600.0
-EARLY: Final = 0.8  # of the time that a participant has: it comes back before its round, and is told again
-UNKNOWN_ROUND_S: Final = 60.0  # before the first round is over
+EARLY: Final = 0.6  # of the time that a participant has: rounds may get faster, and one that is too early is told again
+UNKNOWN_ROUND_S: Final = 60.0  # before the first round is over; nobody rests for longer then
 AHEAD: Final = 64  # rounds whose cohorts are looked at
 LAST_ROUNDS: Final = 10
 SLOWER: Final = 3.0  # a phase may take this many times as long as in any of the last rounds,
@@ -28,8 +28,8 @@ LEAST_S: Final = 2.0  # and at least this long
 class Pace:
     """What the last rounds took. Nothing here waits."""
 
-    def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable, pause_s: float) -> None:
-        self._plan, self._membership, self._pause_s = plan, membership, pause_s
+    def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable) -> None:
+        self._plan, self._membership = plan, membership
         self._adaptive = deadlines.adaptive
         self.configured_s = {
             ADVERTISE_KEYS: deadlines.advertise_keys_s,
@@ -92,6 +92,8 @@ class Pace:
         if cohorts and roster is self._membership.roster:
             drawn = (one for one, cohort in cohorts.items() if one >= coming and participant in cohort)
             rounds = min(drawn, default=max(cohorts) + 1) - coming
-        least = min(self._rounds, default=UNKNOWN_ROUND_S + self._pause_s)
-        rest = EARLY * (pause_left_s + max(rounds, 0) * least)
-        return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0
+        if self._rounds:
+            rest = min(EARLY * (pause_left_s + max(rounds, 0) * min(self._rounds)), REST_MOST_S)
+        else:
+            rest = EARLY * (pause_left_s + min(max(rounds, 0), 1) * UNKNOWN_ROUND_S)
+        return rest if rest >= REST_LEAST_S else 0.0

@@ -156,7 +156,7 @@ class Study:
             use_offered=self._roster.use_offered,
             charges=self.charges,
         )
-        self._pace = Pace(self._plan, self._membership, configuration.deadlines, configuration.study.pause_s)
+        self._pace = Pace(self._plan, self._membership, configuration.deadlines)
 
     # ------------------------------------------------------------ for the service
 

@@ -20,7 +20,7 @@ def completed(round_: int, seconds: float) -> RoundCompleted:
 
 def pace(*, adaptive: bool = False, plan: Any = None, membership: Any = None) -> Pace:
     where = membership or SimpleNamespace(roster=(), signed=SimpleNamespace(draws=None))
-    return Pace(plan or SimpleNamespace(), where, DeadlineTable(adaptive=adaptive), 0.0)
+    return Pace(plan or SimpleNamespace(), where, DeadlineTable(adaptive=adaptive))
 
 
 def test_deadlines_follow_the_slowest_of_the_last_rounds() -> None:
@@ -48,7 +48,9 @@ def test_deadlines_stay_unless_they_are_to_adapt() -> None:
 def test_a_pause_is_for_everybody_and_a_short_one_for_nobody() -> None:
     assert pace().rest_s(0, 2, 100.0) == EARLY * 100.0
     assert pace().rest_s(0, 2, 10.0) == 0.0
-    assert pace().rest_s(0, 2, 1e6) == REST_MOST_S
+    later = pace()
+    later._rounds.append(1.0)
+    assert later.rest_s(0, 2, 1e6) == REST_MOST_S
 
 
 def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +64,10 @@ def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) ->
     one.look_ahead(1)
     assert one.rest_s(2, 2) == 0.0  # in the next round, which may begin at any moment
     assert one.rest_s(4, 2) == EARLY * UNKNOWN_ROUND_S
-    assert one.rest_s(0, 2) == EARLY * 2 * UNKNOWN_ROUND_S  # in none any more: until the end
-    assert one.rest_s(4, 2, 50.0) == EARLY * (50.0 + UNKNOWN_ROUND_S)
+    assert one.rest_s(0, 2) == EARLY * UNKNOWN_ROUND_S  # nothing is known of later rounds yet
+    one._rounds.extend([50.0, 40.0])
+    assert one.rest_s(0, 2) == EARLY * 2 * 40.0  # in none any more: until the end
+    assert one.rest_s(4, 2, 50.0) == EARLY * (50.0 + 40.0)
     assert one.rest_s(4, 9) == 0.0
     membership.roster = (*roster, "g")  # a later version draws other cohorts
     assert one.rest_s(4, 2) == 0.0
