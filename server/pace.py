@@ -93,7 +93,7 @@ class Pace:
             drawn = (one for one, cohort in cohorts.items() if one >= coming and participant in cohort)
             rounds = min(drawn, default=max(cohorts) + 1) - coming
         if self._rounds:
-            rest = min(EARLY * (pause_left_s + max(rounds, 0) * min(self._rounds)), REST_MOST_S)
+            rest = EARLY * (pause_left_s + max(rounds, 0) * min(self._rounds))
         else:
             rest = EARLY * (pause_left_s + min(max(rounds, 0), 1) * UNKNOWN_ROUND_S)
-        return rest if rest >= REST_LEAST_S else 0.0
+        return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0
