@@ -39,6 +39,10 @@ CREATE TABLE IF NOT EXISTS ledger (id INTEGER PRIMARY KEY CHECK (id = 1), rows I
 class AlreadyJoined(Exception):
     """This attempt, or a later one, was joined before: its keys are gone, so it is skipped."""
 
+    def __init__(self, latest: tuple[int, int]) -> None:
+        super().__init__()
+        self.latest = latest  # round and attempt that were joined last
+
 
 class ClientJournal:
     """The client process's durable memory."""
@@ -146,7 +150,7 @@ class ClientJournal:
         """
         key = (terms, identity)
         if (round_, attempt) <= self._last.get(key, (0, 0)):
-            raise AlreadyJoined
+            raise AlreadyJoined(self._last[key])
         self._last[key] = (round_, attempt)
         await self._store.write(
             (

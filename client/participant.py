@@ -261,9 +261,9 @@ class Participant:
         except DocumentUnavailable as error:
             log.info("no model", reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
-        except AlreadyJoined:
+        except AlreadyJoined as error:
             log.info("skips this attempt: it joined it, or a later one, before")
-            await self._refuse(number, pb.REFUSAL_CODE_ALREADY_JOINED)
+            await self._refuse(number, pb.REFUSAL_CODE_ALREADY_JOINED, error.latest)
         except StorageError as error:
             reason = f"nothing can be written down, so nothing is sent: {error}; make room and start join again"
             log.error("failed", error=type(error).__name__, reason=reason)
@@ -273,14 +273,17 @@ class Participant:
             log.error("failed", error=type(error).__name__)
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
 
-    async def _refuse(self, number: Number, code: pb.RefusalCode) -> None:
+    async def _refuse(self, number: Number, code: pb.RefusalCode, joined: Number = (0, 0)) -> None:
         self._drop_attempt()
         self._over(number, "refused here, see above")
 
         async def send(refusal: pb.Refusal) -> None:
             await self._session.send(pb.ParticipantMessage(refusal=refusal))
 
-        await self.behaviour.say(number, "refusal", pb.Refusal(round=number[0], attempt=number[1], code=code), send)
+        refusal = pb.Refusal(
+            round=number[0], attempt=number[1], code=code, joined_round=joined[0], joined_attempt=joined[1]
+        )
+        await self.behaviour.say(number, "refusal", refusal, send)
 
     async def _handle(self, kind: str, message: Any) -> None:
         match kind:

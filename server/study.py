@@ -14,6 +14,7 @@ import structlog
 from learning.datasets import Dataset
 from learning.progress import Progress
 from learning.task import Task
+from runtime.failure import ExitCode, Failure
 from secagg.context import RoundConfig
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
@@ -125,6 +126,7 @@ class Study:
         self._resumed: asyncio.Task[bool] | None = None  # the attempt that the last stop cut off
         self._rows: dict[tuple[int, int], Row] = {}  # its charge, if it had one
         self._returns = Returns()
+        self._ahead: dict[bytes, tuple[int, int]] = {}  # identity -> a later attempt that it says it has joined
         self._progress = Progress(bool(self._plan.evaluation))
         self._finished = False
         self.loop_lag = LoopLag()
@@ -241,6 +243,9 @@ class Study:
         if attempt is not None and (message.round, message.attempt) == _number(attempt):
             if message.code == pb.REFUSAL_CODE_BUDGET:
                 self.charges.refused.add(self._membership.number(session.participant))
+            joined = message.joined_round, message.joined_attempt
+            if message.code == pb.REFUSAL_CODE_ALREADY_JOINED and joined > _number(attempt):
+                self._ahead[session.identity] = joined
             attempt.refused(session, message, size)
         else:
             session.stray()
@@ -483,6 +488,7 @@ class Study:
         if aborted:
             await self._exclusions.after(attempt)
             await self._round_end(config, cohort, aborted)
+            self._check_not_older()
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
@@ -491,6 +497,7 @@ class Study:
         return True
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
+        self._check_not_older()
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
         await self._journal.freeze_survivors(config.round, config.attempt, check)
 
@@ -556,6 +563,21 @@ class Study:
         self._tell(event)
 
     # ------------------------------------------------------------ helpers
+
+    def _check_not_older(self) -> None:
+        """Raises Failure: more participants than can be cheats have joined attempts that this journal doesn't know.
+
+        It was restored from an older copy then, and its ledger lacks what those attempts cost.
+        """
+        cheats = self._membership.most_cheats
+        if len(self._ahead) > cheats:
+            round_, _ = sorted(self._ahead.values(), reverse=True)[cheats]  # at least one honest participant was there
+            raise Failure(
+                ExitCode.LEDGER,
+                f"participants have answered round {round_}, and this copy of the study ends with round "
+                f"{self._completed_rounds}: what was spent since is missing in its ledger. Restore a newer copy",
+                "docs/operations.md says what to do where there is none",
+            )
 
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""

@@ -182,14 +182,18 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("round", "attempt", "code")
+    __slots__ = ("round", "attempt", "code", "joined_round", "joined_attempt")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    JOINED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    JOINED_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     code: RefusalCode
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., code: _Optional[_Union[RefusalCode, str]] = ...) -> None: ...
+    joined_round: int
+    joined_attempt: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., code: _Optional[_Union[RefusalCode, str]] = ..., joined_round: _Optional[int] = ..., joined_attempt: _Optional[int] = ...) -> None: ...
 
 class PhaseMessage(_message.Message):
     __slots__ = ("round", "attempt", "advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")

@@ -185,7 +185,10 @@ SAID_BY_PARTICIPANTS = {
     "Open": {"protocol_version": int, "identity": bytes, "study": str, "nonce": bytes},
     "Proof": {"signature": bytes},
     "Resume": {"round": int, "attempt": int, "received": int},  # messages of the coordinator
-    "Refusal": {"round": int, "attempt": int, "code": pb.RefusalCode},
+    "Refusal": {
+        **{"round": int, "attempt": int, "code": pb.RefusalCode},
+        **{"joined_round": int, "joined_attempt": int},  # of the last RoundStart that it answered
+    },
     "PhaseMessage": {"round": int, "attempt": int},
     "Advertisement": {"mask_key": bytes, "channel_key": bytes, "signature": bytes},
     "SealedShares": dict.fromkeys(("ciphertexts", "leaves", "seed_commitment", "signature", "wrapped"), bytes),
