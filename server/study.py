@@ -576,7 +576,7 @@ class Study:
                 ExitCode.LEDGER,
                 f"participants have answered round {round_}, and this copy of the study ends with round "
                 f"{self._completed_rounds}: what was spent since is missing in its ledger. Restore a newer copy",
-                "docs/operations.md says what to do where there is none",
+                "Where there is none see docs/operations.md, Backup and restore",
             )
 
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:

@@ -42,6 +42,8 @@ VERBS: Final = {
     "experiment": "Reproduce published experiments with a study's encoder and plan.",
     "transcript": "Check a finished round offline.",
     "roster": "Check who takes part, and that all see the same roster.",
+    "backup": "Copy a coordinator's, a host's or an authority's folder into one file, also while it runs.",
+    "restore": "Make a folder from such a copy.",
     "config": "Check study.toml and host.toml, show effective values, print their schema.",
     "bench": "Measure each hot path beside its limit on this machine.",
 }

@@ -202,12 +202,33 @@ def _read_head_file(path: Path) -> _HeadFile | None:
     return _HeadFile(mark, listed)
 
 
-def _write_head_file(path: Path, about: About, head: Head, coming: Head | None = None) -> None:
+def _head_bytes(about: About, head: Head, coming: Head | None = None) -> bytes:
     values: dict[str, Any] = {"ledger": about.mark, "rows": head.rows, "head": head.hash.hex()}
     if coming is not None:
         values |= {"next_rows": coming.rows, "next_head": coming.hash.hex()}
+    return json.dumps(values).encode() + b"\n"
+
+
+def _write_head_file(path: Path, about: About, head: Head, coming: Head | None = None) -> None:
     # A crash may bring back the file with both heads; that is harmless, since the ledger ends at one of them.
-    replace_durably(head_file(path), json.dumps(values).encode() + b"\n", at_once=coming is not None or not head.rows)
+    replace_durably(head_file(path), _head_bytes(about, head, coming), at_once=coming is not None or not head.rows)
+
+
+def beside_copy(path: Path) -> dict[str, bytes]:
+    """The file beside a ledger, by its name, for a copy that was taken while its writer went on; of another database
+    there is none.
+
+    Raises ChangedLedger: the copy's rows don't hold.
+    """
+    with contextlib.closing(open_to_read(path)) as connection:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            return {}
+        check_kind(connection, path, APPLICATION_ID, FORMAT)
+        beginning = connection.execute("SELECT body FROM about").fetchall()
+        if not beginning:  # its making was interrupted
+            return {}
+        about, head, _ = _read_rows(connection, path, beginning[0][0], None)
+    return {head_file(path).name: _head_bytes(about, head)}
 
 
 def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:

@@ -1,0 +1,104 @@
+"""``sordino backup``: a copy of a party's folder in one file, also while its process runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.failure import ExitCode, InputFailure
+from runtime.text import counted
+from sordino.cli.verbs import Json, answer, epilog
+
+NAME = "backup"
+HELP = (
+    "Copy the folder of a coordinator, a host or an authority into one file.\n\nIts process may run meanwhile: the "
+    "copy is the state of one moment, as a crash would have left it then. `sordino restore` makes a folder of it. The "
+    "ledger is checked first. Other parties' folders in it, as `sordino init` makes them for a trial, are left out: "
+    "each party keeps its own copy.\n\nThe file holds the party's private keys. It is readable by you "
+    "alone; keep it as you keep the folder, and on another machine."
+)
+EPILOG = epilog("backup my-study --out copies/monday.tar", ExitCode.LEDGER)
+_KEYS = {
+    "study": "the coordinator's keys: whoever has it can pass for the coordinator",
+    "host": "the participants' keys: whoever has it can pass for them",
+    "authority": "the keys that sign rosters and certificates: whoever has it decides who takes part",
+}
+
+
+def run(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A study's, a host's or an authority's folder.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The copy; must not exist.", show_default="DIR-DATE-TIME.tar, here"),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    from runtime.archive import write_archive
+    from sordino.cli.party import AUTHORITY, kind_of, party_of
+    from wire.records.ledger import beside_copy
+
+    party = party_of(directory)
+    folder = party.folder.resolve()
+    archive = out or Path(time.strftime(f"{folder.name}-%Y%m%d-%H%M%S.tar", time.gmtime()))
+    if archive.resolve().is_relative_to(folder):
+        raise InputFailure(f"{archive} would lie in the folder that it is a copy of: name a file elsewhere.")
+    _check_inside(party.files, folder)
+    if party.kind != AUTHORITY:
+        _check_ledger(directory)
+    about = {"kind": party.kind, "study": party.study, "from": str(folder)}
+    manifest = write_archive(
+        archive, folder, about, leave_out=lambda inner: kind_of(inner) is not None, beside=beside_copy
+    )
+    size = archive.stat().st_size
+    body = {"archive": str(archive.resolve()), "bytes": size, "files": len(manifest["files"]), **described(manifest)}
+    lines = [
+        f"{archive}: {counted(body['files'], 'file')}, {size / 1e6:,.1f} MB. {in_words(manifest)}",
+        f"It holds {_KEYS[party.kind]}. Keep it on another machine, readable by you alone.",
+    ]
+    return answer(as_json, body, lines)
+
+
+def _check_inside(files: dict[str, Path], folder: Path) -> None:
+    """Raises Failure: a file lies where a copy of the folder doesn't reach."""
+    for key, path in files.items():
+        if path.exists() and not path.resolve().is_relative_to(folder):
+            raise InputFailure(
+                f"{key} is {path}, which lies outside {folder} and wouldn't be in the copy: stop the process, and copy "
+                "both yourself."
+            )
+
+
+def _check_ledger(folder: Path) -> None:
+    """Raises Failure: the ledger isn't what was written; a copy of that would hide the newest good one."""
+    from sordino.reporting.budget import find, read
+
+    place = find(folder)
+    if place.ledger.exists():
+        read(place)
+
+
+def described(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What a copy holds, for programs."""
+    rows: dict[str, int] = {}
+    for tables in manifest["tables"].values():
+        rows |= {name: tables[name] for name in ("attempts", "versions") if name in tables}
+        if "head" in tables:  # a ledger
+            rows["charges"] = tables["rows"]
+        if "rounds" in tables:
+            rows["rounds"] = tables["rounds"]
+    return {"kind": manifest["kind"], "study": manifest["study"], "made": manifest["made"], **rows}
+
+
+def in_words(manifest: dict[str, Any]) -> str:
+    """The same as a sentence."""
+    known = described(manifest)
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(known["made"]))
+    nouns = {"rounds": "round", "attempts": "attempt", "charges": "charge", "versions": "roster version"}
+    held = ", ".join(counted(known[key], noun) for key, noun in nouns.items() if key in known)
+    whose = {"study": "The study", "host": "A host of", "authority": "The authority of"}[known["kind"]]
+    return f"{whose} {known['study']} as of {when}" + (f": {held}." if held else ".")

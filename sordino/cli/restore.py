@@ -1,0 +1,86 @@
+"""``sordino restore``: a folder from a copy that ``sordino backup`` made, unless the original is newer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.failure import InputFailure
+from sordino.cli.backup import described, in_words
+from sordino.cli.verbs import Json, answer, epilog
+
+NAME = "restore"
+HELP = (
+    "Make a folder from a copy that `sordino backup` made.\n\nA study can continue from a copy only if nothing "
+    "happened after it: participants answer no round twice. Where the folder that the copy was taken from is still on "
+    "this machine and has gone on since, or is in use, restore refuses. Elsewhere it can't know: the participants do, "
+    "and `sordino serve` on a copy that is too old ends with code 41 in its first round, before a sum is opened."
+)
+EPILOG = epilog("restore my-study-20261125-224140.tar my-study")
+_GROW = ("attempts", "rows", "versions")
+"""Tables of which no row is ever removed: of journals, ledgers and the authority's store."""
+_NEXT = {
+    "study": "Participants that have answered later rounds refuse it; `sordino serve` then ends with code 41.",
+    "host": "What its participants have spent since isn't in its ledger: compare with `sordino budget show STUDY "
+    "--participant IDENTITY` on the coordinator's side.",
+    "authority": "Rosters that it has signed since must be known to it first: docs/enrolment.md, Roster versions.",
+}
+
+
+def run(
+    archive: Annotated[Path, typer.Argument(metavar="FILE", help="The copy.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to make; must not exist, or be empty.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> int:
+    from runtime.archive import read_archive
+    from runtime.durable import taken
+
+    if not archive.is_file():
+        raise InputFailure(f"{archive}: there is no such file.")
+    if why := taken(directory):
+        raise InputFailure(f"{directory} is {why}: name a folder that doesn't exist, and move the old one away.")
+    manifest = read_archive(archive, directory, _check_newest)
+    body = {"folder": str(directory.resolve()), **described(manifest)}
+    return answer(as_json, body, [f"{directory}: {in_words(manifest)}", _NEXT[manifest["kind"]]])
+
+
+def _check_newest(manifest: dict[str, Any]) -> None:
+    """Compare a copy with the folder that it was taken from, where that is still here.
+
+    Raises Failure: the folder is newer, or in use.
+    """
+    from runtime.archive import counts
+    from runtime.durable import DAMAGED, hold, open_to_read
+
+    for name, tables in manifest["tables"].items():
+        original = Path(manifest["from"], name)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            lock = hold(original.with_name(original.name + ".lock"), os.O_RDWR)
+            if lock is None:
+                raise InputFailure(f"{manifest['from']}, from which the copy was taken, is in use: stop its process.")
+            os.close(lock)
+        if not original.is_file():
+            continue
+        try:
+            with contextlib.closing(open_to_read(original)) as connection:
+                now = counts(connection)
+        except (*DAMAGED, sqlite3.Error):
+            continue  # damaged, so it is no choice
+        newer = [key for key in _GROW if now.get(key, 0) > tables.get(key, 0)]
+        if newer:
+            had = ", ".join(f"{now[key]} {_said(key)} (the copy {tables.get(key, 0)})" for key in newer)
+            raise InputFailure(
+                f"{manifest['from']}, from which the copy was taken, has gone on since: {had}. Participants answer no "
+                "round twice, so continue with that folder, or with a newer copy. Nothing was restored."
+            )
+
+
+def _said(table: str) -> str:
+    return {"rows": "charges", "versions": "roster versions"}.get(table, table)
