@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from client.service_notify import Notifier
+from runtime.service_notify import Notifier
 from runtime.text import counted
 
 _LEFT_OUT: Final = frozenset({"level", "timestamp", "event", "exc_info"})

@@ -25,7 +25,6 @@ from client.journal import ClientJournal
 from client.log_lines import RoundLines
 from client.participant import Participant, Resting
 from client.renewal import Renewal
-from client.service_notify import Notifier
 from client.settings import Conditions, HostSettings
 from client.study_terms import SharedRoster, StudyAcceptance
 from client.training import LocalTraining, failure_summary
@@ -43,6 +42,7 @@ from learning.datasets import Dataset
 from learning.make_task import make_task
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop, stop_signals
+from runtime.service_notify import Notifier
 from runtime.text import minute, peer_text
 from secagg.masking import choose_keystream
 from secagg.roster import Roster

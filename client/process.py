@@ -50,7 +50,7 @@ def main(settings_fd: int) -> NoReturn:
     as_json, as_service, settings = text[0] == "1", text[1] == "1", HostSettings.from_json(text[2:])
     import runtime.logs  # first: it loads structlog without rich
     from client.log_lines import join_line, use_service_lines
-    from client.service_notify import Notifier
+    from runtime.service_notify import Notifier
 
     runtime.logs.configure_logs(terminal_line=join_line)
     service = None

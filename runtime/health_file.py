@@ -29,7 +29,7 @@ def showing_life() -> Iterator[None]:
     """Touch the file from a thread until the block ends.
 
     Only for code whose every step has a deadline, or that waits for a person, since a block that hangs shows life too.
-    `client.service_notify.Notifier` shows that an event loop runs.
+    `runtime.service_notify.Notifier` shows that an event loop runs.
     """
     if not os.environ.get(VARIABLE):
         yield

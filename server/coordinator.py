@@ -20,9 +20,9 @@ from grpc_reflection.v1alpha import reflection
 
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.health_file import EVERY_S, show_life
 from runtime.key_files import read_key_file
 from runtime.processes import run_event_loop, stop_signals
+from runtime.service_notify import Notifier
 from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from server import process_limits, service
@@ -54,12 +54,18 @@ _IN_USE = (
 )
 
 
-def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None) -> int:
+def serve(
+    configuration: StudyConfiguration,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    service: Notifier | None = None,
+) -> int:
     """Run a study to its end, in an event loop and a process of its own.
 
     Args:
         configuration: of `server.study_file.load`.
         on_event: is given every event, on the event loop: must not block.
+        service: reports to a supervisor that the process is ready, is alive and ends.
 
     Returns:
         0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
@@ -68,13 +74,15 @@ def serve(configuration: StudyConfiguration, *, on_event: Callable[[Event], None
     """
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
-    return run_event_loop(_until_stopped(configuration, on_event))
+    return run_event_loop(_until_stopped(configuration, on_event, service))
 
 
-async def _until_stopped(configuration: StudyConfiguration, on_event: Callable[[Event], None] | None) -> int:
+async def _until_stopped(
+    configuration: StudyConfiguration, on_event: Callable[[Event], None] | None, service: Notifier | None
+) -> int:
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(contextlib.ExitStack())  # until the ports are closed, in case that hangs
-        _, run = await stack.enter_async_context(served(configuration, on_event=on_event))
+        _, run = await stack.enter_async_context(served(configuration, on_event=on_event, service=service))
         process_limits.settle()
         stopped: list[ExitCode] = []
 
@@ -97,7 +105,10 @@ async def _until_stopped(configuration: StudyConfiguration, on_event: Callable[[
 
 @contextlib.asynccontextmanager
 async def served(
-    configuration: StudyConfiguration, *, on_event: Callable[[Event], None] | None = None
+    configuration: StudyConfiguration,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    service: Notifier | None = None,
 ) -> AsyncIterator[tuple[str, asyncio.Task[Outcome]]]:
     """Serve a study in the event loop that runs, for as long as the block lasts.
 
@@ -112,6 +123,7 @@ async def served(
     """
     check_client_ca(configuration)
     choose_keystream(time.perf_counter)
+    service = service or Notifier({})  # shows life in a file alone
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)
     listeners, http = [on_event] if on_event is not None else [], None
     if configuration.coordinator.http_listen:
@@ -125,7 +137,7 @@ async def served(
             listener(event)
 
     study, journal = open_study(configuration, tell, process_limits.tidy)
-    living = asyncio.create_task(_live())
+    living = asyncio.create_task(service.live())  # even while another process holds the health port
     try:
         # The port for metrics is open from before the study is restored until after the session port is closed.
         if http is not None:
@@ -135,8 +147,10 @@ async def served(
                 wanted = configuration.coordinator.http_listen
                 raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
         async with _served(configuration, study, journal, http) as running:
+            service.tell(READY="1")
             yield running
     finally:
+        service.tell(STOPPING="1")
         if http is not None:
             await http.close()
         living.cancel()
@@ -147,13 +161,6 @@ async def served(
 def _is_fault(record: logging.LogRecord) -> bool:
     """False for a call that ended with the process or its connection, which gRPC reports with a traceback."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
-
-
-async def _live() -> None:
-    """Show that the event loop runs, even while another process holds the health port."""
-    while True:
-        show_life()
-        await asyncio.sleep(EVERY_S)
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,7 @@ import hashlib
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +14,7 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted
-from sordino.cli.verbs import epilog
+from sordino.cli.verbs import AsService, epilog
 
 if TYPE_CHECKING:
     import threading
@@ -62,6 +63,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    service: AsService = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
 ) -> None:
     import signal
@@ -74,7 +76,7 @@ def run(
     from authority.visit import Visit, attend
     from client.policy_file import load_policy
     from runtime.durable import StorageError
-    from runtime.health_file import show_life
+    from runtime.service_notify import Notifier
 
     pause = seconds_of("--every", every)
     if desk is None and desk_places is not None:
@@ -83,19 +85,21 @@ def run(
     if not folder.settings.coordinator:
         raise InputFailure(f'{directory}/authority.toml names no coordinator: set coordinator = "HOST:ENROLMENT-PORT".')
     policy = None if first_terms is None else load_policy(first_terms)
-    stop, reported = threading.Event(), ""
+    stop, reported, notifier = threading.Event(), "", Notifier() if service else Notifier({})
+    begins = f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}"
     with (
         exclusive(folder.path / "run.lock", 0),
         open_link(folder) as link,
         open_local_enrolment(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as socket,
     ):
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        _say(as_json, f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}")
+        _say(as_json, begins)
         if socket is not None:
             most = min(folder.settings.places, desk_places or folder.settings.places)
             _say(as_json, f"each process that can open {desk} gets one of {most} places")
+        notifier.tell(READY="1", STATUS=begins)
         while not stop.is_set():
-            show_life()
+            notifier.alive()
             try:
                 if policy is not None:
                     _sign_first(folder, link, policy)
@@ -105,9 +109,11 @@ def run(
                 visit, trouble = Visit(), str(error)
             if trouble != reported:
                 _say(as_json, trouble or _BETTER, error=bool(trouble))
+                notifier.status(trouble or _BETTER)
                 reported = trouble
             _tell_visit(visit, as_json)
-            _rest(stop, pause, socket)
+            _rest(stop, pause, socket, notifier.alive)
+        notifier.tell(STOPPING="1")
 
 
 def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None:
@@ -132,13 +138,15 @@ def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> Non
         accept_terms(folder, store, document, time.time())
 
 
-def _rest(stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None) -> None:
+def _rest(
+    stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None, alive: Callable[[], None] = lambda: None
+) -> None:
     """Wait for the next visit, with signs of life; a short time if a request with a new code is about to come."""
-    from runtime.health_file import EVERY_S, show_life
+    from runtime.health_file import EVERY_S
 
     ends = time.monotonic() + pause_s
     while (left := ends - time.monotonic()) > 0:
-        show_life()
+        alive()
         if stop.wait(min(left, EVERY_S if socket is None else _SOON_S)) or (socket is not None and socket.busy()):
             return
 

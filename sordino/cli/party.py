@@ -51,8 +51,8 @@ def party_of(folder: Path) -> Party:
         files = {key: value for table in (host.host, host.coordinator) for key, value in table}
         files |= {f"participants[{number}].key": one.key for number, one in enumerate(host.participants)}
         return Party(kind, folder, host.study.name, {key: one for key, one in files.items() if isinstance(one, Path)})
-    from authority.folder import KEY_FILE, STATE_FILE, TLS_KEY_FILE, open_folder
+    from authority.folder import KEY_FILE, STATE_FILE, TLS_KEY_FILE, AuthoritySettings
+    from runtime.settings_file import read_settings
 
-    authority = open_folder(folder)
-    names_ = (KEY_FILE, TLS_KEY_FILE, STATE_FILE)
-    return Party(kind, folder, authority.settings.study, {name: folder / name for name in names_})
+    settings = read_settings(AuthoritySettings, folder / SETTINGS[AUTHORITY], hint="").authority
+    return Party(kind, folder, settings.study, {name: folder / name for name in (KEY_FILE, TLS_KEY_FILE, STATE_FILE)})

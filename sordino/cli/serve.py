@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.failure import ExitCode
-from sordino.cli.verbs import A_STUDY, EndWith, epilog
+from sordino.cli.verbs import A_STUDY, AsService, EndWith, epilog
 
 if TYPE_CHECKING:
     from server.events import Event
@@ -36,9 +36,11 @@ def run(
     ],
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
+    service: AsService = False,
     end_with: EndWith = 0,
 ) -> int:
     from runtime.processes import end_with_parent
+    from runtime.service_notify import Notifier
 
     if end_with:
         end_with_parent(end_with)
@@ -51,6 +53,7 @@ def run(
     from sordino.reporting.closing_lines import closing_lines
 
     configuration = study_to_serve(study)
+    notifier = Notifier() if service else Notifier({})
     if as_json or quiet:
         view, waits = StudyView(history=False), Waits()
 
@@ -59,19 +62,19 @@ def run(
             if as_json and waits.says_more(event):
                 _print_event(event)
 
-        code = int(serve(configuration, on_event=tell))
+        code = int(serve(configuration, on_event=tell, service=notifier))
         _explain(code, view)
         return code
     from sordino.reporting.panel import Display, StudyPanel
 
     panel = StudyPanel()
     panel.view = recorded(configuration)
-    display = Display(panel)
+    display = Display(panel, also=notifier.status)
     # What matters is in the panel, or is a plain line; warnings stand between those as plain lines too.
     configure_logs(lowest=logging.WARNING, plain=True)
 
     with display:
-        code = int(serve(configuration, on_event=display.show))
+        code = int(serve(configuration, on_event=display.show, service=notifier))
     home = study if study.is_dir() else study.parent
     lines = closing_lines(panel.view, home, configuration.coordinator.state)
     if lines:

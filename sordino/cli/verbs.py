@@ -17,6 +17,9 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsService = Annotated[
+    bool, typer.Option("--service", help="Run as a system service: tell systemd that it is ready, and how it goes.")
+]
 EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
 
 A_STUDY: Final = (ExitCode.INFEASIBLE, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)

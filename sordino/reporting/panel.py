@@ -363,13 +363,20 @@ class Display:
     """Shows a study while it runs: a live panel on a terminal, else one plain line for each thing that matters.
 
     A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``quiet``:
-    nothing; ``stream``: standard error by default, since standard output is the verb's answer.
+    nothing; ``stream``: standard error by default, since standard output is the verb's answer; ``also`` is given each
+    plain line.
     """
 
     def __init__(
-        self, panel: StudyPanel, *, plain: bool = False, quiet: bool = False, stream: TextIO | None = None
+        self,
+        panel: StudyPanel,
+        *,
+        plain: bool = False,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        also: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.panel, self._lines = panel, PlainLines(panel.view)
+        self.panel, self._lines, self._also = panel, PlainLines(panel.view), also
         self._quiet = quiet
         self._stream = stream if stream is not None else sys.stderr
         self._console = Console(file=self._stream)
@@ -393,6 +400,7 @@ class Display:
         if self._live is None and not self._quiet:
             for line in self._lines.of(event):
                 self.say(line)
+                self._also(line)
 
     def remark(self, text: str) -> None:
         """A word of the demo itself, such as which processes it has just killed."""

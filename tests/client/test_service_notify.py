@@ -21,9 +21,9 @@ import structlog
 
 import client.settings
 from client.log_lines import use_service_lines
-from client.service_notify import LONGEST_STATUS, Notifier
 from runtime.child_process import child_environment
 from runtime.processes import free_port
+from runtime.service_notify import LONGEST_STATUS, Notifier
 from sordino.cli import main
 from tests.support.study_in_process import make_folder
 

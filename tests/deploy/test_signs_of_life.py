@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from runtime.child_process import child_environment
 from runtime.processes import free_port
+from tests.support.commands import in_a_process
 from tests.support.enrolment_port import Authority, port_in_thread
 from tests.support.processes_left import wait_for
 from tests.support.study_in_process import make_folder
@@ -104,6 +106,32 @@ def test_an_authority_that_asks_every_hour(tmp_path: Path, environment: dict[str
     with started(tmp_path, environment, "authority", "run", home, "--every", "1h"):
         until_said(tmp_path, "can't be reached")
         assert lives(tmp_path)
+
+
+@pytest.mark.parametrize("party", ["coordinator", "authority"])
+def test_a_service_tells_systemd_that_it_is_ready_and_how_it_goes(
+    tmp_path: Path, environment: dict[str, str], party: str
+) -> None:
+    home, status = tmp_path / "authority", "STATUS=the authority of s asks"
+    command: tuple[str | Path, ...] = ("authority", "run", home, "--service")
+    if party == "authority":
+        founds = ("authority", "init", home, "--study", "s", "--coordinator", f"localhost:{free_port()}")
+        in_a_process(*founds)
+    else:
+        status = "STATUS=waiting for participants"
+        command = ("serve", make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}"), "--service")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "systemd"))
+        systemd.settimeout(PATIENCE_S)
+        variables = environment | {"NOTIFY_SOCKET": str(tmp_path / "systemd"), "WATCHDOG_USEC": "200000"}
+        heard = ""
+        with started(tmp_path, variables, *command) as process:
+            while not all(one in heard for one in ("READY=1", status, "WATCHDOG=1")):
+                heard += systemd.recv(4096).decode()
+            process.terminate()
+            while "STOPPING=1" not in heard:
+                heard += systemd.recv(4096).decode()
+            assert process.wait(PATIENCE_S) == 0
 
 
 def test_without_the_variable_nothing_is_touched(tmp_path: Path, environment: dict[str, str]) -> None:

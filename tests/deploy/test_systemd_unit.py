@@ -1,4 +1,4 @@
-"""The unit of a client: held against the command it starts, and by systemd's own tools where they are."""
+"""The units of the three parties: held against the commands they start, and by systemd's own tools where they are."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import pytest
 import typer
 
 from runtime.failure import ExitCode
+from sordino.cli import authority_run, serve
 from sordino.cli.join import EPILOG, _code_of_service, run
 
-UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "sordino-client.service"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+UNIT, COORDINATOR, AUTHORITY = (FOLDER / f"sordino-{party}.service" for party in ("client", "coordinator", "authority"))
 WORST_EXPOSURE = 2.0
 
 
-def settings() -> dict[str, dict[str, list[str]]]:
+def settings(unit: Path = UNIT) -> dict[str, dict[str, list[str]]]:
     """Values by section and key, in order."""
     found: dict[str, dict[str, list[str]]] = {}
     section = ""
-    for line in UNIT.read_text().splitlines():
+    for line in unit.read_text().splitlines():
         if line.startswith("["):
             section = line.strip("[]")
         elif line and not line.startswith("#"):
@@ -74,10 +76,45 @@ def test_limits_and_the_watchdog() -> None:
     assert "ProcSubset" not in service  # [conditions] idle reads /proc/stat
 
 
+def told(epilog: str) -> set[int]:
+    """The exit codes that a help page lists."""
+    return {int(one) for one in re.findall(r"(\d+) [a-z]", epilog.partition("Exit codes:")[2])}
+
+
+def test_the_coordinator_is_started_again_unless_that_changes_nothing() -> None:
+    service = settings(COORDINATOR)["Service"]
+    assert service["ExecStart"] == ["/opt/sordino/bin/sordino serve ${STATE_DIRECTORY}/study --service"]
+    assert (service["Type"], service["Restart"], service["WatchdogSec"]) == (["notify"], ["on-failure"], ["2min"])
+    again, left = {0, 4, 5, 130}, {2, 3, 40, 41}  # 0 is no failure; 130 is a person's Ctrl-C, in no service
+    assert told(serve.EPILOG) == again | left  # a new one needs a decision here
+    assert {int(one) for one in service["RestartPreventExitStatus"][0].split()} == left | {ExitCode.TRANSCRIPT}
+
+
+def test_the_authority_is_started_again_unless_that_changes_nothing() -> None:
+    service = settings(AUTHORITY)["Service"]
+    [command] = service["ExecStart"]
+    assert command.endswith("/sordino authority run ${STATE_DIRECTORY}/authority --service $AUTHORITY_OPTIONS")
+    assert told(authority_run.EPILOG) == {0, 2, 4, 130}
+    assert service["RestartPreventExitStatus"] == [str(int(ExitCode.INPUT))]
+
+
+def test_all_are_confined_alike() -> None:
+    def sandbox(unit: Path) -> list[str]:
+        text = unit.read_text().partition("StateDirectoryMode")[2]
+        return [line for line in text.splitlines() if not line.startswith("#")]
+
+    assert sandbox(COORDINATOR) == sandbox(AUTHORITY) == sandbox(UNIT)
+    for unit in (COORDINATOR, AUTHORITY):
+        assert settings(unit)["Service"]["DynamicUser"] == ["yes"]
+        assert settings(unit)["Service"]["MemorySwapMax"] == ["0"]
+
+
+@pytest.mark.parametrize("unit", [UNIT, COORDINATOR, AUTHORITY], ids=lambda unit: unit.stem)
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_agrees(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/opt/sordino/bin/sordino", "/bin/true"))
+def test_systemd_agrees(tmp_path: Path, unit: Path) -> None:
+    text = unit.read_text()
+    unit = tmp_path / unit.name
+    unit.write_text(text.replace("/opt/sordino/bin/sordino", "/bin/true"))
     verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]

@@ -1,4 +1,4 @@
-"""Signs of life of a client service: systemd's notify protocol, and a file for a container's health check.
+"""Signs of life of a service: systemd's notify protocol, and a file for a container's health check.
 
 Sources: sd_notify(3), sd_watchdog_enabled(3). Datagrams of ``NAME=value`` lines go to the socket that systemd names in
 the environment; without one, every call here does nothing, so the same command runs under any supervisor.
@@ -64,18 +64,22 @@ class Notifier:
     async def around(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work, and report that it is ready, that its event loop is alive, and that it ends."""
         self.tell(READY="1")
-        signs = asyncio.create_task(self._signs_of_life())
+        signs = asyncio.create_task(self.live())
         try:
             return await work
         finally:
             signs.cancel()
             self.tell(STOPPING="1")
 
-    async def _signs_of_life(self) -> None:
-        """Twice as often as required, from the event loop: if that hangs, systemd restarts the service."""
+    async def live(self) -> None:
+        """Give signs of life, twice as often as required: if the event loop hangs, systemd restarts the service."""
         every_s = EVERY_S if self.watchdog_s is None else min(EVERY_S, self.watchdog_s / 2)
         while True:
-            show_life()
-            if self.watchdog_s is not None:
-                self.tell(WATCHDOG="1")
+            self.alive()
             await asyncio.sleep(every_s)
+
+    def alive(self) -> None:
+        """One sign of life."""
+        show_life()
+        if self.watchdog_s is not None:
+            self.tell(WATCHDOG="1")
