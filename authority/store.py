@@ -19,7 +19,7 @@ from authority.folder import AuthorityError
 from runtime.durable import DurableStore, Statement, hold
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
-VERSION: Final = 4
+FORMAT: Final = 4
 AT_ONCE: Final = 5_000
 WAIT_S: Final = 15.0  # how long a command waits until another one has left the folder
 
@@ -101,7 +101,7 @@ class AuthorityStore:
     def __init__(self, path: Path) -> None:
         """Raises runtime.durable.StorageError: not an authority's store, or not writable."""
         self.path = path
-        self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, VERSION)
+        self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, FORMAT)
 
     def close(self) -> None:
         """Write what is queued and release the file."""

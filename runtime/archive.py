@@ -82,12 +82,11 @@ def _write(
     digests: dict[str, str] = {}
     tables: dict[str, dict[str, int]] = {}
     with tarfile.open(fileobj=file, mode="w") as tar, tempfile.TemporaryDirectory(dir=work) as scratch:
-        known = [path for path in _files(folder, leave_out) if _is_database(path)]
-        with _at_one_moment(known) as databases:
+        with _at_one_moment(databases(folder, leave_out)) as opened:
             made = time.time()
             # Later than that moment: what the databases name is there.
-            others = {path.relative_to(folder).as_posix(): path for path in _files(folder, leave_out)}
-            for path, connection in databases.items():
+            others = {path.relative_to(folder).as_posix(): path for path in files_in(folder, leave_out)}
+            for path, connection in opened.items():
                 name = path.relative_to(folder).as_posix()
                 copy = Path(scratch) / path.name
                 with contextlib.closing(sqlite3.connect(copy)) as target:
@@ -108,7 +107,8 @@ def _write(
     return manifest
 
 
-def _files(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
+def files_in(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
+    """Every file in a folder, but those that only a running process needs."""
     for place, folders, names in os.walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".") and not leave_out(Path(place, one))]
         for name in sorted(names):
@@ -117,9 +117,14 @@ def _files(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
                 yield path
 
 
-def _is_database(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
+def databases(folder: Path, leave_out: Callable[[Path], bool]) -> list[Path]:
+    """The SQLite files in a folder."""
+
+    def is_one(path: Path) -> bool:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+
+    return [path for path in files_in(folder, leave_out) if is_one(path)]
 
 
 @contextlib.contextmanager

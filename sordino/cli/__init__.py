@@ -42,6 +42,7 @@ VERBS: Final = {
     "experiment": "Reproduce published experiments with a study's encoder and plan.",
     "transcript": "Check a finished round offline.",
     "roster": "Check who takes part, and that all see the same roster.",
+    "doctor": "Check this machine and a party's folder: one line a check, ok or what to do.",
     "backup": "Copy a coordinator's, a host's or an authority's folder into one file, also while it runs.",
     "restore": "Make a folder from such a copy.",
     "config": "Check study.toml and host.toml, show effective values, print their schema.",

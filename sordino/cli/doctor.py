@@ -1,0 +1,359 @@
+"""``sordino doctor``: whether this machine and a party's folder are as they must be; one line a check."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from runtime.failure import ExitCode, InputFailure, NetworkFailure
+from runtime.text import counted, minute
+from sordino.cli.verbs import Json, answer, epilog
+
+if TYPE_CHECKING:
+    from client.credentials import ClientCertificate
+    from sordino.cli.party import Party
+
+NAME = "doctor"
+HELP = (
+    "Check this machine, and the folder of a coordinator, a host or an authority.\n\nEach check is one line: ok, or "
+    "what to do. Versions, processor, memory, disk; settings, private keys and who can read them, certificates and "
+    "this machine's clock, roster, databases, the ledger; and whether the coordinator can be reached from here. It "
+    "writes nothing, sends nothing of yours, and may run beside the party's process. Without DIR, and outside such a "
+    "folder, only the machine is checked."
+)
+EPILOG = epilog("doctor my-study")
+LEAST_MEMORY_MB: Final = 256  # the service's limit for a client with one participant
+LEAST_DISK_MB: Final = 100
+REACH_S: Final = 8.0
+SOON_S: Final = 14 * 86_400.0
+_BEHIND_S: Final = 60.0  # clocks are set by less than that while a process runs
+
+Check = tuple[str, Callable[[], str]]
+"""A check's name, and the check: returns what it found, or raises what is to be done."""
+
+
+def run(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A study's, a host's or an authority's folder.", show_default="none"),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    from runtime.logs import log_warnings_only
+    from sordino.cli import explain
+    from sordino.cli.party import kind_of, party_of
+
+    log_warnings_only()
+    found: list[dict[str, object]] = []
+
+    def do(name: str, check: Callable[[], str]) -> bool:
+        try:
+            said, ok = check(), True
+        except Exception as error:
+            failure = explain(error)
+            said, ok = " ".join(filter(None, (failure.message, failure.suggestion))), False
+        found.append({"check": name, "ok": ok, "says": said})
+        return ok
+
+    folder = Path() if directory is None and kind_of(Path()) else directory
+    for check in _of_the_machine(folder or Path()):
+        do(*check)
+    if folder is not None:
+        parties: list[Party] = []
+
+        def settings() -> str:
+            parties.append(party_of(folder))
+            return f"{parties[0].settings}: no mistake found"
+
+        if do("settings", settings):
+            for check in _of_a_party(parties[0]):
+                do(*check)
+    ok = all(one["ok"] for one in found)
+    width = max(len(str(one["check"])) for one in found)
+    marks = {True: typer.style("ok  ", fg="green"), False: typer.style("FAIL", fg="red")}
+    lines = [f"{marks[bool(one['ok'])]}  {one['check']:<{width}}  {one['says']}" for one in found]
+    answer(as_json, {"ok": ok, "checks": found}, lines)
+    return int(ExitCode.OK if ok else ExitCode.INPUT)
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def _of_the_machine(folder: Path) -> Iterator[Check]:
+    yield "versions", _versions
+    yield "processor", _processor
+    yield "memory", _memory
+    yield "disk", partial(_disk, folder)
+
+
+def _versions() -> str:
+    from importlib.metadata import version
+
+    from runtime import VERSION
+
+    packages = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "cryptography", "numpy"))
+    return f"sordino {VERSION}, Python {platform.python_version()}, {packages}"
+
+
+def _processor() -> str:
+    from runtime.processes import has_aes, too_old
+
+    if (why := too_old()) is not None:
+        raise InputFailure(f"{why}.")
+    aes = {True: "AES instructions", False: "no AES instructions: masks take longer", None: "AES instructions unknown"}
+    return f"{counted(os.cpu_count() or 1, 'core')}, {platform.machine()}, {aes[has_aes()]}"
+
+
+def _memory() -> str:
+    from client.conditions import Machine
+
+    free = Machine().free_memory_mb()
+    if free is not None and free < LEAST_MEMORY_MB:
+        raise InputFailure(f"{free:,.0f} MB are free, a client needs up to {LEAST_MEMORY_MB}: end other programs.")
+    return "unknown" if free is None else f"{free:,.0f} MB free"
+
+
+def _disk(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free / 1e6
+    if free < LEAST_DISK_MB:
+        raise InputFailure(f"{free:,.0f} MB are free on the disk of {folder}: make room, {LEAST_DISK_MB} MB at least.")
+    return f"{free:,.0f} MB free"
+
+
+# ---------------------------------------------------------------- a party
+
+
+def _of_a_party(party: Party) -> Iterator[Check]:
+    yield "secrets", partial(_secrets, party)
+    yield from {"study": _of_a_study, "host": _of_a_host, "authority": _of_an_authority}[party.kind](party)
+    yield "databases", partial(_databases, party)
+
+
+def _secrets(party: Party) -> str:
+    """Whatever the settings say: keys and databases in the folder are for their owner alone."""
+    from runtime.archive import files_in
+    from sordino.cli.party import kind_of
+
+    mine = files_in(party.folder, lambda inner: kind_of(inner) is not None)
+    secret = [path for path in mine if path.suffix in (".key", ".sqlite") or path.name == "renewed.pem"]
+    open_ = [path for path in secret if path.stat().st_mode & 0o077]
+    if open_:
+        raise InputFailure(f"others can read {', '.join(map(str, open_))}: run chmod 600 on them.")
+    return f"{counted(len(secret), 'key or database', 'keys and databases')}, readable by their owner alone"
+
+
+def _of_a_study(party: Party) -> Iterator[Check]:
+    from client.credentials import load_certificate
+    from server.coordinator import server_credentials
+    from server.opening import check_client_ca
+    from server.study_file import load
+
+    study = load(party.folder)
+    table = study.coordinator
+
+    def certificate() -> str:
+        server_credentials(table)  # the key's mode, and that both belong together
+        check_client_ca(study)
+        pair = load_certificate(table.tls_certificate, table.tls_key)
+        return _valid(pair, table.client_ca, "the study's authority makes a new one (docs/operations.md, Certificates)")
+
+    def transcript_key() -> str:
+        from server.transcripts import open_transcripts
+
+        plan = study.document(study.places).plan
+        kept, public = open_transcripts(study, b"", plan)
+        return "none are kept" if kept is None else "kept" + (" and published" if public else "")
+
+    def roster() -> str:
+        from secagg.roster import verify_roster
+        from wire.roster_history import NEWEST_FILE, verify_newest
+
+        known = study.read_authority_public_key()
+        listed = verify_roster(table.roster.read_bytes(), known)
+        said = f"version {listed.version}, {counted(len(listed), 'participant')}"
+        newest = table.roster.with_name(NEWEST_FILE)
+        if not newest.exists():
+            return said
+        stated = verify_newest(newest.read_bytes(), known)
+        stated.check_clock(time.time())
+        if stated.until < time.time():
+            raise InputFailure(
+                f"the authority's statement that version {stated.version} is the newest ended on "
+                f"{minute(stated.until)} (this machine's clock says {minute(time.time())}): `sordino authority run` "
+                "signs another one."
+            )
+        return f"{said}, the newest until {minute(stated.until)}"
+
+    yield "certificate", certificate
+    yield "transcripts", transcript_key
+    yield "roster", roster
+    yield "ledger", partial(_ledger, party)
+    yield "port", partial(_listens, table.listen)
+
+
+def _of_a_host(party: Party) -> Iterator[Check]:
+    from client.credentials import load_certificate, load_identity
+    from client.host_file import load
+
+    host = load(party.settings).settings()
+    table = host.coordinator
+    pairs: list[ClientCertificate] = []
+
+    def identities() -> str:
+        keys = [load_identity(one.key).public.hex()[:8] for one in host.participants]
+        return f"{counted(len(keys), 'participant')}: {', '.join(keys[:4])}{', ...' if len(keys) > 4 else ''}"
+
+    def certificate() -> str:
+        pairs.append(load_certificate(table.certificate, table.key))
+        renewed = bool(table.enrolment)
+        remedy = "join again with a new code and --ledger (docs/operations.md, Certificates)"
+        return _valid(pairs[0], table.ca, remedy, soon=not renewed) + (", renewed by itself" if renewed else "")
+
+    def coordinator() -> str:
+        return _reached(table.address, table.ca, pairs[0] if pairs else None)
+
+    yield "identities", identities
+    yield "certificate", certificate
+    yield "ledger", partial(_ledger, party)
+    yield "coordinator", coordinator
+    if table.enrolment:
+        yield "enrolment", partial(_reached, table.enrolment, table.ca)
+
+
+def _of_an_authority(party: Party) -> Iterator[Check]:
+    from authority.folder import TLS_FILE, open_folder
+
+    def keys() -> str:
+        until = open_folder(party.folder).keys.tls.certificate.not_valid_after_utc.timestamp()
+        if until < time.time():
+            raise InputFailure(f"its TLS certificate expired on {minute(until)}: begin a new study, or set the clock.")
+        return f"they belong together; TLS certificate valid until {minute(until)}"
+
+    def coordinator() -> str:
+        address = open_folder(party.folder).settings.coordinator
+        return _reached(address, party.folder / TLS_FILE) if address else "none named: files are carried by hand"
+
+    yield "keys", keys
+    yield "coordinator", coordinator
+
+
+def _valid(pair: ClientCertificate, ca: Path, remedy: str, *, soon: bool = True) -> str:
+    """Until when a certificate holds. Raises InputFailure: not now, or not for long, or another authority signed it."""
+    from cryptography import x509
+
+    leaf, *_ = x509.load_pem_x509_certificates(pair.chain)
+    if not any(_issued(leaf, one) for one in x509.load_pem_x509_certificates(ca.read_bytes())):
+        raise InputFailure(f"{pair.path} wasn't signed by the TLS authority in {ca}: copy both from one place.")
+    now = time.time()
+    says = f"this machine's clock says {minute(now)}"
+    if now < pair.not_before:
+        raise InputFailure(f"{pair.path} is valid from {minute(pair.not_before)} on, and {says}: set the clock.")
+    if now >= pair.not_after or (soon and now + SOON_S >= pair.not_after):
+        ends = "expired" if now >= pair.not_after else "expires"
+        raise InputFailure(f"{pair.path} {ends} on {minute(pair.not_after)} ({says}): {remedy}.")
+    return f"valid until {minute(pair.not_after)}"
+
+
+def _issued(leaf: object, authority: object) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)  # type: ignore[attr-defined]
+    except Exception:  # a wrong name, key or signature: three types
+        return False
+    return True
+
+
+def _ledger(party: Party) -> str:
+    from sordino.reporting.budget import ending, find, read
+
+    place = find(party.folder)
+    if not any(path is not None and path.exists() for path in (place.ledger, place.state, place.journal)):
+        return "nothing is recorded yet"
+    contents = read(place)
+    last = contents.rows[-1].entry.at if contents.rows else 0.0
+    if last > time.time() + _BEHIND_S:
+        raise InputFailure(
+            f"its last row is of {minute(last)}, and this machine's clock says {minute(time.time())}: set the clock."
+        )
+    return ending(contents)[0].rstrip(".") + (f"; the last is of {minute(last)}" if last else "")
+
+
+def _databases(party: Party) -> str:
+    """That each can be read, is of a format that this release knows, and is whole by SQLite's own check."""
+    import contextlib
+
+    import authority.store
+    import client.journal
+    import server.journal
+    import wire.records.ledger
+    from runtime.archive import databases
+    from runtime.durable import DAMAGED, check_kind, open_to_read
+    from sordino.cli.party import kind_of
+
+    formats = {
+        one.APPLICATION_ID: one.FORMAT for one in (server.journal, client.journal, wire.records.ledger, authority.store)
+    }
+    paths = databases(party.folder, lambda inner: kind_of(inner) is not None)
+    for path in paths:
+        try:
+            with contextlib.closing(open_to_read(path)) as connection:
+                kind = connection.execute("PRAGMA application_id").fetchone()[0]
+                check_kind(connection, path, kind, formats.get(kind, 0))
+                whole = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except DAMAGED as error:
+            whole = str(error)
+        if whole != "ok":
+            raise InputFailure(f"{path} is damaged ({whole}): restore the newest copy.")
+    return ", ".join(path.name for path in paths) or "none yet"
+
+
+# ---------------------------------------------------------------- the network
+
+
+def _listens(address: str) -> str:
+    """Of the coordinator's own port; no failure: a study may be served later."""
+    import socket
+
+    from runtime.address import split_address
+
+    host, port = split_address(address)
+    try:
+        with socket.create_connection(("127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host, port), 2.0):
+            return f"something listens at {address}"
+    except OSError:
+        return f"nothing listens at {address}: the study isn't served now"
+
+
+def _reached(address: str, ca: Path, certificate: ClientCertificate | None = None) -> str:
+    """Raises NetworkFailure: no TLS connection to the coordinator can be made, with the reason."""
+    import asyncio
+
+    return asyncio.run(_reach(address, ca, certificate))
+
+
+async def _reach(address: str, ca: Path, certificate: ClientCertificate | None) -> str:
+    import grpc
+
+    from client.connection import open_channel
+    from client.unreachable import trouble_of, trouble_of_silence, web_proxy_of
+
+    proxy = web_proxy_of(address, os.environ)
+    async with open_channel(address, ca.read_bytes(), certificate) as channel:
+        try:
+            call: Any = channel.unary_unary("/grpc.health.v1.Health/Check")  # any answer to it shows that it is there
+            await call(b"", timeout=REACH_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise NetworkFailure(f"{address}: {trouble_of_silence(proxy).words}.") from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                own = "none" if certificate is None else str(certificate.path)
+                words = trouble_of(error.details() or "", ca=str(ca), certificate=own, proxy=proxy).words
+                raise NetworkFailure(f"{address}: {words}.") from None
+    return f"{address} answers, with a certificate of {ca.name}"
