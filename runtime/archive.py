@@ -39,6 +39,7 @@ def write_archive(
     *,
     leave_out: Callable[[Path], bool],
     beside: Callable[[Path], Mapping[str, bytes]],
+    now: Callable[[Mapping[Path, sqlite3.Connection]], bool] = lambda databases: True,
 ) -> dict[str, Any]:
     """Write a folder into a new file, which only its owner can read; returns what its manifest says.
 
@@ -46,6 +47,7 @@ def write_archive(
         about: what else the manifest says.
         leave_out: whether a folder in it stays out.
         beside: files that belong to a copied database, by name; they take the place of those in the folder.
+        now: whether the moment at which these databases are seen will do; if not, a later one is tried.
 
     Raises InputFailure: the file exists or can't be written, and nothing of it is left; StorageError: a database can't
     be read.
@@ -57,7 +59,7 @@ def write_archive(
         unfinished.unlink(missing_ok=True)  # of one that was killed
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            manifest = _write(file, archive.parent, folder, about, leave_out, beside)
+            manifest = _write(file, archive.parent, folder, about, leave_out, beside, now)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, archive)
@@ -78,11 +80,12 @@ def _write(
     about: Mapping[str, Any],
     leave_out: Callable[[Path], bool],
     beside: Callable[[Path], Mapping[str, bytes]],
+    now: Callable[[Mapping[Path, sqlite3.Connection]], bool],
 ) -> dict[str, Any]:
     digests: dict[str, str] = {}
     tables: dict[str, dict[str, int]] = {}
     with tarfile.open(fileobj=file, mode="w") as tar, tempfile.TemporaryDirectory(dir=work) as scratch:
-        with _at_one_moment(databases(folder, leave_out)) as opened:
+        with _at_one_moment(databases(folder, leave_out), now) as opened:
             made = time.time()
             # Later than that moment: what the databases name is there.
             others = {path.relative_to(folder).as_posix(): path for path in files_in(folder, leave_out)}
@@ -128,11 +131,14 @@ def databases(folder: Path, leave_out: Callable[[Path], bool]) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _at_one_moment(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
-    """Databases in read transactions that see all of them as they were at one moment.
+def _at_one_moment(
+    paths: list[Path], now: Callable[[Mapping[Path, sqlite3.Connection]], bool]
+) -> Iterator[dict[Path, sqlite3.Connection]]:
+    """Databases in read transactions that see all of them as they were at one moment that ``now`` agrees to.
 
     Raises StorageError: one can't be read, or they are written to without a pause.
     """
+    end = time.monotonic() + _LONGEST_S
     with contextlib.ExitStack() as stack:
 
         def opened(path: Path) -> sqlite3.Connection:
@@ -142,13 +148,16 @@ def _at_one_moment(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]
             return [path for path in paths if path.with_name(path.name + "-wal").exists()]
 
         def begin() -> bool:
-            """Begin all transactions; False: something was written meanwhile."""
+            """Begin all transactions; False: something was written meanwhile, or the moment won't do."""
+            nonlocal end
             before = [watcher.execute(_VERSION).fetchone() for watcher in watchers]
             for reader in readers.values():
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if before == [watcher.execute(_VERSION).fetchone() for watcher in watchers]:
-                return True
+                if now(readers):
+                    return True
+                end = time.monotonic() + _LONGEST_S  # it is the caller who waits
             for reader in readers.values():
                 reader.execute("ROLLBACK")
             return False
@@ -156,7 +165,6 @@ def _at_one_moment(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]
         try:
             had = logs()
             readers, watchers = {path: opened(path) for path in paths}, [opened(path) for path in paths]
-            end = time.monotonic() + _LONGEST_S
             while not begin():
                 if time.monotonic() > end:
                     raise StorageError(f"{paths[0].parent} is written to without a pause: try again")

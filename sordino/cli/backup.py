@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sqlite3
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +20,11 @@ from sordino.cli.verbs import Json, answer, epilog
 NAME = "backup"
 HELP = (
     "Copy the folder of a coordinator, a host or an authority into one file.\n\nIts process may run meanwhile: the "
-    "copy is the state of one moment, as a crash would have left it then. `sordino restore` makes a folder of it. The "
-    "ledger is checked first. Other parties' folders in it, as `sordino init` makes them for a trial, are left out: "
-    "each party keeps its own copy.\n\nThe file holds the party's private keys. It is readable by you "
-    "alone; keep it as you keep the folder, and on another machine."
+    "copy is the state of one moment, as a crash would have left it then. Of a coordinator it is one at which no "
+    "attempt waits for its charge, which may take until the end of the round. The ledger is checked first. Other "
+    "parties' folders in it, as `sordino init` makes them for a trial, are left out: each party keeps its own copy. "
+    "`sordino restore` makes a folder of it.\n\nThe file holds the party's private keys. It is readable by you alone; "
+    "keep it as you keep the folder, and on another machine."
 )
 EPILOG = epilog("backup my-study --out copies/monday.tar", ExitCode.LEDGER)
 _KEYS = {
@@ -39,7 +45,7 @@ def run(
     as_json: Json = False,
 ) -> int:
     from runtime.archive import write_archive
-    from sordino.cli.party import AUTHORITY, kind_of, party_of
+    from sordino.cli.party import AUTHORITY, STUDY, kind_of, party_of
     from wire.records.ledger import beside_copy
 
     party = party_of(directory)
@@ -50,9 +56,10 @@ def run(
     _check_inside(party.files, folder)
     if party.kind != AUTHORITY:
         _check_ledger(directory)
-    about = {"kind": party.kind, "study": party.study, "from": str(folder)}
+    about = {"kind": party.kind, "study": party.study, "from": str(folder), "under_way": ""}
+    moment = partial(_moment, party.files["state"].resolve(), about) if party.kind == STUDY else lambda databases: True
     manifest = write_archive(
-        archive, folder, about, leave_out=lambda inner: kind_of(inner) is not None, beside=beside_copy
+        archive, folder, about, leave_out=lambda inner: kind_of(inner) is not None, beside=beside_copy, now=moment
     )
     size = archive.stat().st_size
     body = {"archive": str(archive.resolve()), "bytes": size, "files": len(manifest["files"]), **described(manifest)}
@@ -61,6 +68,30 @@ def run(
         f"It holds {_KEYS[party.kind]}. Keep it on another machine, readable by you alone.",
     ]
     return answer(as_json, body, lines)
+
+
+def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3.Connection]) -> bool:
+    """Whether no attempt is under way whose charge is still to come.
+
+    From a copy of such a moment the coordinator would believe that the attempt was cut off without a charge; and
+    participants that have joined no later one couldn't tell. Of a coordinator that is stopped any moment will do.
+    """
+    from runtime.durable import hold
+
+    connection = databases.get(state)
+    if connection is None:
+        return True
+    sql = "SELECT round, attempt FROM attempts WHERE outcome IS NULL AND ledger_row IS NULL"
+    open_ = connection.execute(sql).fetchone()
+    about["under_way"] = f"round {open_[0]}, attempt {open_[1]}" if open_ else ""
+    if not open_:
+        return True
+    with contextlib.suppress(FileNotFoundError):
+        lock = hold(state.with_name(state.name + ".lock"), os.O_RDWR)
+        if lock is None:
+            return False
+        os.close(lock)
+    return True
 
 
 def _check_inside(files: dict[str, Path], folder: Path) -> None:

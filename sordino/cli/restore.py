@@ -48,7 +48,13 @@ def run(
         raise InputFailure(f"{directory} is {why}: name a folder that doesn't exist, and move the old one away.")
     manifest = read_archive(archive, directory, _check_newest)
     body = {"folder": str(directory.resolve()), **described(manifest)}
-    return answer(as_json, body, [f"{directory}: {in_words(manifest)}", _NEXT[manifest["kind"]]])
+    lines = [f"{directory}: {in_words(manifest)}", _NEXT[manifest["kind"]]]
+    if under_way := manifest.get("under_way"):
+        lines.append(
+            f"The coordinator was stopped in {under_way}. If it was started again after the copy was taken, don't use "
+            "the copy: that attempt may have been charged since."
+        )
+    return answer(as_json, body, lines)
 
 
 def _check_newest(manifest: dict[str, Any]) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from server.journal import Journal
 from tests.support.commands import Run, one_clear_error, output
+from tests.support.databases import execute
 
 
 def names(archive: Path) -> set[str]:
@@ -65,3 +70,27 @@ def test_where_nothing_is_restored(run: Run, small_study: Path, tmp_path: Path) 
     shutil.copy(small_study / "study.toml", archive)
     one_clear_error(run, "copy.tar is damaged, or no copy", "restore", archive, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+def test_a_coordinator_is_copied_when_no_attempt_waits_for_its_charge(
+    run: Run, small_study: Path, tmp_path: Path
+) -> None:
+    state = small_study / "coordinator" / "state.sqlite"
+    begin = "INSERT INTO attempts (round, attempt, started) VALUES (1, {}, 0)"
+    journal = Journal(state)  # as a coordinator that runs
+    try:
+        asyncio.run(journal.open_study("small", b"its terms"))
+        execute(state, begin.format(1))
+        command = [sys.executable, "-m", "sordino", "backup", str(small_study), "--out", str(tmp_path / "one.tar")]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(2.0)
+            execute(state, "UPDATE attempts SET outcome = 'aborted'")
+            assert process.wait(60) == 0
+        execute(state, begin.format(2))
+    finally:
+        journal.close()
+    output(run, "backup", small_study, "--out", tmp_path / "two.tar")  # nobody can charge it now
+    shutil.rmtree(state.parent)
+    assert "was stopped in" not in output(run, "restore", tmp_path / "one.tar", tmp_path / "one")
+    assert "was stopped in round 1, attempt 2" in output(run, "restore", tmp_path / "two.tar", tmp_path / "two")
