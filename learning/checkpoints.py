@@ -89,7 +89,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not path.exists():  # the library's own error names no file
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if path.suffix == ".npz":
-        raise CheckpointError(f"checkpoint {path} is of an earlier release, which wrote .npz: read it with that one")
+        return _load_npz(path)
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()[_ABOUT])
@@ -148,6 +148,31 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
     if type(round_) is not int:
         raise CheckpointError(f"{path} is no model of a study: its round is no whole number")
     return SavedModel(found.parameters, str(about.get("study", "")), str(about.get("task", "")), round_)
+
+
+def _load_npz(path: Path) -> Checkpoint:
+    """What releases before .safetensors wrote: a study that one of them began goes on from it.
+
+    Members: ``header`` (JSON), ``p0``, ``p1``, ... (parameters), ``o0``, ... (optimizer) and ``digest``.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            members = {name: archive[name] for name in archive.files}
+        header, stated = members.pop("header").tobytes(), members.pop("digest").tobytes()
+        digest = hashlib.sha256(f"sordino checkpoint 1 {len(header)} ".encode() + header)
+        for name, array in sorted(members.items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        if digest.digest() != stated:
+            raise ValueError("its digest does not match its content")
+        about = json.loads(header)
+        return Checkpoint(
+            {name: members[f"p{at}"].astype(np.float32) for at, name in enumerate(about["parameters"])},
+            {name: members[f"o{at}"].astype(np.float64) for at, name in enumerate(about["optimizer"])},
+            dict(about["metadata"]),
+        )
+    except Exception as error:  # zipfile, numpy and json raise a dozen kinds over damaged bytes
+        raise CheckpointError(f"checkpoint {path} of an earlier release is damaged or not a checkpoint") from error
 
 
 def _digest(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
