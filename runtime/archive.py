@@ -84,7 +84,10 @@ def _write(
 ) -> dict[str, Any]:
     digests: dict[str, str] = {}
     tables: dict[str, dict[str, int]] = {}
-    with tarfile.open(fileobj=file, mode="w") as tar, tempfile.TemporaryDirectory(dir=work) as scratch:
+    with (
+        tarfile.open(fileobj=file, mode="w") as tar,
+        tempfile.TemporaryDirectory(prefix="sordino-backup-", dir=work) as scratch,
+    ):
         with _at_one_moment(databases(folder, leave_out), now) as opened:
             made = time.time()
             # Later than that moment: what the databases name is there.

@@ -15,7 +15,7 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, epilog, rewritable
 
 NAME = "backup"
 HELP = (
@@ -82,13 +82,15 @@ def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3
     if connection is None:
         return True
     sql = "SELECT round, attempt FROM attempts WHERE outcome IS NULL AND ledger_row IS NULL"
-    open_ = connection.execute(sql).fetchone()
+    open_, before = connection.execute(sql).fetchone(), about["under_way"]
     about["under_way"] = f"round {open_[0]}, attempt {open_[1]}" if open_ else ""
     if not open_:
         return True
     with contextlib.suppress(FileNotFoundError):
         lock = hold(state.with_name(state.name + ".lock"), os.O_RDWR)
         if lock is None:
+            if before != about["under_way"] and rewritable():
+                typer.echo(f"waiting until {about['under_way']}, is charged or over", err=True)
             return False
         os.close(lock)
     return True

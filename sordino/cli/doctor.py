@@ -305,7 +305,8 @@ def _databases(party: Party) -> str:
         try:
             with contextlib.closing(open_to_read(path)) as connection:
                 kind = connection.execute("PRAGMA application_id").fetchone()[0]
-                check_kind(connection, path, kind, formats.get(kind, 0))
+                if kind in formats:
+                    check_kind(connection, path, kind, formats[kind])
                 whole = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         except DAMAGED as error:
             whole = str(error)
