@@ -225,7 +225,12 @@ def read_archive(archive: Path, folder: Path, check: Callable[[dict[str, Any]], 
     try:
         with whole_folder(folder) as work:
             manifest = _unpack(archive, work)
-            check(manifest)
+            try:
+                check(manifest)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                if isinstance(error, InputFailure):
+                    raise
+                raise tarfile.TarError("its manifest lacks something") from error
         sync_folder(folder.parent)
     except (tarfile.TarError, EOFError) as error:
         raise InputFailure(

@@ -46,15 +46,19 @@ def run(
         raise InputFailure(f"{archive}: there is no such file.")
     if why := taken(directory):
         raise InputFailure(f"{directory} is {why}: name a folder that doesn't exist, and move the old one away.")
-    manifest = read_archive(archive, directory, _check_newest)
-    body = {"folder": str(directory.resolve()), **described(manifest)}
-    lines = [f"{directory}: {in_words(manifest)}", _NEXT[manifest["kind"]]]
-    if under_way := manifest.get("under_way"):
-        lines.append(
-            f"The coordinator was stopped in {under_way}. If it was started again after the copy was taken, don't use "
-            "the copy: that attempt may have been charged since."
-        )
-    return answer(as_json, body, lines)
+    lines: list[str] = []
+
+    def check(manifest: dict[str, Any]) -> None:
+        lines.extend([f"{directory}: {in_words(manifest)}", _NEXT[manifest["kind"]]])
+        if under_way := manifest["under_way"]:
+            lines.append(
+                f"The coordinator was stopped in {under_way}. If it was started again after the copy was taken, don't "
+                "use the copy: that attempt may have been charged since."
+            )
+        _check_newest(manifest)
+
+    manifest = read_archive(archive, directory, check)
+    return answer(as_json, {"folder": str(directory.resolve()), **described(manifest)}, lines)
 
 
 def _check_newest(manifest: dict[str, Any]) -> None:
@@ -65,12 +69,13 @@ def _check_newest(manifest: dict[str, Any]) -> None:
     from runtime.archive import counts
     from runtime.durable import DAMAGED, hold, open_to_read
 
+    source = Path(manifest["from"])
     for name, tables in manifest["tables"].items():
-        original = Path(manifest["from"], name)
+        original = source / name
         with contextlib.suppress(FileNotFoundError, PermissionError):
             lock = hold(original.with_name(original.name + ".lock"), os.O_RDWR)
             if lock is None:
-                raise InputFailure(f"{manifest['from']}, from which the copy was taken, is in use: stop its process.")
+                raise InputFailure(f"{source}, from which the copy was taken, is in use: stop its process.")
             os.close(lock)
         if not original.is_file():
             continue
@@ -83,7 +88,7 @@ def _check_newest(manifest: dict[str, Any]) -> None:
         if newer:
             had = ", ".join(f"{now[key]} {_said(key)} (the copy {tables.get(key, 0)})" for key in newer)
             raise InputFailure(
-                f"{manifest['from']}, from which the copy was taken, has gone on since: {had}. Participants answer no "
+                f"{source}, from which the copy was taken, has gone on since: {had}. Participants answer no "
                 "round twice, so continue with that folder, or with a newer copy. Nothing was restored."
             )
 
