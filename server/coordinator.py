@@ -31,7 +31,7 @@ from server.events import Event
 from server.journal import Journal
 from server.open_calls import OpenCalls
 from server.opening import check_client_ca, open_study
-from server.peer_certificate import CertificateHolders
+from server.peer_certificate import CertificateHolders, most_calls
 from server.study import Outcome, Study
 from server.study_file import StudyConfiguration
 from server.study_tables import CoordinatorTable
@@ -227,7 +227,7 @@ def make_session_server(study: Study, connections: int) -> grpc.aio.Server:
     calls = OpenCalls(CertificateHolders(lambda: study.roster), study.refused_calls.note)
     server = grpc.aio.server(
         options=[*SERVER_OPTIONS, *study.limits(), *process_limits.connection_options(connections)],
-        maximum_concurrent_rpcs=study.most_calls(),
+        maximum_concurrent_rpcs=most_calls(study.most_participants()),
         interceptors=(calls,),
     )
     server.add_generic_rpc_handlers((service.handlers(study),))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mechanisms.plan import Plan
+from runtime.failure import ExitCode, Failure
 from secagg.lottery import Draws, Ticket
 from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders
 from secagg.roster import InvalidRoster, Roster, verify_roster
@@ -84,6 +85,7 @@ class Membership:
         self.set_aside: set[int] = set()  # numbers of participants that aren't invited for now
         self.blamed: set[tuple[int, int]] = set()  # conflicts, (dealer, holder), for which the dealer was set aside
         self._conflicts: dict[int, set[int]] = {}  # number -> numbers, one of each two has cheated
+        self.ahead: dict[bytes, tuple[int, int]] = {}  # identity -> a later attempt that it says it has joined
         self.numbers: list[int] = []  # by position
 
     @property
@@ -148,6 +150,21 @@ class Membership:
         """
         everywhere = assumed_colluders(len(self.roster), self._plan.adversarial, self._plan.max_dropout)
         return max(self._plan.colluders, everywhere, FEWEST_COLLUDERS)
+
+    def check_not_older(self, completed_rounds: int) -> None:
+        """Raises Failure: more participants than can be cheats have joined attempts that the journal doesn't know.
+
+        It was restored from an older copy then, and its ledger lacks what those attempts cost.
+        """
+        if len(self.ahead) > self.most_cheats:
+            # At least one honest participant was there.
+            round_, _ = sorted(self.ahead.values(), reverse=True)[self.most_cheats]
+            raise Failure(
+                ExitCode.LEDGER,
+                f"participants have answered round {round_}, and this copy of the study ends with round "
+                f"{completed_rounds}: what was spent since is missing in its ledger. Restore a newer copy",
+                "docs/operations.md says what to do where there is none",
+            )
 
     def in_too_many_conflicts(self, further: Iterable[tuple[int, int]] = ()) -> dict[int, str]:
         """Position -> reason. An honest participant has conflicts with cheats only, of which there are `most_cheats`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
@@ -18,7 +17,6 @@ from server.study_tables import DeadlineTable
 REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
 REST_MOST_S: Final = 3600.0
 EARLY: Final = 0.6  # of the time that a participant has: rounds may get faster, and one that is too early is told again
-UNKNOWN_ROUND_S: Final = 60.0  # before the first round is over; nobody rests for longer then
 AHEAD: Final = 64  # rounds whose cohorts are looked at
 LAST_ROUNDS: Final = 10
 SLOWER: Final = 3.0  # a phase may take this many times as long as in any of the last rounds,
@@ -28,8 +26,8 @@ LEAST_S: Final = 2.0  # and at least this long
 class Pace:
     """What the last rounds took. Nothing here waits."""
 
-    def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable) -> None:
-        self._plan, self._membership = plan, membership
+    def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable, pause_s: float) -> None:
+        self._plan, self._membership, self._pause_s = plan, membership, pause_s
         self._adaptive = deadlines.adaptive
         self.configured_s = {
             ADVERTISE_KEYS: deadlines.advertise_keys_s,
@@ -38,17 +36,13 @@ class Pace:
             CONSISTENCY_CHECK: deadlines.consistency_check_s,
             UNMASKING: deadlines.unmasking_s,
         }
-        self._rounds: deque[float] = deque(maxlen=LAST_ROUNDS)  # seconds between the ends of rounds
+        self._rounds: deque[float] = deque(maxlen=LAST_ROUNDS)  # seconds of their attempts
         self._phases: deque[Mapping[str, float]] = deque(maxlen=LAST_ROUNDS)
-        self._ended_at: float | None = None
         self._cohorts: tuple[Roster, dict[int, frozenset[int]]] = membership.roster, {}
 
     def note(self, event: RoundCompleted) -> None:
         """A round is over."""
-        now, before = time.monotonic(), self._ended_at
-        self._ended_at = now
-        if before is not None:
-            self._rounds.append(now - before)
+        self._rounds.append(event.seconds)
         self._phases.append(event.phase_seconds)
 
     # ------------------------------------------------------------ phases
@@ -92,8 +86,6 @@ class Pace:
         if cohorts and roster is self._membership.roster:
             drawn = (one for one, cohort in cohorts.items() if one >= coming and participant in cohort)
             rounds = min(drawn, default=max(cohorts) + 1) - coming
-        if self._rounds:
-            rest = EARLY * (pause_left_s + max(rounds, 0) * min(self._rounds))
-        else:
-            rest = EARLY * (pause_left_s + min(max(rounds, 0), 1) * UNKNOWN_ROUND_S)
+        fastest = min((one + self._pause_s for one in self._rounds), default=0.0)  # before the first is over all stay
+        rest = EARLY * (pause_left_s + max(rounds, 0) * fastest)
         return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0

@@ -22,6 +22,15 @@ CALLS_BESIDE: Final = 8  # health checks, and calls of a connection that just br
 _NAMES: Final = "x509_subject_alternative_name"  # as gRPC hands them over
 
 
+def most_calls(participants: int) -> int:
+    """Calls at the same time; more are turned away unread.
+
+    As many as all certificates together may have open, so that those of one never keep out another.
+    """
+    # Each participant has its own certificate and may have its host's.
+    return (3 + 2 * CALLS_BESIDE) * participants + 64
+
+
 def check_certificate(auth_context: Mapping[str, Iterable[bytes]], identity: bytes, host: str) -> None:
     """Whether a connection may open a session for an identity.
 

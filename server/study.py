@@ -14,7 +14,6 @@ import structlog
 from learning.datasets import Dataset
 from learning.progress import Progress
 from learning.task import Task
-from runtime.failure import ExitCode, Failure
 from secagg.context import RoundConfig
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
@@ -46,7 +45,6 @@ from server.journal import Journal, read_events
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.pace import Pace
-from server.peer_certificate import CALLS_BESIDE
 from server.process_limits import RefusedCalls, process_figures
 from server.roster_file import RosterFile
 from server.roster_in_use import RosterInUse
@@ -126,7 +124,6 @@ class Study:
         self._resumed: asyncio.Task[bool] | None = None  # the attempt that the last stop cut off
         self._rows: dict[tuple[int, int], Row] = {}  # its charge, if it had one
         self._returns = Returns()
-        self._ahead: dict[bytes, tuple[int, int]] = {}  # identity -> a later attempt that it says it has joined
         self._progress = Progress(bool(self._plan.evaluation))
         self._finished = False
         self.loop_lag = LoopLag()
@@ -158,7 +155,7 @@ class Study:
             use_offered=self._roster.use_offered,
             charges=self.charges,
         )
-        self._pace = Pace(self._plan, self._membership, configuration.deadlines)
+        self._pace = Pace(self._plan, self._membership, configuration.deadlines, configuration.study.pause_s)
 
     # ------------------------------------------------------------ for the service
 
@@ -187,15 +184,6 @@ class Study:
         largest = max(LARGEST_FRAME, self.sessions.most_message_bytes) + 1024
         streams = 3 * self._membership.roster.largest_host() + 8  # session, upload and download of each participant
         return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
-
-    def most_calls(self) -> int:
-        """Calls at the same time; more are turned away unread.
-
-        As many as all certificates together may have open (server/peer_certificate.py), so that those of one never
-        keep out another.
-        """
-        # Each participant has its own certificate and may have its host's.
-        return (3 + 2 * CALLS_BESIDE) * self.most_participants() + 64
 
     @property
     def roster(self) -> Roster:
@@ -245,7 +233,7 @@ class Study:
                 self.charges.refused.add(self._membership.number(session.participant))
             joined = message.joined_round, message.joined_attempt
             if message.code == pb.REFUSAL_CODE_ALREADY_JOINED and joined > _number(attempt):
-                self._ahead[session.identity] = joined
+                self._membership.ahead[session.identity] = joined
             attempt.refused(session, message, size)
         else:
             session.stray()
@@ -488,7 +476,7 @@ class Study:
         if aborted:
             await self._exclusions.after(attempt)
             await self._round_end(config, cohort, aborted)
-            self._check_not_older()
+            self._membership.check_not_older(self._completed_rounds)
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
@@ -497,7 +485,7 @@ class Study:
         return True
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
-        self._check_not_older()
+        self._membership.check_not_older(self._completed_rounds)
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
         await self._journal.freeze_survivors(config.round, config.attempt, check)
 
@@ -563,21 +551,6 @@ class Study:
         self._tell(event)
 
     # ------------------------------------------------------------ helpers
-
-    def _check_not_older(self) -> None:
-        """Raises Failure: more participants than can be cheats have joined attempts that this journal doesn't know.
-
-        It was restored from an older copy then, and its ledger lacks what those attempts cost.
-        """
-        cheats = self._membership.most_cheats
-        if len(self._ahead) > cheats:
-            round_, _ = sorted(self._ahead.values(), reverse=True)[cheats]  # at least one honest participant was there
-            raise Failure(
-                ExitCode.LEDGER,
-                f"participants have answered round {round_}, and this copy of the study ends with round "
-                f"{self._completed_rounds}: what was spent since is missing in its ledger. Restore a newer copy",
-                "Where there is none see docs/operations.md, Backup and restore",
-            )
 
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""

@@ -29,6 +29,7 @@ from client.host_file import load
 from secagg.keys import IdentityKey
 from server import enrolment, process_limits
 from server.open_calls import Caller, OpenCalls, PeerRates, address_of
+from server.peer_certificate import most_calls
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
 from tests.support.issued_certificates import tls_authority_of
@@ -154,7 +155,7 @@ async def test_a_certificate_off_the_roster_opens_no_call(folder: Path, tmp_path
 
 async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Path, tmp_path: Path) -> None:
     async with coordinator(folder, tmp_path / "state.sqlite") as where:
-        many = where.study.most_calls() // 8 + 1
+        many = most_calls(where.study.most_participants()) // 8 + 1
         async with held(
             where.address, credentials_of(folder, host_uri("host-02")), SERVICE + "Download", many, 8
         ) as on:

@@ -10,7 +10,7 @@ import pytest
 import server.pace
 from secagg.messages import MASKED_INPUT, PHASES, UNMASKING
 from server.events import RoundCompleted
-from server.pace import EARLY, LAST_ROUNDS, REST_MOST_S, SLOWER, UNKNOWN_ROUND_S, Pace
+from server.pace import EARLY, LAST_ROUNDS, REST_MOST_S, SLOWER, Pace
 from server.study_tables import DeadlineTable
 
 
@@ -20,7 +20,7 @@ def completed(round_: int, seconds: float) -> RoundCompleted:
 
 def pace(*, adaptive: bool = False, plan: Any = None, membership: Any = None) -> Pace:
     where = membership or SimpleNamespace(roster=(), signed=SimpleNamespace(draws=None))
-    return Pace(plan or SimpleNamespace(), where, DeadlineTable(adaptive=adaptive))
+    return Pace(plan or SimpleNamespace(), where, DeadlineTable(adaptive=adaptive), 0.0)
 
 
 def test_deadlines_follow_the_slowest_of_the_last_rounds() -> None:
@@ -63,9 +63,10 @@ def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) ->
     assert one.rest_s(4, 2) == 0.0  # before the cohorts are known
     one.look_ahead(1)
     assert one.rest_s(2, 2) == 0.0  # in the next round, which may begin at any moment
-    assert one.rest_s(4, 2) == EARLY * UNKNOWN_ROUND_S
-    assert one.rest_s(0, 2) == EARLY * UNKNOWN_ROUND_S  # nothing is known of later rounds yet
-    one._rounds.extend([50.0, 40.0])
+    assert one.rest_s(4, 2) == one.rest_s(0, 2) == 0.0  # nothing is known of the time that a round takes
+    for seconds in (50.0, 40.0):
+        one.note(RoundCompleted(round=1, attempt=1, seconds=seconds))
+    assert one.rest_s(4, 2) == EARLY * 40.0
     assert one.rest_s(0, 2) == EARLY * 2 * 40.0  # in none any more: until the end
     assert one.rest_s(4, 2, 50.0) == EARLY * (50.0 + 40.0)
     assert one.rest_s(4, 9) == 0.0

@@ -189,6 +189,7 @@ SAID_BY_PARTICIPANTS = {
         **{"round": int, "attempt": int, "code": pb.RefusalCode},
         **{"joined_round": int, "joined_attempt": int},  # of the last RoundStart that it answered
     },
+    "Leaving": {"resting": bool},  # since the coordinator has sent Rest
     "PhaseMessage": {"round": int, "attempt": int},
     "Advertisement": {"mask_key": bytes, "channel_key": bytes, "signature": bytes},
     "SealedShares": dict.fromkeys(("ciphertexts", "leaves", "seed_commitment", "signature", "wrapped"), bytes),
@@ -213,6 +214,7 @@ def test_no_message_of_a_participant_has_room_for_a_figure() -> None:
                     field.CPPTYPE_UINT64: int,
                     field.CPPTYPE_STRING: str if field.type == field.TYPE_STRING else bytes,
                     field.CPPTYPE_ENUM: pb.RefusalCode,
+                    field.CPPTYPE_BOOL: bool,
                 }[field.cpp_type]
                 found.setdefault(message.name, {})[field.name] = kind
 
