@@ -38,6 +38,7 @@ SAID = {
 REFUSALS = {
     pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED: "refused",
     pb.REFUSAL_CODE_POLICY: "refused by policy",
+    pb.REFUSAL_CODE_BUDGET: "refused by policy",
     pb.REFUSAL_CODE_ALREADY_JOINED: "sits it out",
     pb.REFUSAL_CODE_LOCAL_FAILURE: "fails",
 }
