@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SERVER_OPTIONS = [("grpc.max_send_message_length", -1), *COORDINATOR_OPTIONS, ("grpc.so_reuseport", 0)]
+TOLD_FILE = "told.json"  # which participants have received the end of the study
 SHUTDOWN_S = 5.0
 LINGER_S = 0.5
 SWITCH_S = 0.001
@@ -137,6 +138,7 @@ async def served(
             listener(event)
 
     study, journal = open_study(configuration, tell, process_limits.tidy)
+    study.farewell.remember(configuration.coordinator.state.with_name(TOLD_FILE), study.terms.digest().hex())
     living = asyncio.create_task(service.live())  # even while another process holds the health port
     try:
         # The port for metrics is open from before the study is restored until after the session port is closed.
@@ -215,6 +217,8 @@ async def _to_the_end(study: Study, address: str, http_address: str) -> Outcome:
         # What was written stays, and the next start continues from there.
         reason = f"the study stopped: {error}. Make room there or make it writable, then start again"
         raise Failure(ExitCode.STUDY, reason) from error
+    if not study.farewell.rounds_were_left:
+        log.info("the study was over when it was served", reason=outcome.reason, rounds=outcome.rounds_completed)
     with contextlib.suppress(asyncio.CancelledError):  # the study is over: who stops this ends the wait alone
         await study.farewell.wait()
     # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.

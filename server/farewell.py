@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 import structlog
 
+from runtime.durable import replace_durably
 from server.membership import Membership
 from server.sessions import Session, Sessions
 from server.study_tables import DeadlineTable
@@ -28,12 +31,33 @@ class Farewell:
         self._message: bytes | None = None
         self._told: set[bytes] = set()  # identities
         self._one_more = asyncio.Event()  # was told
+        self._file: Path | None = None
+        self._terms = ""
         self.rounds_were_left = False
         """Whether this process has tried a round: then the participants were connected recently."""
+
+    def remember(self, file: Path, terms: str) -> None:
+        """Keep there which participants have received the end of the study with these terms, and read what is there."""
+        self._file, self._terms = file, terms
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # then all are told again
+            kept = json.loads(file.read_bytes())
+            if kept["terms"] == terms:
+                self._told = {bytes.fromhex(one) for one in kept["told"]}
+
+    def _keep(self) -> None:
+        if self._file is None:
+            return
+        kept = {"terms": self._terms, "told": sorted(one.hex() for one in self._told)}
+        try:
+            replace_durably(self._file, json.dumps(kept).encode())
+        except OSError as error:
+            log.warning("which participants received the end of the study isn't kept", reason=str(error))
 
     def say(self, message: bytes) -> None:
         """To all connected participants, and to those that connect later. ``message``: a serialised StudyEnd."""
         self._message = message
+        if self.rounds_were_left:  # an earlier end was none
+            self._told = set()
         self._told |= {session.identity for session in self._sessions.all()}
         self._sessions.close_all(message)
 
@@ -51,8 +75,15 @@ class Farewell:
         """Wait for participants that haven't received StudyEnd.
 
         After rounds: those that lost their connection just before the end, for ``resume_s``, and those that rest, for
-        ``connect_s``. Where the study was over already when it was served: all of them, for ``connect_s``.
+        ``connect_s``. Where the study was over already when it was served: all that no earlier process has told, for
+        ``connect_s``.
         """
+        try:
+            await self._wait()
+        finally:
+            self._keep()
+
+    async def _wait(self) -> None:
         began = time.monotonic()
         resume_s, connect_s = self._deadlines.resume_s, self._deadlines.connect_s
         longest_s = resume_s if self.rounds_were_left and not self._sessions.resting() else connect_s
@@ -67,7 +98,9 @@ class Farewell:
             remaining_s = began + longest_s - time.monotonic()
             if remaining_s <= 0:
                 log.warning(
-                    "some participants haven't received the end of the study: serve it again", participants=untold
+                    "some participants haven't received the end of the study: serve it again, with a longer "
+                    "deadlines.connect_s if they have been away for long: they try once an hour at least",
+                    participants=untold,
                 )
                 return
             if not announced:  # a warning, since a terminal shows no lower level and the wait would look like a hang

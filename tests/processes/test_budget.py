@@ -40,7 +40,7 @@ def study(tmp_path_factory: pytest.TempPathFactory, budget: Budget) -> Iterator[
     """Killed once its first sum was charged, and served to its end. Its ledger is read while it runs."""
     with running_study(tmp_path_factory.mktemp("studies") / "study", rounds=ROUNDS) as study:
         gate = study.folder / "go"
-        first = study.start_coordinator()
+        first = study.start_coordinator(SORDINO_DEADLINES__RESUME_S="0")  # no attempt outlives its coordinator
         hosts = study.start_host(list(range(7)), [line(1, "before unmasking", "hold", gate)])
         study.wait_for("phase_started", round=1, phase="Unmasking")
         beside = budget("verify", study.folder, "--json")
@@ -206,7 +206,7 @@ def test_serve_at_the_budget(tmp_path: Path, budget: Budget) -> None:
     """One round is planned, and its first attempt was charged and came to nothing: the next one is refused."""
     with running_study(tmp_path / "study", rounds=1) as study:
         gate = tmp_path / "go"
-        first = study.start_coordinator()
+        first = study.start_coordinator(SORDINO_DEADLINES__RESUME_S="0")  # no attempt outlives its coordinator
         hosts = study.start_host(list(range(7)), [line(1, "before unmasking", "hold", gate)])
         study.wait_for("phase_started", round=1, phase="Unmasking")
         first.kill()
@@ -219,10 +219,13 @@ def test_serve_at_the_budget(tmp_path: Path, budget: Budget) -> None:
         assert study.events("study_finished")[-1]["reason"] == "budget reached"
         assert "budget reached; no further round is run" in study.logs("serve")
         assert len(study.charges()) == 1
-        third = study.start_coordinator()  # and again, without anybody there: they may come, unless it is told to stop
+        assert study.code_of(study.start_coordinator()) == BUDGET  # and again, at once: all have heard
+        assert "waiting for participants" not in study.logs("04-serve")
+        (study.state.parent / "told.json").unlink()
+        fourth = study.start_coordinator()  # they may not have heard: they are waited for, unless it is told to stop
         study.until(
-            lambda: "waiting for participants that haven't received the end" in study.logs("04-serve"), "the wait"
+            lambda: "waiting for participants that haven't received the end" in study.logs("05-serve"), "the wait"
         )
-        third.send_signal(signal.SIGTERM)
-        assert study.code_of(third) == BUDGET
+        fourth.send_signal(signal.SIGTERM)
+        assert study.code_of(fourth) == BUDGET
         assert budget("verify", study.folder).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,34 @@ async def test_who_never_comes_is_waited_for_only_so_long(folder: Path, tmp_path
         began = asyncio.get_running_loop().time()
         await where.study.farewell.wait()
         assert asyncio.get_running_loop().time() - began >= 0.5
+
+
+async def test_who_was_told_is_remembered(folder: Path, tmp_path: Path) -> None:
+    """Each process keeps whom it told; with other terms, or a file that can't be read, all are told again."""
+    state, file = tmp_path / "state.sqlite", tmp_path / "told.json"
+
+    async def served(heard_by: slice, terms: str = "ab", connect_s: float = PATIENCE_S) -> float:
+        """Serve it, until the farewell is over; returns how long that took."""
+        async with coordinator(folder, state, deadlines={"connect_s": connect_s}) as where:
+            where.study.farewell.remember(file, terms)
+            where.start()
+            await where.finish()
+            began = asyncio.get_running_loop().time()
+            waiting = asyncio.create_task(where.study.farewell.wait())
+            for peer in where.peers()[heard_by]:
+                assert await heard(peer) == ROUNDS_DONE
+            async with asyncio.timeout(PATIENCE_S):
+                await waiting
+            return asyncio.get_running_loop().time() - began
+
+    await played(folder, state, away=0)
+    await served(slice(0, 3), connect_s=0.5)
+    assert len(json.loads(file.read_bytes())["told"]) == 3
+    await served(slice(3, None))
+    assert await served(slice(0, 0)) < PATIENCE_S / 2  # at once
+    assert await served(slice(0, 0), terms="cd", connect_s=0.5) >= 0.5
+    file.write_text("no JSON")
+    assert await served(slice(0, 0), connect_s=0.5) >= 0.5
 
 
 async def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, tmp_path: Path) -> None:
