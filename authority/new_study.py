@@ -342,6 +342,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
             authority_public_key=public,
             address=new.client_address,
             enrolment=new.client_enrolment,
+            give_up_s=60.0 if study.coordinator.one_machine else 0.0,  # a trial ends by itself
             policy=_policy(study, plan),
             data=data,
             participants=participants,

@@ -33,6 +33,10 @@ class NotNow(Exception):
     """The conditions no longer hold, and no attempt was under way."""
 
 
+class Left(Exception):
+    """This host's owner has left the study, and no attempt is under way."""
+
+
 class Machine:
     """What Linux reports about the device, in files below ``root``.
 
@@ -170,7 +174,7 @@ def _kilobytes(text: str) -> dict[str, int]:
 
 
 class Gate:
-    """Open while all conditions hold; shared by the participants of a process."""
+    """Open while all conditions hold and the owner doesn't say otherwise; shared by the participants of a process."""
 
     def __init__(
         self,
@@ -189,8 +193,10 @@ class Gate:
         self._shut_at = 0.0
         self._open, self._shut = asyncio.Event(), asyncio.Event()
         self._told: frozenset[str] = frozenset()
-        if why_not is None:
-            self._open.set()
+        self._conditions: Mapping[str, str] | None = {} if why_not is None else None  # None: not looked at yet
+        self._owner: Mapping[str, str] = {}
+        self._left, self._changed = False, asyncio.Event()
+        self._take()
 
     async def run(self) -> None:
         while self._why_not is not None:
@@ -198,20 +204,30 @@ class Gate:
                 found = await self._why_not()
             except Exception as error:  # counts as a condition that doesn't hold; this task must not end
                 found = {"conditions": f"the conditions can't be looked at: {type(error).__name__}"}
-            self._take(found)
+            self._conditions = found
+            self._take()
             await self._sleep(self._poll_s)
 
-    def _take(self, found: Mapping[str, str]) -> None:
+    def owner_says(self, found: Mapping[str, str], *, left: bool) -> None:
+        """Why the owner doesn't take part now, as for ``why_not``; ``left``: and never again."""
+        self._owner, self._left = found, left
+        self._take()
+
+    def _take(self) -> None:
+        found = {**(self._conditions or {}), **self._owner}
         if found:
             if not self._shut.is_set():
                 self._shut_at = self._clock()
             self._open.clear()
             self._shut.set()
-        else:
+        elif self._conditions is not None:
             self._shut.clear()
             self._open.set()
+        self._changed.set()
         if found.keys() != self._told:
-            if found:
+            if self._left:
+                log.info("leaving the study: an attempt under way is finished first", reason="; ".join(found.values()))
+            elif found:
                 log.info("not taking part now, until this changes", reason="; ".join(found.values()))
             elif self._told:
                 log.info("taking part again: what stood in the way has gone")
@@ -224,10 +240,18 @@ class Gate:
         """Whether the time for finishing an attempt is over, over all its sessions."""
         return self._shut.is_set() and self._clock() - self._shut_at >= LONGEST_FINISH_S
 
+    async def shut(self) -> None:
+        """Wait until a condition doesn't hold, or the owner says so."""
+        await self._shut.wait()
+
     async def opened(self) -> bool:
-        """Wait until all conditions hold; returns whether there was anything to wait for."""
+        """Wait until all conditions hold; returns whether there was anything to wait for. Raises `Left`."""
         waited = not self._open.is_set()
-        await self._open.wait()
+        while not self._open.is_set():
+            if self._left:
+                raise Left
+            self._changed.clear()
+            await self._changed.wait()
         return waited
 
     async def within(self, work: Coroutine[Any, Any, T], under_way: Callable[[], bool]) -> T:
@@ -235,8 +259,6 @@ class Gate:
 
         Raises NotNow if a condition ended the work; where `is_overdue`, the caller must give up the attempt.
         """
-        if self._why_not is None:
-            return await work
         working, leaving = asyncio.create_task(work), asyncio.create_task(self._time_to_leave(under_way))
         try:
             await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)

@@ -70,7 +70,7 @@ class CoordinatorTable(Table):
     enrolment: str = declared("", help="HOST:PORT where the certificate is renewed; empty: it isn't renewed")
     give_up_s: float = declared(
         60.0,
-        help="how long to keep trying while the coordinator can't be reached; 0: for ever",
+        help="how long to keep trying while the coordinator can't be reached or has given up; 0: until it is stopped",
         unit="s",
         ge=0,
         le=31_536_000,
@@ -232,6 +232,7 @@ def host_toml(
     sha256: str | None = None,
     address: str,
     enrolment: str,
+    give_up_s: float,
     policy: Mapping[str, Any],
     data: Mapping[str, Any],
     participants: Sequence[Mapping[str, Any]],
@@ -244,7 +245,9 @@ def host_toml(
     tables = {
         "host": {"name": name, "journal": "journal.sqlite", "ledger": ledger},
         "study": {"name": study, "task": task, "authority_public_key": authority_public_key, "sha256": sha256},
-        "coordinator": CoordinatorTable.model_construct(address=address, enrolment=enrolment).model_dump(),
+        "coordinator": CoordinatorTable.model_construct(
+            address=address, enrolment=enrolment, give_up_s=give_up_s
+        ).model_dump(),
         "policy": policy,
         "task": task_options,
         "data": data,

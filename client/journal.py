@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,14 @@ CREATE TABLE IF NOT EXISTS attempts (
     PRIMARY KEY (terms, identity, round, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ledger (id INTEGER PRIMARY KEY CHECK (id = 1), rows INTEGER NOT NULL, hash BLOB NOT NULL);
+"""
+
+
+# Made at every start: a journal of an earlier release doesn't have it.
+ENDED: Final = """
+CREATE TABLE IF NOT EXISTS ended (
+    terms TEXT PRIMARY KEY, study TEXT NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL
+) WITHOUT ROWID
 """
 
 
@@ -76,6 +85,7 @@ class ClientJournal:
                 key = (terms, bytes(identity))
                 self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
             self._check_not_older(path)
+            self._store.submit((ENDED, ()))
             self._note(self.ledger.head)
         except BaseException:
             self.close()
@@ -141,6 +151,11 @@ class ClientJournal:
         """Note when a statement of the authority was signed, if none that was signed later is noted."""
         if newest.signed > self.stated(newest.study):
             await self._store.write(("UPDATE studies SET stated = ? WHERE study = ?", (newest.signed, newest.study)))
+
+    async def end_study(self, document_sha256: bytes, study: str, reason: str) -> None:
+        """Note that the coordinator ended a study with these terms, for a reason of `wire.ending.OVER`."""
+        row = (document_sha256.hex(), study, reason, time.time())
+        await self._store.write(("INSERT OR REPLACE INTO ended VALUES (?, ?, ?, ?)", row))
 
     async def join(self, terms: str, identity: bytes, round_: int, attempt: int) -> None:
         """Note an attempt before keys are advertised; raises AlreadyJoined unless its numbers are higher than all.
@@ -241,6 +256,48 @@ def newest_seen(journal: Path, study: str) -> tuple[int, int]:
     """
     rows = _read(journal, "SELECT roster_version, stated FROM studies WHERE study = ?", (study,))
     return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
+
+
+@dataclass(frozen=True)
+class EndedStudy:
+    """A study that was over, by its coordinator's word at ``at``; ``terms`` as in `ClientJournal.join`."""
+
+    terms: str
+    study: str
+    reason: str
+    at: float
+
+
+def ended_studies(journal: Path) -> list[EndedStudy]:
+    """Of a journal, if there is one. Raises as `newest_seen`."""
+    if not _read(journal, "SELECT 1 FROM sqlite_master WHERE name = 'ended'"):
+        return []
+    return [EndedStudy(*row) for row in _read(journal, "SELECT terms, study, reason, at FROM ended ORDER BY at")]
+
+
+@dataclass(frozen=True)
+class NotedAttempt:
+    """An attempt as the journal has it: the statement that was signed, the digest of the request that was answered."""
+
+    terms: str
+    identity: bytes
+    round: int
+    attempt: int
+    joined: float
+    signed: bytes | None
+    answered: bytes | None
+
+
+def noted_attempts(journal: Path) -> list[NotedAttempt]:
+    """Of a journal, if there is one. Raises as `newest_seen`."""
+    columns = ", ".join(one.name for one in fields(NotedAttempt))
+    return [NotedAttempt(*row) for row in _read(journal, f"SELECT {columns} FROM attempts")]
+
+
+def accepted_terms(journal: Path, study: str) -> str:
+    """The SHA-256 of the study document that was accepted last, in hexadecimal digits; empty if none was."""
+    rows = _read(journal, "SELECT document FROM studies WHERE study = ?", (study,))
+    return bytes(rows[0][0]).hex() if rows else ""
 
 
 def _noted(journal: Path) -> Head | None:

@@ -15,18 +15,20 @@ from typing import Any, Final
 import grpc
 import structlog
 
+from client.absence import Absence
 from client.behaviour import HONEST, Behaviour
-from client.conditions import Gate, Machine, NotNow
+from client.conditions import Gate, Left, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, open_session
 from client.credentials import ClientCertificate, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
 from client.log_lines import RoundLines
+from client.owners_word import OwnersWord, nothing_left
 from client.participant import Participant, Resting
 from client.renewal import Renewal
 from client.settings import Conditions, HostSettings
-from client.study_terms import SharedRoster, StudyAcceptance
+from client.study_terms import SharedRoster, StudyAcceptance, StudyTerms
 from client.training import LocalTraining, failure_summary
 from client.unreachable import (
     ANSWERED,
@@ -40,6 +42,7 @@ from client.unreachable import (
 )
 from learning.datasets import Dataset
 from learning.make_task import make_task
+from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import has_aes, run_event_loop, stop_signals
 from runtime.service_notify import Notifier
@@ -52,9 +55,13 @@ from wire.ending import OVER
 log = structlog.get_logger()
 
 AT_ONCE_S: Final = 0.2  # longest wait before the first reconnection
-RETRY_S: Final = (0.5, 10.0)  # longest wait before the second one, and before any
+RETRY_S: Final = (0.5, 2.0)  # longest wait before the second one, and before any while the absence is short
+QUICK_S: Final = 60.0  # an absence is short until then: the coordinator may only be restarting
+PART_OF_ABSENCE: Final = 0.05  # longest wait afterwards, and so how much later the coordinator's return is noticed
+LONGEST_S: Final = 3600.0  # longest wait before any
 REST_MOST_S: Final = 3600.0  # longest time for which a participant leaves because it isn't needed
 STEADY_S: Final = 1.0  # a session that lasts this long resets the waits
+GAVE_UP: Final = "it gave up ({reason}); the study continues when it is served again"
 FINAL: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)  # trying again changes nothing
 
 
@@ -66,12 +73,19 @@ def join(
 ) -> int:
     """Take part in a study until it ends; returns 0, also after SIGTERM, or 130 after Ctrl-C.
 
+    Returns at once where the study is over for this host, by its journal or its owner's word.
+
     Args:
         service: reports to a supervisor that the process is ready, is alive and ends.
         behaviours: as `ParticipantHost`.
 
     Raises Failure: a file can't be used, the study breaks the policy, or the coordinator can't be reached.
     """
+    if said := nothing_left(settings):
+        if service is not None:
+            service.tell(READY="1")  # else systemd takes the end for a failed start
+        log.info(said)
+        return ExitCode.OK
     with opened_host(settings, behaviours=behaviours) as host:
         return run_event_loop(host.run() if service is None else service.around(host.run()))
 
@@ -122,11 +136,13 @@ class ParticipantHost:
 
         Raises Failure: a key, the data or the task can't be used.
         """
-        self._settings = settings
-        self._reachable, self._likeliest = True, -1
+        self._settings, self._journal = settings, journal
+        self._absence = Absence(settings.coordinator.address, settings.coordinator.give_up_s)
+        self._calls = 0  # participants that have a session, or are opening one
         self._ended: set[str] = set()
         self._machine = Machine()
         self._gate = Gate(self._why_not if settings.conditions != Conditions() else None)
+        self._word = OwnersWord(settings.host.journal.parent)
         try:
             task = make_task(settings.study.task, dict(settings.task))
             if held is None:
@@ -190,9 +206,10 @@ class ParticipantHost:
         )
         if self._certificate.not_after <= time.time():
             await self._renew_expired(renewal)
+        self._word.look(self._gate)
         channels = self._channels = Channels(self._settings.coordinator.address, self._ca, self._certificate)
         tasks = [asyncio.create_task(self._attend(channels, one)) for one in self._participants]
-        background = asyncio.gather(renewal.run(), self._gate.run())
+        background = asyncio.gather(renewal.run(), self._gate.run(), self._word.watch(self._gate))
         failures: list[Failure] = []
         try:
             for done in asyncio.as_completed(tasks):
@@ -238,7 +255,8 @@ class ParticipantHost:
 
         async def stay() -> None:
             try:
-                await self._stay_connected(channels, participant)
+                with contextlib.suppress(Left):
+                    await self._stay_connected(channels, participant)
             finally:
                 await participant.close()
 
@@ -255,12 +273,15 @@ class ParticipantHost:
             if not participant.under_way and await self._gate.opened():
                 away_since = time.monotonic()
             connection, connected = channels.current(), False
+            resting_s: float | None = None
+            self._calls += 1
             try:
                 connected = await is_connected(connection)
                 session = await open_session(connection, participant.identity, self._settings.study.name)
                 try:
                     terms = await self._gate.within(self._study.accept(session), lambda: participant.under_way)
-                    self._reachable, likeliest, began = True, Trouble(-1, ""), time.monotonic()
+                    self._absence.over()
+                    likeliest, began = Trouble(-1, ""), time.monotonic()
                     try:
                         work = participant.take_part(session, terms)
                         reason = await self._gate.within(work, lambda: participant.under_way)
@@ -270,24 +291,20 @@ class ParticipantHost:
                             failures = 0
                 finally:
                     session.close()
-                if reason is not None:
-                    if reason not in self._ended:  # logged once for all participants of the process
-                        log.info("the study ended", reason=reason)
-                        self._ended.add(reason)
-                    if reason not in OVER:
-                        raise Failure(
-                            ExitCode.STUDY,
-                            f"the coordinator gave up ({reason}). The study can continue when it is served again: then "
-                            "start this again",
-                        )
+                if reason in OVER:
+                    await self._note_end(terms, reason)
                     return
-                trouble = Trouble(0, "it closed the connection")
+                if reason is not None and give_up_s:
+                    raise Failure(
+                        ExitCode.STUDY,
+                        f"the coordinator gave up ({reason}). The study can continue when it is served again: then "
+                        "start this again",
+                    )
+                trouble = Trouble(0, GAVE_UP.format(reason=reason) if reason else "it closed the connection")
             except NotNow:  # this participant left on purpose
                 continue
             except Resting as rest:
-                await participant.rest(_spread(min(rest.seconds, REST_MOST_S)))
-                away_since = time.monotonic()
-                continue
+                resting_s = _spread(min(rest.seconds, REST_MOST_S))
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name
                 if error.code() in FINAL:
@@ -300,25 +317,55 @@ class ParticipantHost:
                 trouble = trouble_of_silence(None if connected else self._web_proxy())
             except DocumentMismatch as error:
                 raise NetworkFailure(f"{address}: {error}") from error
-            # Logged once for all participants of the process, and again when more is known.
-            if self._reachable or trouble.tells > max(self._likeliest, 1):
-                longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
-                state = "coordinator away" if trouble.tells < ANSWERED else "no coordinator of this study there"
-                log.info(f"{state}, trying again {longest}", address=address, reason=trouble.words)
-                self._likeliest = trouble.tells
-            self._reachable = False
+            finally:
+                self._calls -= 1
+            if resting_s is not None:
+                await self._rest(participant, resting_s)
+                away_since = time.monotonic()
+                continue
+            self._absence.note(trouble)
             likeliest = max(likeliest, trouble, key=lambda one: one.tells)
             failures += 1
-            if give_up_s and time.monotonic() - away_since > give_up_s:
+            away_s = time.monotonic() - away_since
+            if give_up_s and away_s > give_up_s:
                 expired = self._certificate.not_after <= time.time()
                 when = f"; the certificate expired on {minute(self._certificate.not_after)}" if expired else ""
-                advice = ". Check the address and that it runs, or raise coordinator.give_up_s"
+                advice = (
+                    ". Check the address and that it runs, or raise give_up_s in the table [coordinator] of host.toml "
+                    "(0: keep trying)"
+                )
                 away = f"could not be reached for {give_up_s:g} s"
                 state = away if likeliest.tells < ANSWERED else "answers, but can't be used"
                 raise NetworkFailure(
                     f"{address} {state}: {likeliest.words}{when}{'' if likeliest.tells > 1 else advice}"
                 )
-            await participant.rest(_backoff_s(failures))
+            wait_s = _backoff_s(failures, away_s)
+            if wait_s > RETRY_S[1] and not self._calls:
+                await channels.cut()  # gRPC would try every two seconds by itself
+            await self._rest(participant, wait_s, self._absence.ended.wait())
+
+    async def _rest(self, participant: Participant, seconds: float, *sooner: Coroutine[Any, Any, Any]) -> None:
+        """Until the next try; shorter if one of ``sooner`` is done, or this participant may not take part."""
+        sooner = sooner if participant.under_way else (*sooner, self._gate.shut())
+        resting, *others = (asyncio.create_task(one) for one in (participant.rest(seconds), *sooner))
+        try:
+            await asyncio.wait((resting, *others), return_when=asyncio.FIRST_COMPLETED)
+            if resting.done():
+                resting.result()
+        finally:
+            for task in (resting, *others):
+                task.cancel()
+            await asyncio.gather(resting, *others, return_exceptions=True)
+
+    async def _note_end(self, terms: StudyTerms, reason: str) -> None:
+        """So that a later start doesn't wait for a coordinator that has gone."""
+        if reason not in self._ended:  # once for all participants of the process
+            self._ended.add(reason)
+            log.info("the study ended", reason=reason)
+            try:
+                await self._journal.end_study(terms.study_sha256, terms.document.study, reason)
+            except StorageError as error:
+                log.warning("the end of the study isn't written down, so a later start looks for it", reason=str(error))
 
     def _trouble(self, details: str, connected: bool) -> Trouble:
         if connected:
@@ -368,12 +415,14 @@ def _spread(seconds: float) -> float:
     return seconds * (0.9 + 0.2 * int.from_bytes(os.urandom(2), "little") / 65536)
 
 
-def _backoff_s(failures: int) -> float:
-    """Short the first time, since a reconnection slot lasts only a moment; then exponential.
+def _backoff_s(failures: int, away_s: float) -> float:
+    """Short the first time, since a reconnection slot lasts only a moment; then exponential; after `QUICK_S` in
+    proportion to the absence.
 
     Jitter covers three quarters, then the upper half: a thousand participants must not return together.
     """
     least, most = 0.25, min(AT_ONCE_S, RETRY_S[1])
     if failures > 1:
-        least, most = 0.5, min(RETRY_S[1], RETRY_S[0] * 2 ** min(failures - 2, 10))
+        soon = min(RETRY_S[1], RETRY_S[0] * 2 ** min(failures - 2, 10))
+        least, most = 0.5, max(soon, min(LONGEST_S, PART_OF_ABSENCE * (away_s - QUICK_S)))
     return most * (least + (1 - least) * int.from_bytes(os.urandom(2), "little") / 65536)

@@ -28,6 +28,7 @@ from client.credentials import load_identity
 from client.held_data import identity_data_name
 from client.journal import ClientJournal
 from client.log_lines import RoundLines
+from client.owners_word import read_word
 from client.participant import Participant
 from client.resuming import COUNTED
 from client.saved_phases import SavedPhases, SpentState
@@ -247,6 +248,14 @@ class Visitor(Participant):
         )
         self._states, self._trainings = states, home.trainings
         self._config: RoundConfig | None = None  # of the attempt under way
+
+    async def _begin(self, message: pb.RoundStart) -> None:
+        """Nothing is connected between two messages, so the owner's word is looked at when an attempt begins."""
+        if why_not := read_word(self._trainings.parent).why_not:
+            self._log.info("not taking part now", reason=why_not)
+            await self._refuse((message.round, message.attempt), pb.REFUSAL_CODE_POLICY)
+            return
+        await super()._begin(message)
 
     async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> Any:
         self._config = config

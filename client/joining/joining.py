@@ -197,6 +197,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
         address=seen.card.address,
         enrolment=options.address,
+        give_up_s=0.0,  # its owner stops it, or the study's end does
         policy=checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
         data=data_table,
         participants=[{"key": str(folder.IDENTITY_FILE), **held_here}],

@@ -141,19 +141,24 @@ class Participant:
         return configuration.settings()
 
     async def run(self) -> None:
-        """Take part until the study has ended.
+        """Take part until the study has ended; returns at once where it has ended before, or its owner has left it.
 
         Data and keys are read before the first wait. If the task is cancelled, an attempt under way is left as by any
         participant that drops out, and the journal is kept: another run continues.
 
         Raises Failure: as `settings`; the study breaks the policy; the coordinator can't be reached or gave up.
         """
+        from client.owners_word import nothing_left
         from client.participant_host import opened_host
         from runtime.logs import log_warnings_only
 
         log_warnings_only()
         try:
-            with opened_host(await self.settings()) as host:
+            settings = await self.settings()
+            if said := nothing_left(settings):
+                self._say(f"{said[:1].upper()}{said[1:]}.")
+                return
+            with opened_host(settings) as host:
                 await host.stay()
         except asyncio.CancelledError as error:
             show_as_sentence(error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,14 +19,15 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+import client.absence
 import client.behaviour
 import client.connection
 import client.participant_host
 import server.sessions
 from client.behaviour import Behaviour, Encoding, Words
+from client.connection import Channels
 from client.log_lines import RoundLines
 from client.participant import Participant
-from client.participant_host import RETRY_S
 from client.resuming import ResumableSession
 from secagg.keys import IdentityKey
 from sordino.lab.loadtest.proxy import TcpProxy
@@ -404,8 +407,16 @@ async def test_a_silent_coordinator_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_thousand_do_not_return_together() -> None:
     """From the first retry on, only a small share returns at any time."""
-    for failures, longest in ((1, 0.2), (2, 0.5), (3, 1.0), (9, 10.0), (60, 10.0)):
-        waits = sorted(client.participant_host._backoff_s(failures) for _ in range(1000))
+    hour = 3600.0
+    for failures, away_s, longest in (
+        (1, 0.0, 0.2),
+        (2, 1.0, 0.5),
+        (3, 2.0, 1.0),
+        (9, 60.0, 2.0),
+        (60, hour, 177.0),
+        (60, 100 * hour, hour),
+    ):
+        waits = sorted(client.participant_host._backoff_s(failures, away_s) for _ in range(1000))
         assert 0.2 * longest < waits[0]
         assert waits[-1] <= longest
         tenth = longest / 20
@@ -419,7 +430,8 @@ def test_a_thousand_do_not_return_together() -> None:
 async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits pass at once, and the coordinator doesn't answer until they sum to a day."""
     waits: list[float] = []
-    is_connected, rest = client.participant_host.is_connected, Participant.rest
+    cuts: list[float] = []
+    is_connected, rest, cut = client.participant_host.is_connected, Participant.rest, Channels.cut
 
     async def no_answer(channel: Any) -> bool:
         if sum(waits) >= DAY_S:
@@ -432,8 +444,16 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
             waits.append(seconds)
         await rest(self, 0)
 
+    async def counted(self: Channels) -> None:
+        cuts.append(sum(waits))
+        await cut(self)
+
     monkeypatch.setattr(client.participant_host, "is_connected", no_answer)
     monkeypatch.setattr(Participant, "rest", at_once)
+    monkeypatch.setattr(Channels, "cut", counted)
+    clock = SimpleNamespace(monotonic=lambda: sum(waits), time=time.time, perf_counter=time.perf_counter)
+    monkeypatch.setattr(client.participant_host, "time", clock)
+    monkeypatch.setattr(client.absence, "time", clock)
     journal = tmp_path / "journal.sqlite"
 
     with capture_logs() as logs:
@@ -445,12 +465,19 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
                 while not where.study.sessions.ready():
                     assert not task.done()
                     await asyncio.sleep(0.01)
-    longest = RETRY_S[1]
-    assert DAY_S <= sum(waits) < DAY_S + longest
-    assert max(waits) <= longest
-    late = waits[20:]
-    assert longest / 2 <= min(late)  # the least distance after a while
-    assert len({round(one, 3) for one in late}) > len(late) / 4  # and never in step
-    said = [one["event"] for one in logs if "coordinator away" in one["event"]]
-    assert said == ["coordinator away, trying again until it is stopped"]  # once, not ten thousand times
+    at = [sum(waits[:count]) for count in range(len(waits))]
+    for away, wait in zip(at, waits, strict=True):
+        assert wait <= max(2.0, away / 20)  # a coordinator that is only restarted has its participants back at once
+        assert away < 5 or wait >= min(1800.0, max(1.0, (away - 60) / 40))
+    assert DAY_S <= sum(waits) < DAY_S * 21 / 20
+    assert len(waits) < 400
+    assert [away for away in cuts if away < 60] == []
+    assert len(cuts) > 100  # gRPC doesn't try meanwhile
+    said = [one["event"] for one in logs if "coordinator" in one["event"]]
+    assert [re.sub(r"\d+", "N", one) for one in said] == [
+        "coordinator away, trying again until it is stopped",
+        "coordinator away for N s, trying again until it is stopped",
+        "coordinator away for N min, trying again until it is stopped",
+        "the coordinator is back",
+    ]
     assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without it cost nothing

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from client.visits import Home, Visit, VisitRefused, answer, answer_statement, prove, sign_answer
+from client.behaviour import HONEST
+from client.journal import ClientJournal
+from client.owners_word import PAUSED, write_word
+from client.saved_phases import SavedPhases
+from client.visits import Home, Visit, Visitor, VisitRefused, _Carrier, answer, answer_statement, prove, sign_answer
 from runtime.failure import InputFailure
 from secagg.keys import session_statement
 from secagg.signatures import verify_signature
@@ -45,6 +50,21 @@ def test_an_answer_is_signed_with_what_it_answers(folder: Path) -> None:
     assert verify_signature(identity, signature, answer_statement(name, identity, b"asked", [b"one", b"two"]))
     for asked, parts in ((b"other", [b"one", b"two"]), (b"asked", [b"onetwo"]), (b"asked", [b"two", b"one"])):
         assert not verify_signature(identity, signature, answer_statement(name, identity, asked, parts))
+
+
+async def test_a_paused_node_refuses_an_attempt(folder: Path) -> None:
+    home = Home.open(folder / "hosts" / "host-02")
+    place = home.settings.host.journal.parent
+    write_word(place, PAUSED)
+    journal = ClientJournal(home.settings.host.journal, home.settings.host.ledger)
+    with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
+        visitor = Visitor(home, journal, states, executor, untrained, HONEST)
+        carrier: Any = _Carrier(Visit(b"", bytes(32), bytes(32), []))
+        visitor._session.attach(carrier)
+        await visitor._begin(pb.RoundStart(round=3, attempt=1))
+        [refused] = [one.refusal for one in carrier.sent]
+        assert (refused.round, refused.attempt, refused.code) == (3, 1, pb.REFUSAL_CODE_POLICY)
+    journal.close()
 
 
 def test_a_message_of_no_attempt_and_a_study_of_another_kind(folder: Path, tmp_path: Path) -> None:
