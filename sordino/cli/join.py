@@ -45,6 +45,7 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED)
 )
 _option = partial(key, panel="Options")
+_owner = partial(typer.Option, rich_help_panel="A host that has joined: your say, while it runs or not")
 _code, _data = (partial(key, None, panel=panel) for panel in ("Joining by code", "Data, when joining by code"))
 
 
@@ -129,6 +130,25 @@ def _run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
     ] = False,
+    status: Annotated[
+        bool, _owner("--status", help="Show what this host sent and when, what it cost, and what its policy allows.")
+    ] = False,
+    pause: Annotated[
+        bool, _owner("--pause", help="Take no part until --resume; a running process finishes its attempt first.")
+    ] = False,
+    resume: Annotated[bool, _owner("--resume", help="Take part again after --pause.")] = False,
+    leave: Annotated[
+        bool, _owner("--leave", help="End this host's part in the study for good; keys, journal and ledger stay.")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        _owner(
+            "--export",
+            metavar="FOLDER",
+            help="Write what this host's participants signed, answered and were charged, signed by them.",
+            show_default=False,
+        ),
+    ] = None,
     end_with: EndWith = 0,
     **given: Any,
 ) -> int:
@@ -139,6 +159,13 @@ def _run(
     values = chosen(given, Joining)
     own, how = built(Joining, values), built(Participation, chosen(given, Participation))
     home, code = how.home, how.code
+    asked = {"--status": status, "--pause": pause, "--resume": resume, "--leave": leave, "--export": export is not None}
+    if wishes := [name for name, wanted in asked.items() if wanted]:
+        if len(wishes) > 1 or address is not None or values.keys() | chosen(given, Participation).keys() - {"home"}:
+            raise InputFailure(f"{wishes[0]} takes only --home DIR and --json: leave out the other options.")
+        from sordino.cli.owners_say import owners_say
+
+        return owners_say(wishes[0], home or Path(), export, as_json)
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)

@@ -40,6 +40,14 @@ def verify(
         list[Path], typer.Argument(metavar="FILE...", help="Transcripts, oldest first.", show_default=False)
     ],
     authority: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default=False)],
+    own: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Records that a participant exported (sordino join --export): the transcripts must agree with them.",
+            show_default="none",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     known = read_authority(authority)
@@ -47,7 +55,7 @@ def verify(
     from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
 
-    chain, held = Chain(), list[dict[str, Any]]()
+    chain, held, found = Chain(), list[dict[str, Any]](), list[Any]()
     for path in files:
         try:
             verified = verify_transcript(read_file(path), known)
@@ -55,6 +63,7 @@ def verify(
         except InvalidTranscript as error:
             raise _refused(path, error, held) from None
         held.append({"file": str(path), **figures(verified)})
+        found.append(verified)
     said = [
         f"{one['file']}: round {one['round']} of {one['study']} holds: u1 {one['u1']}, u2 {one['u2']}, "
         f"u3 {one['u3']}, {one['signatures']} signatures."
@@ -67,7 +76,39 @@ def verify(
         said.append(
             f"Round {begins} names an earlier transcript, which wasn't given: rounds before {begins} aren't checked."
         )
-    return answer(as_json, {"ok": True, "transcripts": held}, said)
+    compared = [_compared(path, found) for path in own or ()]
+    for one in compared:
+        said.append(
+            f"{one['file']}: the records of participant {one['participant'][:8]} agree; it is in {one['in_sums']} of "
+            f"these sums." + (f" It helped to open others: {_numbers(one['others'])}." if one["others"] else "")
+        )
+    return answer(as_json, {"ok": True, "transcripts": held, "participants": compared}, said)
+
+
+def _compared(path: Path, transcripts: list[Any]) -> dict[str, Any]:
+    """A participant's own records beside transcripts that hold; ``others``: attempts that it opened and none covers."""
+    from wire.records.participation import InvalidParticipation, read_participation
+
+    try:
+        own = read_participation(path.read_bytes())
+        in_sums = sum(own.agrees(one) for one in transcripts)
+    except InvalidParticipation as error:
+        failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
+        failure.about = {"ok": False, "file": str(path), "error": str(error)}
+        raise failure from None
+    others = own.opened() - {(one.contents.round, one.contents.attempt) for one in transcripts}
+    return {
+        "file": str(path),
+        "participant": own.identity.hex(),
+        "in_sums": in_sums,
+        "others": [{"round": round_, "attempt": attempt} for round_, attempt in sorted(others)],
+    }
+
+
+def _numbers(attempts: list[dict[str, int]]) -> str:
+    """``round 3 attempt 1, round 4 attempt 1``; the first ten."""
+    named = [f"round {one['round']} attempt {one['attempt']}" for one in attempts[:10]]
+    return ", ".join([*named, *([f"and {len(attempts) - 10} more"] if attempts[10:] else [])])
 
 
 @app.command(

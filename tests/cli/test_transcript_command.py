@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runtime.failure import ExitCode
+from secagg.keys import IdentityKey
+from tests.support.attempts_in_memory import identities
 from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from tests.support.rounds_on_record import AUTHORITY_KEY, drawn, play, signed, study_of, whole
 from wire.join_code import fingerprint, show_fingerprint
+from wire.records.ledger_rows import EXACT
+from wire.records.participation import write_participation
 from wire.records.transcript import read_transcript
+from wire.records.transcript_checks import verify_transcript
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +62,84 @@ def test_a_chain_without_its_beginning_says_so(folder: Path, run: Run) -> None:
 )
 def test_the_authority_is_named_as_people_have_it(folder: Path, key: str, run: Run) -> None:
     assert run("transcript", "verify", files(folder)[0], "--authority", key)[0] == 0
+
+
+# ---------------------------------------------------------------- a participant's own records
+
+
+def records(folder: Path, who: int = 0, **changed: object) -> bytes:
+    """What participant ``who`` exports of the three rounds; ``changed``: fields of its second attempt."""
+    attempts = []
+    for path in files(folder):
+        verified = verify_transcript(path.read_bytes(), AUTHORITY_KEY)
+        signed_here = who in dict(verified.contents.signatures)
+        attempts.append(
+            {
+                **{"round": verified.contents.round, "attempt": 1, "charge": EXACT, "answered": "aa" * 32},
+                "signed": verified.statement.hex() if signed_here else None,
+            }
+        )
+    attempts[1].update(changed)
+    study = verified.config.study_digest.hex()
+    return write_participation(identities(7)[who], study="x", study_sha256=study, attempts=attempts, ledger={})
+
+
+def compare(folder: Path, tmp_path: Path, run: Run, data: bytes) -> tuple[int, str, str]:
+    own = tmp_path / "own.participation"
+    own.write_bytes(data)
+    return run("transcript", "verify", *files(folder), "--authority", AUTHORITY_KEY.hex(), "--own", own)
+
+
+def test_own_records_that_agree(folder: Path, tmp_path: Path, run: Run) -> None:
+    code, out, _ = compare(folder, tmp_path, run, records(folder))
+    assert code == 0
+    assert "agree; it is in 3 of these sums." in out
+    code, out, _ = compare(folder, tmp_path, run, records(folder, round=9))
+    assert code == 42  # it is in the sum of round 2, and its records lack it
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"signed": "bb" * 32}, "the participant signed other survivor sets in round 2, attempt 1"),
+        ({"signed": None}, "the transcript of round 2, attempt 1 has a signature that isn't in the records"),
+        ({"charge": None}, "the transcript has the participant in the sum of round 2, attempt 1, its records don't"),
+    ],
+)
+def test_own_records_that_contradict(
+    folder: Path, tmp_path: Path, run: Run, changed: dict[str, object], told: str
+) -> None:
+    code, _, err = compare(folder, tmp_path, run, records(folder, **changed))
+    assert code == 42
+    assert told in " ".join(err.split())
+
+
+def test_a_sum_without_the_participant(folder: Path, tmp_path: Path, run: Run) -> None:
+    """Its number isn't on the roster at all: records of a sum that it opened fit no transcript."""
+    verified = verify_transcript(files(folder)[0].read_bytes(), AUTHORITY_KEY)
+    opened = {"round": 1, "attempt": 1, "charge": EXACT, "answered": "aa" * 32, "signed": None}
+    stranger = IdentityKey.generate(bytes)
+    study = verified.config.study_digest.hex()
+    data = write_participation(stranger, study="x", study_sha256=study, attempts=[opened], ledger={})
+    code, _, err = compare(folder, tmp_path, run, data)
+    assert (code, "opened a sum with its input in round 1" in " ".join(err.split())) == (42, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda data: data.replace(b'"round":2', b'"round":4'), "isn't signed by the participant that it names"),
+        (lambda data: data[:-40], "isn't a participant's records, or it was cut short"),
+        (lambda data: b'{"format": "other"}', "it isn't a participant's records (sordino-participation-1)"),
+        (lambda data: b"[]", "isn't a participant's records"),
+    ],
+)
+def test_own_records_that_were_changed(
+    folder: Path, tmp_path: Path, run: Run, change: Callable[[bytes], bytes], told: str
+) -> None:
+    code, _, err = compare(folder, tmp_path, run, change(records(folder)))
+    assert code == 42
+    assert told in " ".join(err.split())
 
 
 def test_json_names_what_was_found(folder: Path, run: Run) -> None:

@@ -51,6 +51,7 @@ class VerifiedTranscript:
     document: StudyDocument
     config: RoundConfig
     entry: LedgerEntry = field(repr=False)  # the charge
+    statement: bytes = field(repr=False)  # over the survivor sets, which members of u3 signed
 
     @property
     def sha256(self) -> bytes:
@@ -78,10 +79,10 @@ def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscrip
     if json.dumps(dict(found.parameters), sort_keys=True) != json.dumps(derived, sort_keys=True):  # 6.0 is not 6
         raise InvalidTranscript(Check.PARAMETERS, "graph or thresholds are not those that plan and u1 give")
     _sets(found, config)
-    _signatures(found, config, context)
+    statement = _signatures(found, config, context)
     entry = _charge(found, document)
     _digests(found, document)
-    return VerifiedTranscript(found, card, roster, document, config, entry)
+    return VerifiedTranscript(found, card, roster, document, config, entry, statement)
 
 
 @contextmanager
@@ -218,7 +219,7 @@ def _sets(found: Transcript, config: RoundConfig) -> None:
         )
 
 
-def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> None:
+def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> bytes:
     signers = [signer for signer, _ in found.signatures]
     if any(a >= b for a, b in pairwise(signers)):
         raise InvalidTranscript(Check.QUORUM, "the signers aren't strictly ascending: one counts twice")
@@ -233,6 +234,7 @@ def _signatures(found: Transcript, config: RoundConfig, context: bytes) -> None:
     for signer, signature in found.signatures:
         if not config.roster.verify(signer, signature, statement):
             raise InvalidTranscript(Check.QUORUM, f"the signature of participant {signer} doesn't cover these sets")
+    return statement
 
 
 def _charge(found: Transcript, document: StudyDocument) -> LedgerEntry:
