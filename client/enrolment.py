@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.message import DecodeError
 
 from client.connection import open_channel
+from client.unreachable import trouble_of
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
 from runtime.text import minute, peer_text
@@ -236,6 +237,8 @@ async def _answer(call: Any, address: str) -> Any:
             raise EnrolmentUnavailable(f"{address}: {details}") from error
         if "Socket closed" in details or "Connection reset" in details:
             details = "it closed the connection; this may be the session port, not the enrolment port"
+        elif (known := trouble_of(details, ca="ca.pem", certificate="its certificate")).tells == 1:
+            details = known.words  # gRPC's name another of its addresses each time
         raise EnrolmentUnavailable(f"{address} can't be reached: {details}") from error
 
 

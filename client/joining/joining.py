@@ -335,7 +335,7 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 
 async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.EnrolAnswer:
     """The coordinator's final answer; after its first answer this also waits for an unreachable coordinator."""
-    reported, told_at, poll_s, taken = "", 0.0, FIRST_POLL_S, False
+    reported, told_at, remind_s, poll_s, taken = "", 0.0, REMIND_S, FIRST_POLL_S, False
     async with open_channel(address, ca) as channel:
         while True:
             try:
@@ -349,8 +349,9 @@ async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.Enr
                         f"{error}. Your request and identity are kept in {home.path}: run the same command again."
                     ) from error
                 state = f"{error}; trying again"
-            if state != reported or time.monotonic() - told_at >= REMIND_S:
+            if state != reported or time.monotonic() - told_at >= remind_s:
                 say(f"{minute(time.time())}: {state}. Ctrl-C is safe: the same command continues.")
+                remind_s = REMIND_S if state != reported else 2 * remind_s  # it may take days
                 reported, told_at = state, time.monotonic()
             await asyncio.sleep(poll_s * (0.75 + 0.5 * random.random()))  # so that clients don't ask together
             poll_s = min(poll_s * POLL_GROWTH, LONGEST_POLL_S)

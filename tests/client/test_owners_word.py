@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import client.owners_word
+from client.host_file import load
 from client.journal import ClientJournal, ended_studies
 from client.owners_word import LEFT, PAUSED, RESUMED, WORD_FILE, nothing_left, read_word, write_word
 from client.service_notify import Notifier
@@ -146,6 +147,12 @@ def test_a_journal_of_an_earlier_release_gets_the_table(study_folder: Path, tmp_
     assert not nothing_left(settings)
     ended(settings)
     assert query(settings.host.journal, "SELECT reason FROM ended") == [(ROUNDS_DONE,)]
+
+
+@pytest.mark.parametrize(("one_machine", "give_up_s"), [(True, 60.0), (False, 0.0)])
+def test_a_trial_on_one_machine_ends_by_itself(tmp_path: Path, one_machine: bool, give_up_s: float) -> None:
+    folder = make_folder(tmp_path / "study", hosts=PARTICIPANTS, one_machine=one_machine)
+    assert load(folder / "hosts" / "host-01").coordinator.give_up_s == give_up_s
 
 
 async def test_a_patient_host_outlasts_a_coordinator_that_gives_up(tmp_path: Path) -> None:

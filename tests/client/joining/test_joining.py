@@ -83,6 +83,7 @@ def test_the_same_from_python(joining: Joining) -> None:
         asyncio.run(Participant(joining.home, say=joining.said.append, **given).settings())
     settings = asyncio.run(Participant(str(joining.home), say=joining.said.append, yes=True, **given).settings())
     assert (settings.study.name, settings.participants[0].part) == (STUDY, 1)
+    assert settings.coordinator.give_up_s == 0  # until it is stopped
     assert asyncio.run(Participant(joining.home).settings()) == settings
     elsewhere = asyncio.run(Participant(joining.home, address="study.example:1").settings())
     assert elsewhere.coordinator.address == "study.example:1"
