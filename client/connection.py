@@ -78,8 +78,9 @@ class Channels:
 
     async def cut(self) -> None:
         """Close the connections at once; the next session gets a new one."""
-        await self.close()
-        self._opened = [self._open()]
+        # Replaced first: another participant may ask for the current one while these are being closed.
+        opened, self._opened = self._opened, [self._open()]
+        await asyncio.gather(*(channel.close() for channel in opened))
 
 
 class Session:

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 import client.connection
-from client.connection import HANDSHAKES, SERVICE, Session, UploadRejected, open_session
+from client.connection import HANDSHAKES, SERVICE, Channels, Session, UploadRejected, open_session
 from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
 
@@ -180,3 +180,19 @@ def test_not_for_ever(failing_writes: list[int]) -> None:
     failing_writes[0] = 1000
     assert asyncio.run(_refusal())[0] is grpc.StatusCode.INTERNAL
     assert failing_writes[0] >= 1000 - 2 * HANDSHAKES
+
+
+async def test_a_channel_that_is_being_closed_is_nobodys_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    closing = asyncio.Event()
+    first, second = mock.Mock(), mock.Mock(close=mock.AsyncMock())
+    first.close = mock.Mock(side_effect=closing.wait)
+    monkeypatch.setattr(client.connection, "open_channel", mock.Mock(side_effect=[first, second]))
+    channels = Channels("localhost:1", b"", mock.Mock())
+    assert channels.current() is first
+    cutting = asyncio.create_task(channels.cut())
+    await asyncio.sleep(0)
+    assert channels.current() is second
+    assert not cutting.done()
+    closing.set()
+    await cutting
+    second.close.assert_not_called()

@@ -481,3 +481,37 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
         "the coordinator is back",
     ]
     assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without it cost nothing
+
+
+async def test_the_first_that_gets_through_wakes_the_others(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven participants of one process, each in its own long wait, on channels that are replaced meanwhile."""
+    monkeypatch.setattr(client.participant_host, "QUICK_S", 0.0)
+    monkeypatch.setattr(client.participant_host, "RETRY_S", (0.01, 0.02))
+    monkeypatch.setattr(client.participant_host, "PART_OF_ABSENCE", 0.3)
+    is_connected, cut = client.participant_host.is_connected, Channels.cut
+    cuts: list[None] = []
+    late: list[None] = []
+
+    async def no_answer(channel: Any) -> bool:
+        if len(cuts) >= 5:
+            monkeypatch.setattr(client.participant_host, "PART_OF_ABSENCE", 1e6)  # an hour's wait for those that fail
+            late.append(None)
+            if len(late) > 3:
+                return await is_connected(channel)
+        await asyncio.sleep(0)
+        raise TimeoutError
+
+    async def counted(self: Channels) -> None:
+        cuts.append(None)
+        await cut(self)
+
+    monkeypatch.setattr(client.participant_host, "is_connected", no_answer)
+    monkeypatch.setattr(Channels, "cut", counted)
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        where.start()
+        settings = settings_of(study_folder, tmp_path / "journal.sqlite", where.address, coordinator={"give_up_s": 0.0})
+        async with host(settings) as task, asyncio.timeout(60):
+            assert await task == 0
+        assert all(event["u3"] == PARTICIPANTS for event in where.of("round_completed"))
