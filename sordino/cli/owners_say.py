@@ -5,15 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from runtime.failure import InputFailure
 from sordino.cli.verbs import answer
 
 
 def owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> int:
-    """Do what one of the options says. Raises Failure: the host's folder can't be used."""
+    """Do what one of the options says. Raises Failure: the host's folder can't be used, or hasn't joined yet."""
     from client.host_file import load
+    from client.joining.folder import unfinished
     from client.owners_word import LEFT, PAUSED, RESUMED, write_word
     from sordino.reporting.participation import export, figures, lines
 
+    if home.is_dir() and unfinished(home) is not None:
+        raise InputFailure(
+            f"{home} hasn't joined its study yet, and {wish} is for a host that has: first finish joining by "
+            f"`sordino join --home {home}`."
+        )
     settings = load(home).settings()
     journal = settings.host.journal
     if wish == "--status":

@@ -58,6 +58,14 @@ def test_before_anything_was_sent(home: Path, run: Run) -> None:
     )
 
 
+def test_before_it_has_joined(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.joining.folder.unfinished", lambda place: place)
+    one_clear_error(
+        run, "hasn't joined its study yet, and --pause is for a host that has", "join", "--home", home, "--pause"
+    )
+    assert not (home / WORD_FILE).exists()
+
+
 def test_what_was_sent(used: Path, run: Run) -> None:
     said = output(run, "join", "--home", used, "--status").splitlines()
     [first, *_, last] = [line for line in said if " UTC " in line]
