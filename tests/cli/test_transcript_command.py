@@ -103,6 +103,7 @@ def test_own_records_that_agree(folder: Path, tmp_path: Path, run: Run) -> None:
     [
         ({"signed": "bb" * 32}, "the participant signed other survivor sets in round 2, attempt 1"),
         ({"signed": None}, "the transcript of round 2, attempt 1 has a signature that isn't in the records"),
+        ({"charge": "excluded"}, "the transcript has the participant in the sum of round 2, attempt 1, its records"),
         ({"charge": None}, "the transcript has the participant in the sum of round 2, attempt 1, its records don't"),
     ],
 )

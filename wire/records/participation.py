@@ -14,7 +14,7 @@ from typing import Any, Final
 from secagg.encoding import encode
 from secagg.keys import IdentityKey
 from secagg.signatures import verify_signature
-from wire.records.ledger_rows import EXACT
+from wire.records.ledger_rows import EXACT, EXCLUDED
 from wire.records.transcript_checks import VerifiedTranscript
 
 FORMAT: Final = "sordino-participation-1"
@@ -60,7 +60,7 @@ class Participation:
         in_sum = place is not None and place in found.u3
         if own is not None and own.signed and own.signed != verified.statement:
             raise InvalidParticipation(f"the participant signed other survivor sets in {named} than the transcript has")
-        if in_sum and (own is None or not own.kind):
+        if in_sum and (own is None or own.kind in ("", EXCLUDED)):
             raise InvalidParticipation(f"the transcript has the participant in the sum of {named}, its records don't")
         if not in_sum and own is not None and (own.answered or own.kind == EXACT):
             raise InvalidParticipation(
