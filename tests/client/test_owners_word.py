@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from client.service_notify import Notifier
 from structlog.testing import capture_logs
 
 import client.owners_word
 from client.host_file import load
 from client.journal import ClientJournal, ended_studies
 from client.owners_word import LEFT, PAUSED, RESUMED, WORD_FILE, nothing_left, read_word, write_word
-from client.service_notify import Notifier
 from client.settings import HostSettings
 from runtime.failure import InputFailure
 from tests.support.databases import query
