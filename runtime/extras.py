@@ -10,6 +10,7 @@ EXTRAS: Final = {
     "grpc_health": "server",
     "grpc_reflection": "server",
     "jinja2": "server",
+    "starlette": "server",
     "matplotlib": "server",
     "dp_accounting": "server",
     "torch": "torch",

@@ -40,7 +40,7 @@ from wire.ending import EXIT_CODES
 from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
-    from server.http_port import HttpPort
+    from server.http_port import HttpPort, Page
 
 log = structlog.get_logger()
 
@@ -60,6 +60,7 @@ def serve(
     *,
     on_event: Callable[[Event], None] | None = None,
     service: Notifier | None = None,
+    page: Page | None = None,
 ) -> int:
     """Run a study to its end, in an event loop and a process of its own.
 
@@ -67,6 +68,7 @@ def serve(
         configuration: of `server.study_file.load`.
         on_event: is given every event, on the event loop: must not block.
         service: reports to a supervisor that the process is ready, is alive and ends.
+        page: shown on the HTTP port, where study.toml names one.
 
     Returns:
         0 all rounds done or stopped by SIGTERM, 5 a round failed too often, 40 budget reached, 130 after Ctrl-C.
@@ -75,15 +77,19 @@ def serve(
     """
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
-    return run_event_loop(_until_stopped(configuration, on_event, service))
+    return run_event_loop(_until_stopped(configuration, on_event, service, page))
 
 
 async def _until_stopped(
-    configuration: StudyConfiguration, on_event: Callable[[Event], None] | None, service: Notifier | None
+    configuration: StudyConfiguration,
+    on_event: Callable[[Event], None] | None,
+    service: Notifier | None,
+    page: Page | None,
 ) -> int:
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(contextlib.ExitStack())  # until the ports are closed, in case that hangs
-        _, run = await stack.enter_async_context(served(configuration, on_event=on_event, service=service))
+        opened = served(configuration, on_event=on_event, service=service, page=page)
+        _, run = await stack.enter_async_context(opened)
         process_limits.settle()
         stopped: list[ExitCode] = []
 
@@ -110,6 +116,7 @@ async def served(
     *,
     on_event: Callable[[Event], None] | None = None,
     service: Notifier | None = None,
+    page: Page | None = None,
 ) -> AsyncIterator[tuple[str, asyncio.Task[Outcome]]]:
     """Serve a study in the event loop that runs, for as long as the block lasts.
 
@@ -130,8 +137,8 @@ async def served(
     if configuration.coordinator.http_listen:
         from server.http_port import HttpPort  # uvicorn and starlette only where they are asked for
 
-        http = HttpPort(configuration)
-        listeners.insert(0, http.metrics.note)
+        http = HttpPort(configuration, page)
+        listeners.insert(0, http.note)
 
     def tell(event: Event) -> None:
         for listener in listeners:
@@ -144,7 +151,7 @@ async def served(
         # The port for metrics is open from before the study is restored until after the session port is closed.
         if http is not None:
             try:
-                log.info("listening for metrics and health", address=await http.open())
+                log.info("listening for the page, metrics and health", address=await http.open())
             except OSError as error:
                 wanted = configuration.coordinator.http_listen
                 raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error

@@ -1,31 +1,38 @@
-"""Metrics and health over plain HTTP, for the coordinator's operator: /metrics, /healthz and /readyz.
+"""The coordinator's HTTP port, for its operator: /metrics, /healthz, /readyz, and a page about the study.
 
-uvicorn serves it in a thread with an event loop of its own; what is shown of the study is read on the coordinator's
-loop, so no page is answered while that loop is stuck. Strangers can take little of the process: few connections at a
-time, accepted at a bounded rate, each for one short request and a few seconds. The pages show counts, never
-identities.
+uvicorn serves it in a thread with an event loop of its own. Metrics and health are read on the coordinator's loop, so
+neither is answered while that loop is stuck. Strangers can take little of the process: few connections at a time,
+accepted at a bounded rate, each for one short request and a few seconds. The page's streams last, and are counted
+apart. Metrics and health show counts, never identities; the page is the face's, behind `server.page_guard`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runtime.settings_file import split_address
 from server.enrolment import Enrolment
-from server.events import CONNECTING
+from server.events import CONNECTING, Event
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.open_calls import PeerRates
+from server.page_guard import PageGuard, password_beside
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import ENROLMENT, FINISHED, PAUSING, StudyView
@@ -41,48 +48,49 @@ BURST: Final = 50
 MOST_HEADER_BYTES: Final = 4096
 MOST_READS: Final = 16
 """Pieces that a request may come in: each one wakes the thread, which takes the interpreter lock."""
+MOST_STREAMS: Final = 64
+"""Of the page, beside those connections. Each is admitted by the page's handler, so never a stranger's."""
 SHUTDOWN_S: Final = 2.0
 FRESH_S: Final = 0.25
 """Metrics are rendered at most once in this time; requests in between get the same."""
+
+ADDRESS_FILE: Final = "http.address"
+"""Beside the journal while the page can be read: where, for `sordino status`."""
+_STAY: Final = "sordino.stay"
 
 STARTING, SERVING, STOPPING = "starting", "serving", "stopping"
 _Read = TypeVar("_Read")
 
 
-class HttpPort:
-    """The port of one coordinator. All public methods are for the coordinator's event loop."""
+class Page(Protocol):
+    """What is shown at ``/``: a face's, since its words are not this room's."""
 
-    most_connections: Final = 2 * MOST_CONNECTIONS
+    def note(self, event: Event) -> None:
+        """Take an event, on the coordinator's loop: must not block."""
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """What is answered, in the port's thread."""
+
+    def living(self, app: Starlette) -> AbstractAsyncContextManager[None]:
+        """Entered in the port's thread for as long as it is open."""
+
+
+class HttpThread:
+    """uvicorn in a thread of its own, with the bounds on strangers."""
+
+    most_connections: Final = 2 * MOST_CONNECTIONS + MOST_STREAMS
     """With those that are accepted only to be closed."""
 
-    def __init__(self, configuration: StudyConfiguration, *, fresh_s: float = FRESH_S) -> None:
-        self.metrics = StudyMetrics(configuration)
-        self.address = ""
-        self._configuration, self._fresh_s = configuration, fresh_s
-        self._stage = STARTING
-        self._journal: Journal | None = None
-        self._enrolment: Enrolment | None = None
-        self._rendered, self._rendered_at = b"", -1e9
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
-
-    # ------------------------------------------------------------ for the coordinator
-
-    async def open(self) -> str:
-        """Listen where study.toml says; returns HOST:PORT. Until `serving`, /readyz says that the coordinator starts.
-
-        Raises OSError: the port is in use, or the address isn't this machine's.
-        """
-        host, port = split_address(self._configuration.coordinator.http_listen)
-        listening = _bound(host, port)
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, listening: socket.socket, routes: Sequence[BaseRoute], page: Page | None = None) -> None:
+        """``page``: answers what no route does; the caller has guarded its routes."""
+        app = Starlette(routes=routes, lifespan=None if page is None else page.living)
+        app.router.redirect_slashes = False
         config = uvicorn.Config(
-            self._answer,
+            app,
             http=_connections(),
             loop="asyncio",
             ws="none",
-            lifespan="off",
+            lifespan="on",
             interface="asgi3",
             log_config=None,
             log_level="error",  # a malformed request of a stranger is not worth a line
@@ -96,13 +104,69 @@ class HttpPort:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), name="http", daemon=True)
+
+    async def open(self) -> None:
+        """Raises OSError: it doesn't listen."""
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             await asyncio.sleep(0.002)
         if not self._server.started:
-            raise OSError(f"can't listen on {host}:{port}")
-        shown = listening.getsockname()[1]
-        self.address = f"[{host}]:{shown}" if ":" in host else f"{host}:{shown}"
+            raise OSError("the thread of the HTTP port has ended")
+
+    async def close(self) -> None:
+        """Let answers under way end, for at most two seconds."""
+        self._server.should_exit = True
+        await asyncio.to_thread(self._thread.join, SHUTDOWN_S)
+
+
+class HttpPort:
+    """The port of one coordinator. All public methods are for the coordinator's event loop."""
+
+    most_connections: Final = HttpThread.most_connections
+
+    def __init__(
+        self, configuration: StudyConfiguration, page: Page | None = None, *, fresh_s: float = FRESH_S
+    ) -> None:
+        self.metrics = StudyMetrics(configuration)
+        self.address = ""
+        self._configuration, self._page, self._fresh_s = configuration, page, fresh_s
+        self._stage = STARTING
+        self._journal: Journal | None = None
+        self._enrolment: Enrolment | None = None
+        self._rendered, self._rendered_at = b"", -1e9
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: HttpThread | None = None
+        self._address_file = configuration.coordinator.state.with_name(ADDRESS_FILE)
+
+    # ------------------------------------------------------------ for the coordinator
+
+    def note(self, event: Event) -> None:
+        """Take an event for the metrics and the page."""
+        self.metrics.note(event)
+        if self._page is not None:
+            self._page.note(event)
+
+    async def open(self) -> str:
+        """Listen where study.toml says; returns HOST:PORT. Until `serving`, /readyz says that the coordinator starts.
+
+        Raises OSError: the port is in use, or the address isn't this machine's; KeyFileError: the page's password can't
+        be used.
+        """
+        host, port = split_address(self._configuration.coordinator.http_listen)
+        listening = bound(host, port)
+        self._loop = asyncio.get_running_loop()
+        own: list[BaseRoute] = [
+            Route("/metrics", self._metrics),
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+        ]
+        if self._page is not None:
+            own.append(guarded(self._page, listening, host, self._address_file))
+        self._thread = HttpThread(listening, own, self._page)
+        await self._thread.open()
+        self.address = shown_address(host, listening)
+        if self._page is not None:
+            self._address_file.write_text(self.address + "\n", encoding="utf-8")
         return self.address
 
     def restored(self, study: Study, journal: Journal) -> None:
@@ -121,10 +185,11 @@ class HttpPort:
         self._stage, self._enrolment = STOPPING, None
 
     async def close(self) -> None:
-        """Let answers under way end, for at most two seconds."""
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
-            await asyncio.to_thread(self._thread.join, SHUTDOWN_S)
+        """As of `HttpThread`."""
+        if self._thread is not None:
+            await self._thread.close()
+            if self._page is not None:
+                self._address_file.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ what it answers
 
@@ -160,27 +225,19 @@ class HttpPort:
 
     # ------------------------------------------------------------ in the thread
 
-    async def _answer(self, scope: Mapping[str, Any], receive: object, send: Callable[..., Awaitable[None]]) -> None:
-        """The ASGI application; neither lifespan nor websockets are on."""
-        status, kind, body = await self._page(scope["method"], scope["path"])
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    async def _metrics(self, request: Request) -> Response:
+        if self._stale():
+            await self._on_loop(self._read)
+        if self._stale():  # not rendered for another request meanwhile
+            self._rendered_at, self._rendered = time.monotonic(), self.metrics.render()
+        return Response(self._rendered, headers={"content-type": CONTENT_TYPE})
 
-    async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
-        if path not in ("/metrics", "/healthz", "/readyz"):
-            return 404, "text/plain", b"not found"
-        if method not in ("GET", "HEAD"):
-            return 405, "text/plain", b"GET and HEAD only"
-        if path == "/metrics":
-            if self._stale():
-                await self._on_loop(self._read)
-            if self._stale():  # not rendered for another request meanwhile
-                self._rendered_at, self._rendered = time.monotonic(), self.metrics.render()
-            return 200, CONTENT_TYPE, self._rendered
-        body = await self._on_loop(self.readiness if path == "/readyz" else lambda: {"alive": True})
-        return 200 if body.get("ready", True) else 503, "application/json", json.dumps(body).encode()
+    async def _healthz(self, request: Request) -> Response:
+        return JSONResponse(await self._on_loop(lambda: {"alive": True}))
+
+    async def _readyz(self, request: Request) -> Response:
+        body = await self._on_loop(self.readiness)
+        return JSONResponse(body, 200 if body["ready"] else 503)
 
     def _stale(self) -> bool:
         return time.monotonic() - self._rendered_at >= self._fresh_s
@@ -193,6 +250,25 @@ class HttpPort:
 
         assert self._loop is not None  # noqa: S101  # set before the thread was started
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
+
+
+def stays(request: Request) -> bool:
+    """Whether a page's request may last beyond `CONNECTION_S`, as a stream does; at most `MOST_STREAMS` may."""
+    return bool(request.scope["extensions"][_STAY]())
+
+
+def guarded(page: Page, listening: socket.socket, host: str, beside: Path) -> BaseRoute:
+    """The page's routes, for those that may see them; ``beside``: a file in whose folder a password is kept."""
+    loopback = ip_address(listening.getsockname()[0]).is_loopback
+    password = None if loopback else password_beside(beside)
+    router = Router(page.routes(), redirect_slashes=False)
+    return Mount("/", PageGuard(router, hosts={host}, password=password))
+
+
+def shown_address(host: str, listening: socket.socket) -> str:
+    """HOST:PORT, with the port that was given."""
+    port = listening.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _waiting_for(view: StudyView) -> str:
@@ -216,9 +292,11 @@ def _connections() -> type[H11Protocol]:
     would hold file descriptors for as long as they like, and so keep the coordinator from opening its ledger.
     """
     rates = PeerRates(CONNECTIONS_A_SECOND, BURST)
+    streams: set[H11Protocol] = set()
 
     class Connection(H11Protocol):
         _end: asyncio.TimerHandle | None = None
+        _stuck: asyncio.TimerHandle | None = None
         _reads, _room = 0, MOST_HEADER_BYTES + 1
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -227,7 +305,7 @@ def _connections() -> type[H11Protocol]:
             while not rates.allow(""):
                 time.sleep(1 / CONNECTIONS_A_SECOND)
             super().connection_made(transport)
-            if len(self.connections) > MOST_CONNECTIONS:
+            if len(self.connections) - len(streams) > MOST_CONNECTIONS:
                 transport.abort()
             self._end = self.loop.call_later(CONNECTION_S, transport.abort)
 
@@ -240,16 +318,42 @@ def _connections() -> type[H11Protocol]:
             else:
                 head, self._room = data[: self._room], max(0, self._room - len(data))
                 super().data_received(head)  # a byte too many is refused there
+                if self.cycle is not None:  # its application runs after this
+                    self.scope["extensions"] = {_STAY: self._stay}
+
+        def _stay(self) -> bool:
+            if len(streams) >= MOST_STREAMS or self._end is None:
+                return False
+            self._end.cancel()
+            streams.add(self)
+            return True
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stuck = self.loop.call_later(CONNECTION_S, self.transport.abort)  # a reader that reads nothing
+
+        def resume_writing(self) -> None:
+            if self._stuck is not None:
+                self._stuck.cancel()
+            super().resume_writing()
+
+        def shutdown(self) -> None:
+            if self in streams:  # it would not end by itself
+                self.transport.close()
+            else:
+                super().shutdown()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._end is not None:
-                self._end.cancel()
+            for timer in (self._end, self._stuck):
+                if timer is not None:
+                    timer.cancel()
+            streams.discard(self)
             super().connection_lost(exc)
 
     return Connection
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

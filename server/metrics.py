@@ -24,6 +24,7 @@ from secagg.messages import PHASES
 from server import events
 from server.events import CONNECTING, Event
 from server.journal import Journal
+from server.reasons import ABORTS, DROPOUTS, class_of_abort, class_of_dropout
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import STATES, StudyView
@@ -211,7 +212,7 @@ class StudyMetrics:
             case events.PhaseEnded() if event.phase in PHASES:
                 self._phase_seconds.labels(event.phase).observe(event.seconds)
             case events.AttemptAborted() if event.phase in (CONNECTING, *PHASES):
-                self._counters["attempts_aborted"].labels(event.phase, _first(_ABORTS, event.reason)).inc()
+                self._counters["attempts_aborted"].labels(event.phase, class_of_abort(event.reason)).inc()
                 self._late(event.loop_lag_ms)
             case events.SurvivorsFrozen():
                 self._spend(event.epsilon_coordinator, event.epsilon_released)
@@ -345,51 +346,3 @@ def _expiry(certificate: Path) -> float:
         return load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError):
         return 0.0
-
-
-OTHER: Final = "other"
-
-# In this order: the first class of which a phrase is found.
-_DROPOUTS: Final = (
-    ("deadline", ("did not answer before the deadline",)),
-    ("policy", ("refused: the round breaks its policy", "refused: one more round would pass")),
-    ("distrust", ("refused: a message of the coordinator",)),
-    ("restarted", ("sits this attempt out",)),
-    ("failed", ("failed on its own side",)),
-    ("refused", ("refused",)),
-    ("stopped", ("stopped on purpose",)),
-    ("revoked", ("revoked",)),
-    ("replaced", ("replaced by a newer connection",)),
-    ("slow_upload", ("nothing arrived for", "it arrived at less than")),
-    ("connection", ("connection", "the session is over")),
-    ("overran", ("more messages than", "more bytes than", "larger than all of an attempt")),
-    ("upload", ("upload failed", "the vector", "a vector was offered before")),
-    (
-        "invalid",
-        (
-            *("public key", "not signed", "shares must go", "sealed share", "kind of share", "commitment", "signature"),
-            *("the upload ", "there must be", "share of", "symbol outside", "must have", "without keys", "an empty"),
-            *("not a message", "a message that an open session", "not expected in this phase", "bytes long"),
-            *("is empty", "its shares", "sorted", "bits", "length", "can't have received"),
-        ),
-    ),
-)
-DROPOUTS: Final = (*(name for name, _ in _DROPOUTS), OTHER)
-"""Every class of a participant's reason."""
-
-_ABORTS: Final = (
-    ("too_few", ("participants, ", "participants are connected")),
-    ("inconsistent_shares", ("shares rebuild no secret",)),
-)
-ABORTS: Final = (*(name for name, _ in _ABORTS), OTHER)
-"""Every class of an aborted attempt's reason."""
-
-
-def class_of_dropout(reason: str) -> str:
-    """One of `DROPOUTS`, for what an event says of a participant that was dropped or whose session ended."""
-    return _first(_DROPOUTS, reason)
-
-
-def _first(classes: tuple[tuple[str, tuple[str, ...]], ...], reason: str) -> str:
-    said = reason[:300].lower()  # a peer's text may be long
-    return next((name for name, phrases in classes if any(phrase in said for phrase in phrases)), OTHER)

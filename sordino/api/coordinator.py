@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from learning.make_task import check_task_table
 from runtime.failure import ExitCode, InputFailure
@@ -22,6 +22,9 @@ from server.study_file import STUDY_FILE, StudyConfiguration, load
 from server.study_view import StudyView
 from sordino.api import show_as_sentence
 from sordino.reporting.results import ServedStudy
+
+if TYPE_CHECKING:
+    from sordino.reporting.live_page import LivePage
 
 PathLike = str | os.PathLike[str]
 
@@ -36,12 +39,29 @@ def study_to_serve(path: Path) -> StudyConfiguration:
     return configuration
 
 
-def recorded(configuration: StudyConfiguration) -> StudyView:
+def recorded(configuration: StudyConfiguration) -> list[Event]:
     """What earlier starts of the study have recorded; an unreadable journal is the coordinator's to report."""
-    view = StudyView()
     with contextlib.suppress(sqlite3.Error):
-        view.apply_all(read_events(configuration.coordinator.state))
-    return view
+        return read_events(configuration.coordinator.state)
+    return []
+
+
+def page_for(configuration: StudyConfiguration, before: Iterable[Event], *, names: bool = False) -> LivePage | None:
+    """The page of a study to be served; None where study.toml names no address for it.
+
+    Args:
+        before: what earlier starts have recorded.
+        names: see `sordino.reporting.feed.StudyFeed`.
+    """
+    if not configuration.coordinator.http_listen:
+        return None
+    from sordino.reporting.feed import StudyFeed
+    from sordino.reporting.live_page import LivePage  # with starlette, which nothing else here needs
+
+    feed = StudyFeed(configuration.coordinator.state, names=names)
+    for event in before:
+        feed.apply(event)
+    return LivePage(feed)
 
 
 class Coordinator:
@@ -79,9 +99,11 @@ class Coordinator:
     async def __aenter__(self) -> Self:
         """Raises as `server.coordinator.served`."""
         log_warnings_only()
-        self.view = recorded(self._configuration)
+        before = recorded(self._configuration)
+        self.view = StudyView().apply_all(before)
         self._before = len(self.view.rounds)
-        self._serving = coordinator.served(self._configuration, on_event=self._note)
+        page = page_for(self._configuration, before)
+        self._serving = coordinator.served(self._configuration, on_event=self._note, page=page)
         self.address, self._run = await self._serving.__aenter__()
         self._run.add_done_callback(lambda _: self._tell())
         return self
@@ -142,6 +164,8 @@ def serve(study: PathLike, *, on_event: Callable[[Event], None] | None = None) -
     refuse_running_loop("async with sordino.Coordinator(...) as coordinator: await coordinator.finished()")
     leave_no_core()
     log_warnings_only()
-    if coordinator.serve(study_to_serve(Path(study)), on_event=on_event) == ExitCode.INTERRUPTED:
+    configuration = study_to_serve(Path(study))
+    page = page_for(configuration, recorded(configuration) if configuration.coordinator.http_listen else ())
+    if coordinator.serve(configuration, on_event=on_event, page=page) == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     return ServedStudy.read(study)

@@ -32,6 +32,7 @@ VERBS: Final = {
     "plan": "Compute noise, thresholds and bytes from a privacy budget, before anything runs.",
     "graph": "Compute degree and threshold of the k-regular graph, with reasons.",
     "serve": "Run the coordinator of a study.",
+    "status": "Say what a study does, once or as it happens.",
     "join": "Take part in a study with this machine's data.",
     "report": "Write a study's report as one page.",
     "simulate": "Run a study without a network, with thousands of participants.",

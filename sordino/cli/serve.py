@@ -37,6 +37,12 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
     service: AsService = False,
+    page_names: Annotated[
+        bool,
+        typer.Option(
+            "--page-names", help="Show hosts, participants' numbers and transcripts on the page, not counts alone."
+        ),
+    ] = False,
     end_with: EndWith = 0,
 ) -> int:
     from runtime.processes import end_with_parent
@@ -49,32 +55,42 @@ def run(
     configure_logs()
     from server.coordinator import serve
     from server.study_view import StudyView
-    from sordino.api.coordinator import recorded, study_to_serve
+    from sordino.api.coordinator import page_for, recorded, study_to_serve
     from sordino.reporting.closing_lines import closing_lines
 
     configuration = study_to_serve(study)
     notifier = Notifier() if service else Notifier({})
+    before = recorded(configuration) if configuration.coordinator.http_listen or not (as_json or quiet) else []
+    page = page_for(configuration, before, names=page_names)
     if as_json or quiet:
+        import structlog
+
+        from sordino.reporting.study_text import PlainLines
+
         view, waits = StudyView(history=False), Waits()
+        told, log = PlainLines(view), structlog.get_logger()
 
         def tell(event: Event) -> None:
             view.apply(event)
+            for line in told.of(event, serious=True):
+                log.warning(line)
             if as_json and waits.says_more(event):
                 _print_event(event)
 
-        code = int(serve(configuration, on_event=tell, service=notifier))
+        code = int(serve(configuration, on_event=tell, service=notifier, page=page))
         _explain(code, view)
         return code
     from sordino.reporting.panel import Display, StudyPanel
 
     panel = StudyPanel()
-    panel.view = recorded(configuration)
+    panel.view.apply_all(before)
+    del before
     display = Display(panel, also=notifier.status)
     # What matters is in the panel, or is a plain line; warnings stand between those as plain lines too.
     configure_logs(lowest=logging.WARNING, plain=True)
 
     with display:
-        code = int(serve(configuration, on_event=display.show, service=notifier))
+        code = int(serve(configuration, on_event=display.show, service=notifier, page=page))
     home = study if study.is_dir() else study.parent
     lines = closing_lines(panel.view, home, configuration.coordinator.state)
     if lines:

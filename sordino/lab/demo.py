@@ -25,8 +25,9 @@ from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
-from sordino.reporting.panel import Display, size_text
+from sordino.reporting.panel import Display
 from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
+from sordino.reporting.study_text import size_text
 
 KILL_ROUND: Final = 5
 AWAY_ROUNDS: Final = 3

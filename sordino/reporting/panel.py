@@ -21,7 +21,15 @@ from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
 from server.study_view import StudyView
 from sordino.reporting.statistic_text import HISTOGRAM, figure_words, headline, values_of
-from sordino.reporting.study_text import PlainLines, at_zero, dropout_groups, people, reported_figures, waiting
+from sordino.reporting.study_text import (
+    PlainLines,
+    at_zero,
+    dropout_groups,
+    people,
+    reported_figures,
+    size_text,
+    waiting,
+)
 from wire.guarantee import guarantee
 
 _ENROLLED: Final = "participant-"  # prefix of the names of hosts that enrolled without a name
@@ -83,7 +91,7 @@ class StudyPanel:
         title = Text.assemble((f" {started.study or 'sordino'} ", "bold"), f"· {started.task} " if started.task else "")
         holds = guarantee(started.plan)
         said = [f"{started.plan['mechanism']}, {holds}" if holds else "", started.address]
-        said += [f"metrics on {started.http_address}"] if started.http_address else []
+        said += [f"page on http://{started.http_address}/"] if started.http_address else []
         if holds and sum(map(len, said)) > width - 9:  # under which condition epsilon holds is never cut short
             said = said[:1] if len(said[0]) <= width - 6 else [holds]
         foot = Text(f" {' · '.join(part for part in said if part)} " if any(said) else "", style=_DIM)
@@ -350,13 +358,6 @@ def _pooled(values: Sequence[float], width: int) -> list[float]:
 def _clock_text(seconds: float) -> str:
     minutes, rest = divmod(max(0, int(seconds)), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
-
-
-def size_text(count: float) -> str:
-    """Bytes for people: ``812 B``, ``3.1 kB``, ``1.20 MB``."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.2f} MB"
 
 
 class Display:

@@ -16,7 +16,6 @@ from secagg.messages import PHASES
 from server.events import RoundCompleted
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import median
-from sordino.reporting.panel import size_text
 from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
 from sordino.reporting.statistic_text import (
     HISTOGRAM,
@@ -32,7 +31,7 @@ from sordino.reporting.statistic_text import (
     title,
     values_of,
 )
-from sordino.reporting.study_text import dropout_groups, people, reported_figures
+from sordino.reporting.study_text import dropout_groups, people, reported_figures, size_text
 from wire.guarantee import TRUSTED_COORDINATOR, guarantee
 
 if TYPE_CHECKING:
@@ -121,6 +120,7 @@ def render(view: StudyView, extras: Extras) -> str:
     pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
     plan = _plan_of(view)
     left = "Number of participants of each host that left, by phase."
+    wrapped = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
     promised = terms(view, plan) + ([("On one machine", ONE_MACHINE)] if extras.one_machine else [])
     return pages.get_template("report.html.j2").render(
         style=(here / "report.css").read_text(encoding="utf-8"),
@@ -128,7 +128,7 @@ def render(view: StudyView, extras: Extras) -> str:
         facts=_facts(view),
         tiles=_tiles(view, extras),
         summary=_summary(view, extras),
-        mechanism=mechanism_rows(view, plan) if plan is not None else [],
+        mechanism=mechanism_rows(view, plan, wrapped) if plan is not None else [],
         finding=_finding(view, extras),
         epsilon={
             "title": "Privacy spent",
@@ -233,7 +233,7 @@ def _summary(view: StudyView, extras: Extras) -> list[str]:
     else:
         text = [f"The study ended after {ended} of {of}: {reason}."]
     if view.rounds:
-        text.append(outcome(view))
+        text.append(outcome(view, [done.u3 for done in view.rounds]))
         found = headline(view.released)
         if not view.seeks_statistic and found:
             text.append(f"{found[:1].upper()}{found[1:]}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from mechanisms.mechanism import DESCRIPTIONS
@@ -33,9 +34,12 @@ _TRUSTED_NOT_TO_LIE = (
 )
 
 
-def outcome(view: StudyView) -> str:
-    """What was learned in the rounds so far, by whom, and what bounds it: a few sentences."""
-    fewest, most = min(done.u3 for done in view.rounds), max(done.u3 for done in view.rounds)
+def outcome(view: StudyView, sums: Collection[int]) -> str:
+    """What was learned in the rounds so far, by whom, and what bounds it: a few sentences.
+
+    ``sums``: how many updates are in each sum, or the fewest and the most.
+    """
+    fewest, most = min(sums), max(sums)
     count = f"between {fewest} and {most}" if fewest != most else f"{most}"
     spent = f"epsilon {view.epsilon_coordinator:.2f} at delta {view.started.delta:g}"
     holds = guarantee(view.started.plan)
@@ -60,8 +64,11 @@ def outcome(view: StudyView) -> str:
     )
 
 
-def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
-    """Rows on mechanism, trust, adjacency, theorem, clips and wrapping."""
+def mechanism_rows(view: StudyView, plan: Plan, wrapped: Collection[tuple[float, int]]) -> list[tuple[str, str]]:
+    """Rows on mechanism, trust, adjacency, theorem, clips and wrapping.
+
+    ``wrapped``: (share of a sum's values that wrapped around, round) of the rounds that say it, or of the worst.
+    """
     described = DESCRIPTIONS.get(plan.mechanism)
     if described is None:
         return []
@@ -75,9 +82,8 @@ def mechanism_rows(view: StudyView, plan: Plan) -> list[tuple[str, str]]:
         ("Theorem", described.theorem),
         ("Clip", clip_words(plan.clipping, "contribution" if view.seeks_statistic else "update")),
     ]
-    shares = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
-    if shares:
-        share, number = max(shares, key=lambda one: (one[0], -one[1]))
+    if wrapped:
+        share, number = max(wrapped, key=lambda one: (one[0], -one[1]))
         text = (
             f"at most {100 * share:.2g} % of a sum's values (round {number})" if share >= 1e-6 else "practically none"
         )

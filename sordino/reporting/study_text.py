@@ -8,12 +8,26 @@ from typing import Final
 from learning.progress import JUDGED, Best
 from runtime.text import counted
 from server import events
+from server.reasons import WORDS, class_of_abort, class_of_dropout
 from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
 from sordino.reporting.statistic_text import figure_words, headline
 from wire.guarantee import guarantee
 
 TELL_WAITING_S: Final = 10.0
 """Between two plain lines that say how many are connected while a round waits for participants."""
+BUDGET_SHARES: Final = (0.5, 0.75, 0.9, 0.95)
+"""Of a budget: once that much is spent, a line says so."""
+SERIOUS: Final = (
+    events.PhaseEnded,  # which tells the dropouts
+    events.AttemptAborted,
+    events.ParticipantExcluded,
+    events.ParticipantSetAside,
+    events.SurvivorsFrozen,  # which tells of the budget
+    events.StudyFinished,
+)
+OfParticipant = (
+    events.ParticipantDropped | events.ParticipantLost | events.ParticipantExcluded | events.ParticipantSetAside
+)
 DropoutGroup = tuple[int, str, str, list[events.ParticipantDropped]]
 """Round, phase, reason, and the dropouts of one attempt that have these in common."""
 
@@ -79,13 +93,29 @@ def dropout_groups(view: StudyView) -> list[DropoutGroup]:
     return [(key[0], key[2], key[3], members) for key, members in groups.items()]
 
 
-def people(members: Sequence[events.ParticipantDropped]) -> str:
+def people(members: Sequence[OfParticipant]) -> str:
     """``participant 17 (host-02)`` for one, ``20 participants (host-03, host-07)`` for more."""
     if len(members) == 1:
         return f"participant {members[0].participant} ({members[0].host})"
     hosts = sorted({member.host for member in members})
     shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
     return f"{len(members)} participants ({shown})"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: ``812 B``, ``3.1 kB``, ``1.20 MB``."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.2f} MB"
+
+
+def duration_text(seconds: float) -> str:
+    """A time for people: ``41 s``, ``12 min``, ``3.5 h``, ``6 days``."""
+    if seconds < 90:
+        return f"{seconds:.{seconds < 10:d}f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
 
 
 def with_error(figure: float, stderr: float) -> str:
@@ -112,16 +142,36 @@ def best_text(best: Best) -> str:
 class PlainLines:
     """Plain lines for events, where there is no terminal for a panel."""
 
-    def __init__(self, view: StudyView) -> None:
-        """Args: the view that each event is applied to before its lines are asked for."""
-        self._view = view
-        self._told_at: float | None = None  # when a line said last how many are connected
-
-    def of(self, event: events.Event) -> list[str]:
-        """Lines for an event; none for those that say little.
-
-        Dropouts are reported together when their phase ends: a lost host is one line, not one for each participant.
+    def __init__(self, view: StudyView, *, names: bool = True) -> None:
         """
+        Args:
+            view: that each event is applied to before its lines are asked for.
+            names: of hosts, numbers of participants and reasons in full; else counts and classes of reasons.
+        """
+        self._view, self._names = view, names
+        self._told_at: float | None = None  # when a line said last how many are connected
+        self._lost: dict[str, list[events.ParticipantLost]] = {}  # by reason, not told yet
+        self._told_share = 0.0  # of the budget
+
+    def of(self, event: events.Event, *, serious: bool = False) -> list[str]:
+        """Lines for an event; none for those that say little. ``serious``: only losses, aborts, exclusions, the budget.
+
+        Dropouts are reported together when their phase ends, and sessions that end with the next other event: a lost
+        host is one line, not one for each participant.
+        """
+        if isinstance(event, events.ParticipantLost):
+            if self._view.finished is None:
+                self._lost.setdefault(event.reason, []).append(event)
+            return []
+        if isinstance(event, events.ParticipantDropped):
+            return []
+        lost, self._lost = self._lost, {}
+        return [
+            *(f"connection lost: {self._who_and_why(members, reason)}" for reason, members in lost.items()),
+            *(self._of_other(event) if isinstance(event, SERIOUS) or not serious else ()),
+        ]
+
+    def _of_other(self, event: events.Event) -> list[str]:
         view = self._view
         if isinstance(event, events.WaitingForParticipants):
             return self._connecting(event)
@@ -148,12 +198,13 @@ class PlainLines:
                 return self._dropouts(event.phase)
             case events.AttemptAborted():
                 self._told_at = None
-                stated = event.needed and f"{event.needed} needed" in event.reason  # by the reason itself
+                reason = event.reason if self._names else WORDS[class_of_abort(event.reason)]
+                stated = event.needed and f"{event.needed} needed" in reason  # by the reason itself
                 counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not stated else ""
                 return [
                     # A phase that ended with too few has reported them when it ended.
                     *([] if event.phase in view.current.phase_seconds else self._dropouts(event.phase)),
-                    f"round {event.round}, {event.phase}: attempt {event.attempt} aborted: {event.reason}{counts}",
+                    f"round {event.round}, {event.phase}: attempt {event.attempt} aborted: {reason}{counts}",
                 ]
             case events.RoundCompleted():
                 accuracy = "" if event.accuracy is None else f"accuracy {event.accuracy:.3f}"
@@ -165,6 +216,12 @@ class PlainLines:
                     f"{event.epsilon_coordinator:.2f}, epsilon_released {event.epsilon_released:.2f}, "
                     f"{event.seconds:.1f} s"
                 ]
+            case events.ParticipantExcluded():
+                return [f"excluded for good: {self._who_and_why([event], event.reason)}"]
+            case events.ParticipantSetAside():
+                return [f"set aside for now: {self._who_and_why([event], event.reason)}"]
+            case events.SurvivorsFrozen():
+                return self._budget()
             case events.StudyFinished():
                 text = ending(view)
                 return [text[:1].lower() + text[1:]]
@@ -175,8 +232,7 @@ class PlainLines:
         return [
             f"study {event.study}: {event.task}, {counted(event.participants, 'participant')}, "
             f"{counted(event.rounds, 'round')}, epsilon at most {event.epsilon_target:g} at delta {event.delta:g}; "
-            f"listening on {event.address}"
-            + (f", metrics on http://{event.http_address}/metrics" if event.http_address else ""),
+            f"listening on {event.address}" + (f", page on http://{event.http_address}/" if event.http_address else ""),
             *([f"{event.plan['mechanism']}: {holds}"] if holds else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]
@@ -194,7 +250,23 @@ class PlainLines:
     def _dropouts(self, phase: str) -> list[str]:
         number, attempt = self._view.round, self._view.attempt
         return [
-            f"round {number}, {phase}: dropped {people(members)}: {reason}"
+            f"round {number}, {phase}: dropped {self._who_and_why(members, reason)}"
             for round_, its_phase, reason, members in dropout_groups(self._view)
             if (round_, its_phase, members[-1].attempt) == (number, phase, attempt)
         ]
+
+    def _budget(self) -> list[str]:
+        view, budget = self._view, self._view.started.epsilon_target
+        share = view.epsilon_coordinator / budget if budget else 0.0
+        reached = max((one for one in BUDGET_SHARES if one <= share), default=0.0)
+        if reached <= self._told_share:
+            return []
+        self._told_share = reached
+        return [
+            f"budget: {100 * share:.0f} % is spent, epsilon_coordinator {view.epsilon_coordinator:.2f} of {budget:g}"
+        ]
+
+    def _who_and_why(self, members: Sequence[OfParticipant], reason: str) -> str:
+        if self._names:
+            return f"{people(members)}: {reason}"
+        return f"{counted(len(members), 'participant')}: {WORDS[class_of_dropout(reason)]}"

@@ -1,0 +1,90 @@
+"""Who may see the page of the HTTP port: on loopback all who ask for it by a name of loopback, else a password holder.
+
+A web site that a browser shows can send that browser to 127.0.0.1 under the site's own name: the name is compared, so
+that the site can't read the answer. The password is asked for by HTTP's own means, which a browser repeats for streams.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runtime.key_files import read_key_file, write_key_file
+
+PASSWORD_FILE: Final = "http.password"
+LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+}
+_ASKED: Final = (
+    f"This page needs a password: the one line of {PASSWORD_FILE} in the coordinator's folder. Any user name will do.\n"
+)
+
+
+def password_beside(file: Path) -> str:
+    """The page's password, made with the first port that isn't on loopback; 128 bits.
+
+    Raises KeyFileError: it can't be written, or other users can read it.
+    """
+    path = file.with_name(PASSWORD_FILE)
+    if not path.exists():
+        write_key_file(path, f"{secrets.token_urlsafe(16)}\n".encode())
+    return read_key_file(path).decode("ascii", "replace").strip()
+
+
+class PageGuard:
+    """An ASGI application around another: refuses strangers, and adds the headers that keep scripts out."""
+
+    def __init__(self, app: ASGIApp, *, hosts: set[str], password: str | None) -> None:
+        """``hosts``: by which it may be asked for beside loopback's; ``password``: None on loopback."""
+        self._app, self._hosts, self._password = app, LOOPBACK_NAMES | hosts, password
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        answer = self._refusal(Headers(scope=scope)) or self._app
+        await answer(scope, receive, with_headers)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        if self._password is None:
+            known = _name_of(headers.get("host", "")) in self._hosts
+            return None if known else PlainTextResponse("Ask for this page by the address it listens on.\n", 403)
+        if hmac.compare_digest(_given(headers.get("authorization", "")).encode(), self._password.encode()):
+            return None
+        return PlainTextResponse(_ASKED, 401, {"www-authenticate": 'Basic realm="sordino", charset="UTF-8"'})
+
+
+def _name_of(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _given(authorization: str) -> str:
+    """The password of a request; empty where it has none."""
+    scheme, _, rest = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
