@@ -32,7 +32,7 @@ from server.events import CONNECTING, Event
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.open_calls import PeerRates
-from server.page_guard import PageGuard, password_beside
+from server.page_guard import PASSWORD_FILE, PageGuard, password_in
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import ENROLMENT, FINISHED, PAUSING, StudyView
@@ -152,6 +152,7 @@ class HttpPort:
         Raises OSError: the port is in use, or the address isn't this machine's; KeyFileError: the page's password can't
         be used.
         """
+        state = self._configuration.coordinator.state
         host, port = split_address(self._configuration.coordinator.http_listen)
         listening = bound(host, port)
         self._loop = asyncio.get_running_loop()
@@ -161,7 +162,7 @@ class HttpPort:
             Route("/readyz", self._readyz),
         ]
         if self._page is not None:
-            own.append(guarded(self._page, listening, host, self._address_file))
+            own.append(guarded(self._page, listening, host, state.with_name(PASSWORD_FILE)))
         self._thread = HttpThread(listening, own, self._page)
         await self._thread.open()
         self.address = shown_address(host, listening)
@@ -257,10 +258,13 @@ def stays(request: Request) -> bool:
     return bool(request.scope["extensions"][_STAY]())
 
 
-def guarded(page: Page, listening: socket.socket, host: str, beside: Path) -> BaseRoute:
-    """The page's routes, for those that may see them; ``beside``: a file in whose folder a password is kept."""
+def guarded(page: Page, listening: socket.socket, host: str, password_file: Path) -> BaseRoute:
+    """The page's routes, for those that may see them.
+
+    Raises KeyFileError: the address isn't of loopback, and the password can't be used.
+    """
     loopback = ip_address(listening.getsockname()[0]).is_loopback
-    password = None if loopback else password_beside(beside)
+    password = None if loopback else password_in(password_file)
     router = Router(page.routes(), redirect_slashes=False)
     return Mount("/", PageGuard(router, hosts={host}, password=password))
 

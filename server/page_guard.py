@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runtime.key_files import read_key_file, write_key_file
 
 PASSWORD_FILE: Final = "http.password"
+"""Beside the journal, where the port isn't on loopback."""
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 HEADERS: Final = {
     "content-security-policy": (
@@ -36,12 +37,11 @@ _ASKED: Final = (
 )
 
 
-def password_beside(file: Path) -> str:
-    """The page's password, made with the first port that isn't on loopback; 128 bits.
+def password_in(path: Path) -> str:
+    """The page's password, made where there is none; 128 bits.
 
     Raises KeyFileError: it can't be written, or other users can read it.
     """
-    path = file.with_name(PASSWORD_FILE)
     if not path.exists():
         write_key_file(path, f"{secrets.token_urlsafe(16)}\n".encode())
     return read_key_file(path).decode("ascii", "replace").strip()

@@ -472,8 +472,8 @@ class CoordinatorTable(Table):
     enrolment_listen: str = key("", help="HOST:PORT for requests to join or renew; empty: none are taken")
     http_listen: str = _network(
         "",
-        help="HOST:PORT for /metrics, /healthz and /readyz without TLS, for its operator; empty: none",
-        shown="none",
+        help="HOST:PORT for the live page, /metrics, /healthz and /readyz without TLS, for its operator; empty: none",
+        shown="none; 127.0.0.1:0, a free port, in studies of sordino init",
         metavar="HOST:PORT",
         flag="--http",
     )

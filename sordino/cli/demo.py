@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import textwrap
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,8 @@ HELP = (
     "with ten participants each talk to a coordinator over TLS on loopback and train a softmax regression on "
     "Fashion-MNIST, with secure aggregation and discrete Gaussian noise. In the middle of round 5 two processes "
     "are killed on purpose; three rounds later they start again. At the end it prints the accuracy beside that of "
-    "the same training without noise, and the privacy spent, and writes report.html. Ctrl-C stops every process."
+    "the same training without noise, and the privacy spent, and writes report.html. A live page shows the same; its "
+    "address is printed. Ctrl-C stops every process."
 )
 EPILOG = epilog("demo --rounds 5 --out my-demo", *A_STUDY, ExitCode.BUDGET)
 
@@ -33,29 +36,37 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Folder for the study, new or empty.", show_default="./demo-DATE-TIME"),
     ] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="At the end keep the live page open, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:
     check_extra("server")  # before anything is made or started: coordinator and report need it
     from authority.new_study import ONE_MACHINE
-    from sordino.lab.demo import DemoOptions, default_folder, final_lines, run_demo
+    from sordino.lab.demo import DemoOptions, default_folder, demo_page, final_lines, run_demo
+    from sordino.reporting.live_page import shown_beside
     from sordino.reporting.panel import Display, StudyPanel
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that every process is stopped too
     options = DemoOptions(rounds=rounds, processes=processes, participants=participants)
     folder = out or default_folder()
-    try:
-        with Display(StudyPanel(), plain=as_json) as display:
-            result = run_demo(options, folder, display)
-    except KeyboardInterrupt:
-        if folder.exists():
-            typer.echo(f"\nstopped; what was recorded is in {folder}", err=True)
-        raise
-    if as_json:
-        typer.echo(json.dumps(result))
-    else:
-        typer.echo("\n" + "\n".join(final_lines(result)) + "\n\n" + textwrap.fill(ONE_MACHINE, 98))
-        if out is None:
-            typer.echo(f"\nkept in {result['directory']}; --out DIR chooses another folder")
+    page = demo_page(folder)
+    with shown_beside(page) as address:
+        try:
+            with Display(StudyPanel(), plain=as_json) as display:
+                result = run_demo(options, folder, display, page, address)
+        except KeyboardInterrupt:
+            if folder.exists():
+                typer.echo(f"\nstopped; what was recorded is in {folder}", err=True)
+            raise
+        if as_json:
+            typer.echo(json.dumps(result))
+        else:
+            typer.echo("\n" + "\n".join(final_lines(result)) + "\n\n" + textwrap.fill(ONE_MACHINE, 98))
+            if out is None:
+                typer.echo(f"\nkept in {result['directory']}; --out DIR chooses another folder")
+        if hold:
+            typer.echo(f"\nthe page stays on http://{address}/ until Ctrl-C", err=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
     if result["rounds"] != rounds:
         raise Failure(ExitCode.STUDY, f"{result['rounds']} of {rounds} rounds ended in a sum.")
     return int(ExitCode.OK)

@@ -42,6 +42,8 @@ AWAY = (
 DRAWN = "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws."
 HIDDEN = "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
+LIVE_PAGE = "127.0.0.1:0"
+"""Where `sordino serve` shows the page of a new study: a free port, since a machine may serve several."""
 
 DECLARED = (
     "The app loads each participant's data. The ledger knows them by data_identity in host.toml: let it be the same "
@@ -72,7 +74,7 @@ def _run(
     from sordino.planning.refusals import check_study
     from sordino.planning.text import figures_of, folded
 
-    values = study_values(given, StudyConfiguration, Making)
+    values = {"http_listen": LIVE_PAGE} | study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)
     if carried is not None:
         values = _as_carried(carried, values)

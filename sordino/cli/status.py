@@ -88,39 +88,53 @@ def _show(read: Callable[[], tuple[dict[str, Any], bool]], watch: bool, as_json:
             shown, running = read()
 
 
-def _of_folder(configuration: StudyConfiguration) -> tuple[dict[str, Any], bool]:
-    """What the coordinator's page says, or else its journal; and whether that page answers."""
+def _page_of(configuration: StudyConfiguration) -> dict[str, Any] | None:
+    """The feed of the coordinator that serves a folder; None where none answers."""
     from server.http_port import ADDRESS_FILE
-    from server.journal import read_events
     from server.page_guard import PASSWORD_FILE
-    from sordino.reporting.feed import StudyFeed
 
     state = configuration.coordinator.state
     address, secret = state.with_name(ADDRESS_FILE), state.with_name(PASSWORD_FILE)
-    if address.exists():  # also after a crash
-        try:
-            at = address.read_text(encoding="utf-8").strip()
-            return ask(f"http://{at}", secret.read_text(encoding="utf-8").strip() if secret.exists() else ""), True
-        except NetworkFailure:
-            pass
-    feed = StudyFeed(state)
-    for event in read_events(state):
+    try:
+        at = address.read_text(encoding="utf-8").strip()  # a crash leaves it
+        return ask(f"http://{at}", secret.read_text(encoding="utf-8").strip() if secret.exists() else "")
+    except (FileNotFoundError, NetworkFailure):
+        return None
+
+
+def _of_folder(configuration: StudyConfiguration) -> tuple[dict[str, Any], bool]:
+    """What the coordinator's page says, or else its journal; and whether that page answers."""
+    from server.journal import read_events
+    from sordino.reporting.feed import StudyFeed
+
+    shown = _page_of(configuration)
+    if shown is not None:
+        return shown, True
+    feed = StudyFeed(configuration.coordinator.state)
+    for event in read_events(configuration.coordinator.state):
         feed.apply(event)
     return feed.snapshot(feed.view.last_at), False
 
 
 def _panel(configuration: StudyConfiguration) -> None:
-    """The panel of ``sordino serve`` over the journal; plain lines of what happens from now on without a terminal."""
+    """The panel of ``sordino serve`` over the journal, until the study or its coordinator ends.
+
+    Without a terminal: plain lines of what happens from now on.
+    """
     from server.journal import read_events
     from sordino.reporting.panel import Display, StudyPanel
 
-    panel = StudyPanel()
-    state, seen = configuration.coordinator.state, 0
+    panel, with_page = StudyPanel(), bool(configuration.coordinator.http_listen)
+    state, seen, asked = configuration.coordinator.state, 0, 0.0
     for event in read_events(state):
         seen = event.seq
         panel.apply(event)
     with Display(panel) as display:
         while panel.view.finished is None:
+            if with_page and time.monotonic() >= asked + _ANSWER_S:
+                asked = time.monotonic()
+                if _page_of(configuration) is None:
+                    return
             time.sleep(_EVERY_S / 4)
             for event in read_events(state, seen):
                 seen = event.seq

@@ -13,9 +13,9 @@ import math
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from authority.new_study import LocalStudy, NewStudy, make_local_study, new_study
 from mechanisms.statement import DDGAUSS
@@ -23,11 +23,15 @@ from runtime.child_process import STOP_S, Child, StopRequest, child_environment,
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
+from server.events import StudyStarted
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
 from sordino.reporting.panel import Display
 from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
 from sordino.reporting.study_text import size_text
+
+if TYPE_CHECKING:
+    from sordino.reporting.live_page import LivePage
 
 KILL_ROUND: Final = 5
 AWAY_ROUNDS: Final = 3
@@ -72,6 +76,8 @@ class Demo:
     options: DemoOptions
     display: Display
     study: LocalStudy
+    page: LivePage
+    address: str  # of the page
     environment: dict[str, str] = field(default_factory=child_environment)
     clients: list[Child] = field(default_factory=list)
     killed_in: int | None = None
@@ -111,6 +117,7 @@ class Demo:
                 f"{self.coordinator.last_words()} (all of it: {self.coordinator.log})",
             )
         without_noise = self._without_noise()
+        self.page.compare(without_noise)
         self.display.panel.without_noise = list(without_noise)  # the panel stays on the screen above the last lines
         self.display.remark("measuring a round of five processes with about 100,000 values")
         result = self._result(without_noise, time.monotonic() - began) | {"networked_round": measure_networked_round()}
@@ -151,7 +158,7 @@ class Demo:
         """Show events and cause faults until the study or its coordinator ends."""
         from server.journal import read_events
 
-        state = self.study.directory / "coordinator" / "state.sqlite"
+        state = _state(self.study.directory)
         seen, measure_at = 0, 0.0
         while True:
             if self.asked.to_end:
@@ -159,10 +166,14 @@ class Demo:
             running = self.coordinator.running  # asked before reading, so that no last event is missed
             for event in read_events(state, seen):
                 seen = event.seq
-                self.display.show(event)
+                self.page.note(event)
+                self.display.show(
+                    replace(event, http_address=self.address) if isinstance(event, StudyStarted) else event
+                )
             if self.view.finished is not None or not running:
                 return
             self.display.panel.without_noise = accuracies(self.early)
+            self.page.compare(self.display.panel.without_noise)
             self._faults()
             self._watch_clients()
             if time.monotonic() >= measure_at:
@@ -361,10 +372,25 @@ def default_folder() -> Path:
     return next(Path(name) for name in names if not Path(name).exists())
 
 
-def run_demo(options: DemoOptions, folder: Path, display: Display) -> dict[str, Any]:
+def demo_page(folder: Path) -> LivePage:
+    """The page of a demo in ``folder``. It names hosts: there is nobody to protect from its readers."""
+    from sordino.reporting.feed import StudyFeed
+    from sordino.reporting.live_page import LivePage
+
+    return LivePage(StudyFeed(_state(folder), names=True))
+
+
+def _state(folder: Path) -> Path:
+    return folder / "coordinator" / "state.sqlite"
+
+
+def run_demo(options: DemoOptions, folder: Path, display: Display, page: LivePage, address: str) -> dict[str, Any]:
     """Make a study, run it, and write its report.
 
-    ``folder``: the study's, new or empty; ``display``: entered by the caller.
+    Args:
+        folder: the study's, new or empty.
+        display: entered by the caller.
+        page: of `demo_page`, shown by the caller at ``address``.
 
     Returns the demo's figures under their stable JSON names.
 
@@ -378,7 +404,7 @@ def run_demo(options: DemoOptions, folder: Path, display: Display) -> dict[str, 
             f"at least one. Use --processes {options.participants} or fewer, or more participants."
         )
     study = make_local_study(folder, options.study(free_port()))
-    result = Demo(options, display, study).run()
+    result = Demo(options, display, study, page, address).run()
     path, _ = write_report(study.directory)
     return result | {"report": str(path.resolve())}
 

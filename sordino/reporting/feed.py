@@ -63,7 +63,6 @@ class StudyFeed:
 
     Attributes:
         view: the study now, without its history.
-        without_noise: accuracy of the same training without noise, by round, as far as it is known.
     """
 
     def __init__(self, state: Path | None = None, *, names: bool = False) -> None:
@@ -73,7 +72,7 @@ class StudyFeed:
             names: show hosts, numbers of participants, reasons in full, and transcripts that aren't published.
         """
         self.view, self.names = StudyView(history=False), names
-        self.without_noise: Sequence[float] = ()
+        self._without_noise: tuple[float, ...] = ()
         self._state = state
         self._plain = PlainLines(self.view, names=names)
         self._points: list[RoundPoint] = []
@@ -141,6 +140,11 @@ class StudyFeed:
         if event.wrapped_share is not None:
             self._wrapped = [max([*self._wrapped, (event.wrapped_share, event.round)], key=lambda one: one[0])]
         self._bytes += event.u1 * (event.upload_bytes + event.download_bytes)
+
+    def compare(self, without_noise: Sequence[float]) -> None:
+        """Take the accuracy of the same training without noise, by round, as far as it is known."""
+        if len(without_noise) != len(self._without_noise):
+            self._without_noise, self._steady = tuple(without_noise), None
 
     # ------------------------------------------------------------ what is shown
 
@@ -261,8 +265,8 @@ class StudyFeed:
         return [(printable(name), printable(figure), printable(note)) for name, figure, note in rows]
 
     def _beside(self) -> str:
-        reached = min(self.view.completed, len(self.without_noise))
-        return f"{self.without_noise[reached - 1]:.3f} without noise" if reached else "on held-out data"
+        reached = min(self.view.completed, len(self._without_noise))
+        return f"{self._without_noise[reached - 1]:.3f} without noise" if reached else "on held-out data"
 
     def _traffic(self) -> list[tuple[str, str, str]]:
         last = self.view.rounds[-1] if self.view.rounds else None
@@ -288,7 +292,7 @@ class StudyFeed:
 
     def _curves(self) -> dict[str, list[float | None]]:
         """The fields of `RoundPoint` as columns."""
-        beside = dict(enumerate(self.without_noise, 1))
+        beside = dict(enumerate(self._without_noise, 1))
         points = [point._replace(without_noise=beside.get(point.round)) for point in self._points]
         return {name: [getattr(point, name) for point in points] for name in RoundPoint._fields}
 

@@ -12,7 +12,8 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import BaseRoute, Route
 
 from server.events import Event
-from server.http_port import MOST_STREAMS, stays
+from server.http_port import MOST_STREAMS, HttpThread, bound, guarded, shown_address, stays
 from sordino.reporting.feed import StudyFeed
 
 EVERY_S: Final = 0.5
@@ -40,12 +41,12 @@ _FULL: Final = f"{MOST_STREAMS} readers follow this page, which is as many as it
 
 
 class LivePage:
-    """A `server.http_port.Page`. Everything but `note` runs in the port's thread."""
+    """A `server.http_port.Page`. Everything but `note` and `compare` runs in the port's thread."""
 
     def __init__(self, feed: StudyFeed) -> None:
         """``feed``: holds what was recorded before; not to be touched by the caller once the port is open."""
         self._feed = feed
-        self._events: deque[Event] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()  # for the feed
         self._sections: dict[str, tuple[int, str]] = {}  # name -> version in which it changed, JSON
         self._version, self._at = 0, -1e9
         self._message: tuple[int, int, bytes] = (-1, -1, b"")  # since, until, the stream's message
@@ -54,7 +55,11 @@ class LivePage:
 
     def note(self, event: Event) -> None:
         """Take an event; from any thread."""
-        self._events.append(event)
+        self._waiting.append(partial(self._feed.apply, event))
+
+    def compare(self, without_noise: Sequence[float]) -> None:
+        """As of the feed; from any thread."""
+        self._waiting.append(partial(self._feed.compare, without_noise))
 
     def routes(self) -> Sequence[BaseRoute]:
         assets = [Route(path, _asset(kind, names)) for path, (kind, names) in _ASSETS.items()]
@@ -82,8 +87,8 @@ class LivePage:
             await asyncio.sleep(EVERY_S)
 
     def _fold(self) -> None:
-        while self._events:
-            self._feed.apply(self._events.popleft())
+        while self._waiting:
+            self._waiting.popleft()()
 
     def _renew(self) -> None:
         """Render what changed."""
@@ -142,6 +147,19 @@ class LivePage:
         if path is None:
             raise HTTPException(404)
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+@contextlib.contextmanager
+def shown_beside(page: LivePage) -> Iterator[str]:
+    """Show a page on a free port of loopback where no coordinator does; yields HOST:PORT. In no event loop."""
+    host = "127.0.0.1"
+    listening = bound(host, 0)
+    thread = HttpThread(listening, [guarded(page, listening, host, Path())], page)
+    asyncio.run(thread.open())
+    try:
+        yield shown_address(host, listening)
+    finally:
+        asyncio.run(thread.close())
 
 
 def _asset(kind: str, names: Sequence[str]) -> Callable[[Request], Awaitable[Response]]:
