@@ -151,7 +151,7 @@ async def served(
         # The port for metrics is open from before the study is restored until after the session port is closed.
         if http is not None:
             try:
-                log.info("listening for the page, metrics and health", address=await http.open())
+                log.info("listening for metrics and health", address=await http.open())
             except OSError as error:
                 wanted = configuration.coordinator.http_listen
                 raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error

@@ -327,7 +327,7 @@ def status_lines(shown: Snapshot, running: bool | None) -> list[str]:
         ("study", f"{study['name']}: {study['task']}, {counted(who['roster'], 'participant')}"),
         ("now", stopped + now["waiting"]),
         ("rounds", f"{now['completed']} of {study['rounds']}"),
-        ("", privacy["projected"]),
+        *(("", part) for part in privacy["projected"].split("; ")),
         ("participants", ", ".join(states)),
         *((name.lower(), f"{figure} {note}") for name, figure, note in shown["found"]),
         ("epsilon_coordinator", _spent(privacy, "coordinator")),
