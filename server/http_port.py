@@ -9,10 +9,11 @@ apart. Metrics and health show counts, never identities; the page is the face's,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from ipaddress import ip_address
 from pathlib import Path
@@ -253,9 +254,20 @@ class HttpPort:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self._loop))
 
 
+@contextlib.contextmanager
+def beside(listening: socket.socket, routes: Sequence[BaseRoute], page: Page | None = None) -> Iterator[None]:
+    """Answer in a thread where no coordinator does, for as long as the block lasts; not within an event loop."""
+    thread = HttpThread(listening, routes, page)
+    asyncio.run(thread.open())
+    try:
+        yield
+    finally:
+        asyncio.run(thread.close())
+
+
 def stays(request: Request) -> bool:
     """Whether a page's request may last beyond `CONNECTION_S`, as a stream does; at most `MOST_STREAMS` may."""
-    return bool(request.scope["extensions"][_STAY]())
+    return bool(request.scope["extensions"][_STAY][""]())
 
 
 def guarded(page: Page, listening: socket.socket, host: str, password_file: Path) -> BaseRoute:
@@ -315,7 +327,7 @@ def _connections() -> type[H11Protocol]:
 
         def data_received(self, data: bytes) -> None:
             self._reads += 1
-            if self.cycle is not None:
+            if self.cycle is not None and not self.cycle.more_body:
                 self.transport.pause_reading()  # what follows a request is ignored
             elif self._reads > MOST_READS:
                 self.transport.abort()
@@ -323,7 +335,7 @@ def _connections() -> type[H11Protocol]:
                 head, self._room = data[: self._room], max(0, self._room - len(data))
                 super().data_received(head)  # a byte too many is refused there
                 if self.cycle is not None:  # its application runs after this
-                    self.scope["extensions"] = {_STAY: self._stay}
+                    self.scope["extensions"] = {_STAY: {"": self._stay}}
 
         def _stay(self) -> bool:
             if len(streams) >= MOST_STREAMS or self._end is None:

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hmac
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -26,13 +27,13 @@ LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'"
+        "frame-ancestors 'none'; form-action 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
 }
-_ASKED: Final = (
+ASKED: Final = (
     f"This page needs a password: the one line of {PASSWORD_FILE} in the coordinator's folder. Any user name will do.\n"
 )
 
@@ -50,14 +51,32 @@ def password_in(path: Path) -> str:
 class PageGuard:
     """An ASGI application around another: refuses strangers, and adds the headers that keep scripts out."""
 
-    def __init__(self, app: ASGIApp, *, hosts: set[str], password: str | None) -> None:
-        """``hosts``: by which it may be asked for beside loopback's; ``password``: None on loopback."""
-        self._app, self._hosts, self._password = app, LOOPBACK_NAMES | hosts, password
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Iterable[str] = (),
+        password: str | None = None,
+        asked: str = ASKED,
+        forms: bool = False,
+    ) -> None:
+        """
+        Args:
+            hosts: by which it may be asked for beside loopback's, where there is no password.
+            password: None: on loopback only.
+            asked: says where the password is.
+            forms: the page may send forms to itself.
+        """
+        self._app, self._hosts, self._password, self._asked = app, LOOPBACK_NAMES.union(hosts), password, asked
+        policy = HEADERS["content-security-policy"]
+        self._headers = HEADERS | {
+            "content-security-policy": policy.replace("form-action 'none'", "form-action 'self'") if forms else policy
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
         answer = self._refusal(Headers(scope=scope)) or self._app
@@ -69,7 +88,7 @@ class PageGuard:
             return None if known else PlainTextResponse("Ask for this page by the address it listens on.\n", 403)
         if hmac.compare_digest(_given(headers.get("authorization", "")).encode(), self._password.encode()):
             return None
-        return PlainTextResponse(_ASKED, 401, {"www-authenticate": 'Basic realm="sordino", charset="UTF-8"'})
+        return PlainTextResponse(self._asked, 401, {"www-authenticate": 'Basic realm="sordino", charset="UTF-8"'})
 
 
 def _name_of(host: str) -> str:

@@ -424,4 +424,30 @@ def show(directory: Where, as_json: Json = False) -> None:
     answer(as_json, found, overview_lines(found))
 
 
+@app.command(
+    "page",
+    help=(
+        "Show requests, invitations and members in a browser on this machine, until Ctrl-C.\n\nThere you invite, and "
+        "approve requests one by one, each with the beginning of its identity, as `approve ID --sign` does. The page "
+        "needs a password, which is printed. From another machine, forward the port by ssh."
+    ),
+    epilog=_example("page my-authority"),
+)
+def page(
+    directory: Where, port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on loopback; 0: a free one.")] = 0
+) -> None:
+    import contextlib
+    import threading
+
+    from server.http_port import beside, bound, shown_address
+    from sordino.reporting.desk_page import DeskPage
+
+    desk, host = DeskPage(open_folder(directory)), "127.0.0.1"
+    listening = bound(host, port)
+    with beside(listening, [desk.guarded()]):
+        typer.echo(f"page      http://{shown_address(host, listening)}/\npassword  {desk.password}  (any user name)")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
 app.command("run", help=authority_run.HELP, epilog=authority_run.EPILOG)(authority_run.run)

@@ -24,7 +24,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import BaseRoute, Route
 
 from server.events import Event
-from server.http_port import MOST_STREAMS, HttpThread, bound, guarded, shown_address, stays
+from server.http_port import MOST_STREAMS, beside, bound, guarded, shown_address, stays
 from sordino.reporting.feed import StudyFeed
 
 EVERY_S: Final = 0.5
@@ -154,12 +154,8 @@ def shown_beside(page: LivePage) -> Iterator[str]:
     """Show a page on a free port of loopback where no coordinator does; yields HOST:PORT. In no event loop."""
     host = "127.0.0.1"
     listening = bound(host, 0)
-    thread = HttpThread(listening, [guarded(page, listening, host, Path())], page)
-    asyncio.run(thread.open())
-    try:
+    with beside(listening, [guarded(page, listening, host, Path())], page):
         yield shown_address(host, listening)
-    finally:
-        asyncio.run(thread.close())
 
 
 def _asset(kind: str, names: Sequence[str]) -> Callable[[Request], Awaitable[Response]]:

@@ -1,0 +1,84 @@
+"""The authority's page, beside the coordinator's real port for enrolment."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import re
+from pathlib import Path
+from urllib.parse import urlencode
+
+from authority.folder import open_folder
+from authority.store import locked
+from server.http_port import beside, bound, shown_address
+from sordino.reporting.desk_page import DeskPage
+from tests.cli.test_authority_command import Coordinator, codes, coordinator, home  # noqa: F401  # fixtures
+from tests.support.commands import Run, says
+from tests.support.enrolment_port import identity, request
+
+
+class Reader:
+    def __init__(self, address: str, password: str) -> None:
+        self.address = address
+        basic = base64.b64encode(f"me:{password}".encode()).decode()
+        self.headers = {"Authorization": f"Basic {basic}"}
+
+    def ask(self, path: str, **form: str) -> tuple[int, dict[str, str], str]:
+        """Status, headers and body; a form is posted."""
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        try:
+            kind = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
+            connection.request("POST" if form else "GET", path, urlencode(form) or None, {**self.headers, **kind})
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read().decode()
+        finally:
+            connection.close()
+
+
+def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, coordinator: Coordinator) -> None:  # noqa: F811
+    made = codes(run, home, "--count", 2)
+    asked = [request(made[at], identity(f"clinic-{at}"), host=f"clinic-{at}") for at in range(2)]
+    for one in asked:
+        coordinator.enrol(one)
+    desk, listening = DeskPage(open_folder(home)), bound("127.0.0.1", 0)
+    with beside(listening, [desk.guarded()]):
+        address = shown_address("127.0.0.1", listening)
+        stranger, me = Reader(address, "guess"), Reader(address, desk.password)
+        for path in ("/", "/approve", "/invite", "/page.css"):
+            assert stranger.ask(path)[0] == 401
+        status, headers, page = me.ask("/")
+        assert status == 200
+        says(headers["content-security-policy"], "form-action 'self'", "default-src 'none'")
+        assert "<script" not in page
+        token = re.findall(r'name="token" value="([^"]+)"', page)[0]
+        ids = re.findall(r'name="request" value="([0-9a-f]+)"', page)
+        shown = [identity(f"clinic-{at}").public.hex()[:4] for at in range(2)]
+        assert len(ids) == 2
+        says(page, *shown)
+        # Another site's form has the browser's password, and not the token.
+        for wrong in ({}, {"token": "x"}):
+            assert me.ask("/approve", request=ids[0], **wrong)[0] == 403
+            assert me.ask("/invite", name="theirs", **wrong)[0] == 403
+        with locked(open_folder(home).state) as store:
+            assert store.present() == 0
+            assert len(store.invitations()) == 2
+        status, _, page = me.ask("/approve", token=token, request=ids[0])
+        assert status == 200
+        says(page, "accepted", "Signed version 2 of the roster: 1 participant.", "The coordinator has version 2.")
+        assert len(coordinator.roster(open_folder(home)).entries) == 1
+        assert page.count('name="request"') == 1  # the other one waits
+        assert me.ask("/approve", token=token, request=ids[0])[0] == 400
+        status, _, page = me.ask("/invite", token=token, name="ward-7", valid="3600")
+        assert status == 200
+        says(page, "It is shown only now", "sordino join localhost:", "ward-7")
+        status, _, page = me.ask("/invite", token=token, name="ward-7", valid="3600")
+        assert status == 400
+        says(page, "Not done", "ward-7")
+
+
+def test_without_a_coordinator_it_says_so(home: Path) -> None:  # noqa: F811
+    desk, listening = DeskPage(open_folder(home)), bound("127.0.0.1", 0)
+    with beside(listening, [desk.guarded()]):
+        status, _, page = Reader(shown_address("127.0.0.1", listening), desk.password).ask("/")
+    assert status == 200
+    says(page, "is it running")
