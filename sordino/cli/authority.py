@@ -434,7 +434,9 @@ def show(directory: Where, as_json: Json = False) -> None:
     epilog=_example("page my-authority"),
 )
 def page(
-    directory: Where, port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on loopback; 0: a free one.")] = 0
+    directory: Where,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on loopback; 0: a free one.")] = 0,
+    as_json: Json = False,
 ) -> None:
     import contextlib
     import threading
@@ -445,7 +447,8 @@ def page(
     desk, host = DeskPage(open_folder(directory)), "127.0.0.1"
     listening = bound(host, port)
     with beside(listening, [desk.guarded()]):
-        typer.echo(f"page      http://{shown_address(host, listening)}/\npassword  {desk.password}  (any user name)")
+        body = {"page": f"http://{shown_address(host, listening)}/", "password": desk.password}
+        answer(as_json, body, [f"page      {body['page']}", f"password  {desk.password}  (any user name)"])
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
 

@@ -58,7 +58,7 @@ def run(
     return _show(lambda: _of_folder(configuration), watch, as_json)
 
 
-def _show(read: Callable[[], tuple[dict[str, Any], bool]], watch: bool, as_json: bool) -> int:
+def _show(read: Callable[[], tuple[dict[str, Any], bool | None]], watch: bool, as_json: bool) -> int:
     """One answer; or one each second that differs from the last, until the study is over."""
     from sordino.reporting.feed import status_lines
 
@@ -71,7 +71,7 @@ def _show(read: Callable[[], tuple[dict[str, Any], bool]], watch: bool, as_json:
         while True:
             if body != last:
                 typer.echo(json.dumps(body))
-            if shown["now"]["over"] is not None or not running:
+            if shown["now"]["over"] is not None or running is False:
                 return int(ExitCode.OK)
             time.sleep(_EVERY_S)
             last, (shown, running) = body, read()
@@ -102,8 +102,8 @@ def _page_of(configuration: StudyConfiguration) -> dict[str, Any] | None:
         return None
 
 
-def _of_folder(configuration: StudyConfiguration) -> tuple[dict[str, Any], bool]:
-    """What the coordinator's page says, or else its journal; and whether that page answers."""
+def _of_folder(configuration: StudyConfiguration) -> tuple[dict[str, Any], bool | None]:
+    """What the coordinator's page says, or else its journal; and whether that page answers, None if it has none."""
     from server.journal import read_events
     from sordino.reporting.feed import StudyFeed
 
@@ -113,6 +113,8 @@ def _of_folder(configuration: StudyConfiguration) -> tuple[dict[str, Any], bool]
     feed = StudyFeed(configuration.coordinator.state)
     for event in read_events(configuration.coordinator.state):
         feed.apply(event)
+    if not configuration.coordinator.http_listen:
+        return feed.snapshot(time.time()), None
     return feed.snapshot(feed.view.last_at), False
 
 

@@ -88,3 +88,13 @@ def test_what_is_no_page_is_one_clear_error(run: Run, answer: bytes) -> None:
 def test_a_page_with_a_password(run: Run) -> None:
     with answering(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n") as address:
         one_clear_error(run, "asks for a password: --password FILE", "status", address)
+
+
+def test_of_a_study_without_a_page_nothing_is_said_of_its_coordinator(
+    run: Run, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SORDINO_COORDINATOR__HTTP_LISTEN", "")
+    body = json.loads(output(run, "status", recorded, "--json"))
+    assert body["running"] is None
+    assert 0 < body["now"]["left_s"] <= 60
+    says(output(run, "status", recorded), "now                 Round 5, MaskedInputCollection")
