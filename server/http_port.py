@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -57,7 +57,7 @@ FRESH_S: Final = 0.25
 
 ADDRESS_FILE: Final = "http.address"
 """Beside the journal while the page can be read: where, for `sordino status`."""
-_STAY: Final = "sordino.stay"
+_STAY: Final = "sordino.stay"  # extension of ASGI's scope
 
 STARTING, SERVING, STOPPING = "starting", "serving", "stopping"
 _Read = TypeVar("_Read")
@@ -84,7 +84,8 @@ class HttpThread:
 
     def __init__(self, listening: socket.socket, routes: Sequence[BaseRoute], page: Page | None = None) -> None:
         """``page``: answers what no route does; the caller has guarded its routes."""
-        app = Starlette(routes=routes, lifespan=None if page is None else page.living)
+        gone = {ClientDisconnect: _gone}
+        app = Starlette(routes=routes, lifespan=None if page is None else page.living, exception_handlers=gone)
         app.router.redirect_slashes = False
         config = uvicorn.Config(
             app,
@@ -287,6 +288,11 @@ def shown_address(host: str, listening: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _gone(request: Request, error: Exception) -> Response:
+    """For a form whose sender left or was cut off: nobody reads it, and it is not worth a traceback."""
+    return Response(status_code=400)
+
+
 def _waiting_for(view: StudyView) -> str:
     """What the study waits for, in words; empty while the coordinator computes."""
     wait = view.wait
@@ -329,7 +335,7 @@ def _connections() -> type[H11Protocol]:
             self._reads += 1
             if self.cycle is not None and not self.cycle.more_body:
                 self.transport.pause_reading()  # what follows a request is ignored
-            elif self._reads > MOST_READS:
+            elif self._reads > MOST_READS or not self._room:
                 self.transport.abort()
             else:
                 head, self._room = data[: self._room], max(0, self._room - len(data))

@@ -34,7 +34,8 @@ class APage:
         pass
 
     def routes(self) -> Sequence[BaseRoute]:
-        return [Route("/", self._home), Route("/events", self._events)]
+        form = Route("/form", self._form, methods=["POST"])
+        return [Route("/", self._home), Route("/events", self._events), form]
 
     @contextlib.asynccontextmanager
     async def living(self, app: Starlette) -> AsyncIterator[None]:
@@ -42,6 +43,9 @@ class APage:
 
     async def _home(self, request: Request) -> Response:
         return PlainTextResponse("the page")
+
+    async def _form(self, request: Request) -> Response:
+        return PlainTextResponse(f"{len(await request.body())}")
 
     async def _events(self, request: Request) -> Response:
         return StreamingResponse(self._said()) if stays(request) else PlainTextResponse("full", 503)
@@ -172,3 +176,22 @@ async def test_a_stranger_holds_no_stream(study_folder: Path, tmp_path: Path, mo
         assert b" 401 " in status
         await asyncio.wait_for(reader.read(), 5)
         writer.close()
+
+
+async def test_a_form_is_as_short_as_any_request(
+    study_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with page_port(study_folder, tmp_path) as port:
+        for length, answered in ((100, True), (3800, True), (8000, False), (10**9, False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(port.address.rpartition(":")[2]))
+            writer.write(f"POST /form HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+            for _ in range(8):
+                await asyncio.sleep(0.02)
+                if not writer.is_closing():
+                    writer.write(b"x" * min(length // 8 + 1, 2000))
+            said = b""
+            with contextlib.suppress(ConnectionError):
+                said = await asyncio.wait_for(reader.read(), 5)
+            assert said.endswith(f"\r\n\r\n{length}".encode()) == answered
+            writer.close()
+    assert [record.getMessage() for record in caplog.records] == []
