@@ -73,7 +73,7 @@ def run(
         def tell(event: Event) -> None:
             view.apply(event)
             for line in told.of(event, serious=True):
-                log.warning(line)
+                log.log(logging.INFO if event.kind == "study_finished" else logging.WARNING, line)
             if as_json and waits.says_more(event):
                 _print_event(event)
 
