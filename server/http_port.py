@@ -279,7 +279,7 @@ def guarded(page: Page, listening: socket.socket, host: str, password_file: Path
     loopback = ip_address(listening.getsockname()[0]).is_loopback
     password = None if loopback else password_in(password_file)
     router = Router(page.routes(), redirect_slashes=False)
-    return Mount("/", PageGuard(router, hosts={host}, password=password))
+    return Mount("/", PageGuard(router, hosts={host.lower()}, password=password))
 
 
 def shown_address(host: str, listening: socket.socket) -> str:

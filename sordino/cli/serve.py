@@ -67,6 +67,7 @@ def run(
 
         from sordino.reporting.study_text import PlainLines
 
+        before.clear()  # of a long study it is much
         view, waits = StudyView(history=False), Waits()
         told, log = PlainLines(view), structlog.get_logger()
 
@@ -84,7 +85,7 @@ def run(
 
     panel = StudyPanel()
     panel.view.apply_all(before)
-    del before
+    before.clear()
     display = Display(panel, also=notifier.status)
     # What matters is in the panel, or is a plain line; warnings stand between those as plain lines too.
     configure_logs(lowest=logging.WARNING, plain=True)
