@@ -10,7 +10,7 @@ OTHER: Final = "other"
 # In this order: the first class of which a phrase is found.
 _DROPOUTS: Final = (
     ("deadline", ("did not answer before the deadline",)),
-    ("policy", ("refused: the round breaks its policy",)),
+    ("policy", ("refused: the round breaks its policy", "refused: one more round would pass")),
     ("distrust", ("refused: a message of the coordinator",)),
     ("restarted", ("sits this attempt out",)),
     ("failed", ("failed on its own side",)),

@@ -213,6 +213,7 @@ class StudyFeed:
             "dropped": dropped,
             "waited_for": view.wait.missing,
             "away": len(view.lost),
+            "resting": len(view.resting),
             "unseen": max(0, view.participants - len(view.hosts)),
             "excluded": len(view.excluded),
             "set_aside": len(view.set_aside),
@@ -320,7 +321,7 @@ def status_lines(shown: Snapshot, running: bool | None) -> list[str]:
     if not study["name"]:
         return [now["waiting"]]
     stopped = "the coordinator isn't running; last: " if running is False and now["over"] is None else ""
-    rare = [state for state in ("excluded", "set_aside") if who[state]]
+    rare = [state for state in ("resting", "excluded", "set_aside") if who[state]]
     states = [f"{who[one]} {one.replace('_', ' ')}" for one in ("connected", "dropped", "away", "unseen", *rare)]
     gone = [f"{one['count']} in {one['phase']} ({one['reason']})" for one in left["by_phase_and_reason"]]
     rows = [

@@ -160,7 +160,7 @@ class PlainLines:
         host is one line, not one for each participant.
         """
         if isinstance(event, events.ParticipantLost):
-            if self._view.finished is None:
+            if self._view.finished is None and event.reason != events.RESTING:
                 self._lost.setdefault(event.reason, []).append(event)
             return []
         if isinstance(event, events.ParticipantDropped):

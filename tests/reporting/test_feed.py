@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from server.events import (
+    RESTING,
     Event,
     ParticipantConnected,
     ParticipantDropped,
@@ -78,7 +79,16 @@ def test_it_says_what_a_round_waits_for_and_when_the_rounds_end() -> None:
     assert [phase["now"] for phase in now["phases"]] == [False, False, True, False, False]
     assert [phase["seconds"] is None for phase in now["phases"]] == [False, False, True, True, True]
     assert shown["participants"] == {
-        **{"roster": 100, "connected": 80, "attempt": 80, "dropped": 0, "waited_for": 39, "away": 20, "unseen": 0},
+        **{
+            "roster": 100,
+            "connected": 80,
+            "attempt": 80,
+            "dropped": 0,
+            "waited_for": 39,
+            "away": 20,
+            "unseen": 0,
+            "resting": 0,
+        },
         **{"excluded": 0, "set_aside": 0},
     }
     assert shown["privacy"]["projected"].startswith("11 rounds left, about 22 s at 2.0 s a round; epsilon_coordinator ")
@@ -151,6 +161,8 @@ def test_lost_sessions_are_one_line_and_serious() -> None:
     for event in lost:
         view.apply(event)
         assert lines.of(event, serious=True) == []
+    resting = ParticipantLost(participant=9, host="host-04", reason=RESTING)
+    assert lines.of(resting, serious=True) == []
     again = ParticipantConnected(participant=1, host="host-03")
     assert lines.of(again, serious=True) == ["connection lost: 3 participants (host-03): closed"]
     assert lines.of(again, serious=True) == []

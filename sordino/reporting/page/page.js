@@ -56,14 +56,14 @@ const draw = {
     const meaning = {
       roster: "on the roster", connected: "connected", attempt: "in the attempt under way", waited_for: "waited for",
       dropped: "dropped from this attempt, still connected", away: "were here and are away",
-      unseen: "not seen yet", excluded: "excluded: sent what no honest participant sends", set_aside: "set aside after a conflict",
+      unseen: "not seen yet", resting: "not needed for a while, will be back", excluded: "excluded: sent what no honest participant sends", set_aside: "set aside after a conflict",
     };
     const always = ["roster", "connected", "attempt", "waited_for", "dropped", "away", "unseen"];
     rows("participants", [], Object.keys(meaning).filter((one) => count[one] || always.includes(one))
       .map((one) => [meaning[one], count[one]]));
     for (const cell of byId("participants").querySelectorAll("td")) cell.className = "count";
-    rows("hosts", count.hosts ? ["Host", "Connected", "Dropped", "Away"] : [],
-      (count.hosts ?? []).map((one) => [one.host, one.connected ?? 0, one.dropped ?? 0, one.lost ?? 0]));
+    rows("hosts", count.hosts ? ["Host", "Connected", "Dropped", "Resting", "Away"] : [],
+      (count.hosts ?? []).map((one) => [one.host, one.connected ?? 0, one.dropped ?? 0, one.resting ?? 0, one.lost ?? 0]));
   },
   dropouts(left) {
     put("aborted", left.total || left.aborted ? `${left.total} in all; ${left.aborted} attempts aborted.` : "None so far.");
