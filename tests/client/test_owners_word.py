@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from client.service_notify import Notifier
 from structlog.testing import capture_logs
 
 import client.owners_word
@@ -19,6 +18,7 @@ from client.journal import ClientJournal, ended_studies
 from client.owners_word import LEFT, PAUSED, RESUMED, WORD_FILE, nothing_left, read_word, write_word
 from client.settings import HostSettings
 from runtime.failure import InputFailure
+from runtime.service_notify import Notifier
 from tests.support.databases import query
 from tests.support.host_in_process import Play, host, rows_of, settings_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator, coordinator, make_folder, until
