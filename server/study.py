@@ -369,8 +369,10 @@ class Study:
 
     async def _one_round(self, round_: int) -> bool:
         resumed, self._resumed = self._resumed, None
-        if resumed is not None and await resumed:
-            return True
+        if resumed is not None:
+            self.farewell.rounds_were_left = True
+            if await resumed:
+                return True
         first = self._journal.last_attempt(round_) + 1
         for attempt in range(first, first + self._configuration.coordinator.max_attempts):
             if self._cohort_wait.exhausted:
