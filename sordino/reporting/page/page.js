@@ -12,6 +12,7 @@ const node = (tag, attributes, ...inside) => {
 const put = (id, ...inside) => byId(id).replaceChildren(...inside);
 const fixed = (value, places) => (value === null || value === undefined ? "–" : value.toFixed(places));
 const phaseWords = (name) => name.replace(/(?<=[a-z])(?=[A-Z])/g, " ");
+const attempts = (many) => `${many} attempt${many === 1 ? "" : "s"}`;
 const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
 
 // ---------------------------------------------------------------- words and tables
@@ -66,7 +67,7 @@ const draw = {
       (count.hosts ?? []).map((one) => [one.host, one.connected ?? 0, one.dropped ?? 0, one.resting ?? 0, one.lost ?? 0]));
   },
   dropouts(left) {
-    put("aborted", left.total || left.aborted ? `${left.total} in all; ${left.aborted} attempts aborted.` : "None so far.");
+    put("aborted", left.total || left.aborted ? `${left.total} in all; ${attempts(left.aborted)} aborted.` : "None so far.");
     rows("dropouts", left.total ? ["Phase", "Reason", "Participants"] : [],
       left.by_phase_and_reason.map((one) => [phaseWords(one.phase), one.reason, one.count]));
   },
@@ -97,7 +98,7 @@ const tiles = () => {
     ["Epsilon", fixed(privacy.epsilon_coordinator, 2), `coordinator: ${budget("coordinator")}, at delta ${privacy.delta.toExponential()}`],
     ["Epsilon", fixed(privacy.epsilon_released, 2), `released: ${budget("released")}`],
     ["Connected", `${participants.connected}`, `of ${participants.roster} participants`],
-    ["Dropouts", `${dropouts.total}`, `${dropouts.aborted} attempts aborted`],
+    ["Dropouts", `${dropouts.total}`, `${attempts(dropouts.aborted)} aborted`],
   ];
   put("tiles", ...all.map(([name, value, note]) =>
     node("div", {}, node("dt", {}, name), node("dd", {}, node("b", {}, value), node("span", {}, note)))));
