@@ -59,6 +59,7 @@ RETRY_S: Final = (0.5, 2.0)  # longest wait before the second one, and before an
 QUICK_S: Final = 60.0  # an absence is short until then: the coordinator may only be restarting
 PART_OF_ABSENCE: Final = 0.05  # longest wait afterwards, and so how much later the coordinator's return is noticed
 LONGEST_S: Final = 3600.0  # longest wait before any
+REST_LEAST_S: Final = 0.05  # shorter ones would keep this process busy
 REST_MOST_S: Final = 3600.0  # longest time for which a participant leaves because it isn't needed
 STEADY_S: Final = 1.0  # a session that lasts this long resets the waits
 GAVE_UP: Final = "it gave up ({reason}); the study continues when it is served again"
@@ -304,7 +305,7 @@ class ParticipantHost:
             except NotNow:  # this participant left on purpose
                 continue
             except Resting as rest:
-                resting_s = _spread(min(rest.seconds, REST_MOST_S))
+                resting_s = _spread(_within(rest.seconds))
             except grpc.aio.AioRpcError as error:
                 details = error.details() or error.code().name
                 if error.code() in FINAL:
@@ -408,6 +409,11 @@ def _read_ca(path: Path) -> bytes:
             f"{path} holds no certificate in PEM: copy ca.pem from the study's folder tls again"
         ) from error
     return content
+
+
+def _within(seconds: float) -> float:
+    """A rest as the coordinator wishes it, which may be any number, or none."""
+    return min(seconds, REST_MOST_S) if seconds > REST_LEAST_S else REST_LEAST_S
 
 
 def _spread(seconds: float) -> float:

@@ -31,6 +31,10 @@ class Charges:
         """Whether one more round could pass the budget, whoever is in it."""
         return self.account.would_exceed()
 
+    def only_said(self) -> frozenset[int]:
+        """Numbers of those among `spent` of which this ledger doesn't say so."""
+        return frozenset(self.refused) - self.account.spent()
+
     def spent(self) -> frozenset[int]:
         """Numbers of the participants that one more round could take beyond the budget.
 

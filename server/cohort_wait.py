@@ -94,7 +94,8 @@ class CohortWait:
             await self.use_offered()
 
     async def gather(self, round_: int, attempt: int) -> tuple[RoundConfig, frozenset[int]] | None:
-        """Wait for the whole cohort, at most `connect_s`, then go on with the quorum.
+        """Wait for the whole cohort, at most `connect_s`, then go on with the quorum; for a quorum also until those of
+        the cohort that were sent away are due back.
 
         Absent participants of a drawn cohort are dropouts, as are those whose budget is spent: no others are invited in
         their place.
@@ -106,10 +107,16 @@ class CohortWait:
             self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
             return None
         config, quorum = await self.configure(round_, attempt), self.plan.quorum
+        # After a later roster others are drawn than those that were to stay.
+        deadline = max(deadline, self.sessions.due(config.invited))
         left = len(self._invitable() & config.invited)
-        self._cohort_spent = left < quorum <= len(self.membership.members() & config.invited)
-        if self._cohort_spent:
+        if left < quorum <= len(self.membership.members() & config.invited):
+            # Cheats must not end the study for good by saying that their budget is spent.
+            said = self.membership.members() & self.membership.positions(self.charges.only_said()) & config.invited
+            self._cohort_spent = left + min(len(said), self.membership.most_cheats) < quorum
             self._too_few(round_, attempt, left, quorum, "of the cohort have budget left")
+            if not self._cohort_spent:
+                self.charges.refused.clear()  # all are asked again
             return None
         # With a quorum, wait longer only before the first round, when participants arrive or reconnect after a restart
         # of this process, and for a moment after an aborted attempt, which may have cut some off.

@@ -17,6 +17,8 @@ from server.study_tables import DeadlineTable
 REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
 REST_MOST_S: Final = 3600.0
 EARLY: Final = 0.6  # of the time that a participant has: rounds may get faster, and one that is too early is told again
+LONGEST_REST: Final = 1.1  # times the rest: participants spread their returns
+BACK_S: Final = 5.0  # to connect again
 AHEAD: Final = 64  # rounds whose cohorts are looked at
 LAST_ROUNDS: Final = 10
 SLOWER: Final = 3.0  # a phase may take this many times as long as in any of the last rounds,

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runtime.key_files import read_key_file, write_key_file
+from runtime.key_files import KeyFileError, read_key_file, write_key_file
 
 PASSWORD_FILE: Final = "http.password"
 """Beside the journal, where the port isn't on loopback."""
@@ -41,11 +41,14 @@ ASKED: Final = (
 def password_in(path: Path) -> str:
     """The page's password, made where there is none; 128 bits.
 
-    Raises KeyFileError: it can't be written, or other users can read it.
+    Raises KeyFileError: it can't be written, other users can read it, or it is empty.
     """
     if not path.exists():
         write_key_file(path, f"{secrets.token_urlsafe(16)}\n".encode())
-    return read_key_file(path).decode("ascii", "replace").strip()
+    password = read_key_file(path).decode("ascii", "replace").strip()
+    if not password:  # a crash while it was made; without one anybody would be let in
+        raise KeyFileError(f"{path} is empty: remove it, and a new password is made")
+    return password
 
 
 class PageGuard:

@@ -179,7 +179,7 @@ def receive(study: Study, session: Session, raw: bytes) -> None:
         case "ready":
             study.session_ready(session, message.ready)
         case "leaving":
-            session.leaving = RESTING if message.leaving.resting else STOPPED
+            session.leaving = RESTING if message.leaving.resting and session.rests_until else STOPPED
             session.close()
         case "heartbeat":
             # No answer is owed while others wait to be read: a peer that never reads costs no memory.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 
 from secagg.keys import session_statement
@@ -58,6 +58,7 @@ class Session:
     token: bytes = field(repr=False)
     ready: bool = False
     leaving: str = ""  # why its participant leaves, where it says so
+    rests_until: float = 0.0  # of the monotonic clock: by then a participant that was sent away is back
     strays: int = 0
     cut: bool = False  # a newer session took its place, or its peer says no more
     writing: bool = False  # gRPC holds a message that its peer hasn't taken
@@ -125,7 +126,7 @@ class Sessions:
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
         self.left_early: set[bytes] = set()  # on the roster, had a session that ended before it was ready, aren't back
-        self._resting: set[bytes] = set()  # on the roster, aren't needed for a while, and aren't back
+        self._resting: dict[bytes, float] = {}  # on the roster, aren't needed until then, and aren't back
         self._broke_at: dict[bytes, float] = {}  # by identity: when a connection broke, and it isn't back
         self.changed = asyncio.Event()
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
@@ -154,8 +155,14 @@ class Sessions:
         return frozenset(places[who] for who, at in self._broke_at.items() if at >= moment)
 
     def resting(self) -> frozenset[int]:
-        """Participants that aren't needed for a while, and aren't back."""
-        return frozenset(self._roster.positions[who] for who in self._resting)
+        """Participants that aren't needed for a while, and aren't due back yet."""
+        now, places = time.monotonic(), self._roster.positions
+        return frozenset(places[who] for who, until in self._resting.items() if until > now)
+
+    def due(self, participants: Collection[int]) -> float:
+        """When the last of these that rest is back, of the monotonic clock; 0: none rests."""
+        places = self._roster.positions
+        return max((until for who, until in self._resting.items() if places[who] in participants), default=0.0)
 
     def adopt(self, roster: Roster) -> list[Session]:
         """Use a later roster. Sessions of participants that are not on it any more end.
@@ -164,7 +171,7 @@ class Sessions:
         """
         self._roster = roster
         self.left_early &= roster.positions.keys()
-        self._resting &= roster.positions.keys()
+        self._resting = {who: until for who, until in self._resting.items() if who in roster.positions}
         self._broke_at = {who: at for who, at in self._broke_at.items() if who in roster.positions}
         staying, leaving = {}, []
         for session in self._by_participant.values():
@@ -227,7 +234,7 @@ class Sessions:
             old.cut_off()
             self.lost(old, REPLACED)
         self.left_early.discard(identity)
-        self._resting.discard(identity)
+        self._resting.pop(identity, None)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
@@ -245,7 +252,7 @@ class Sessions:
         if self._by_token.pop(session.token, None) is None:
             return
         if reason == RESTING:
-            self._resting.add(session.identity)
+            self._resting[session.identity] = session.rests_until
         elif not session.ready:
             self.left_early.add(session.identity)
         elif reason in RESUMABLE and session.identity in self._roster.positions:

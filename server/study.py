@@ -44,7 +44,7 @@ from server.farewell import Farewell
 from server.journal import Journal, read_events
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
-from server.pace import Pace
+from server.pace import BACK_S, LONGEST_REST, Pace
 from server.process_limits import RefusedCalls, process_figures
 from server.roster_file import RosterFile
 from server.roster_in_use import RosterInUse
@@ -232,7 +232,9 @@ class Study:
             if message.code == pb.REFUSAL_CODE_BUDGET:
                 self.charges.refused.add(self._membership.number(session.participant))
             joined = message.joined_round, message.joined_attempt
-            if message.code == pb.REFUSAL_CODE_ALREADY_JOINED and joined > _number(attempt):
+            # Of this very attempt only who was started again in it can have joined before its announcement came.
+            before = joined == _number(attempt) and attempt.hears_it_first(session.participant)
+            if message.code == pb.REFUSAL_CODE_ALREADY_JOINED and (joined > _number(attempt) or before):
                 self._membership.ahead[session.identity] = joined
             attempt.refused(session, message, size)
         else:
@@ -305,6 +307,9 @@ class Study:
         self._documents[self._model_sha256] = model_bytes
         self._rows = {(row.entry.round, row.entry.attempt): row for row in self._journal.charges()[-1:]}
         attempt = self._attempt_of(config, kept.cohort, record)
+        # Nobody excluded was invited: the process before this one has found them in this attempt.
+        excluded, number = self._membership.excluded, self._membership.number
+        attempt.cheats = {who: excluded[number(who)] for who in kept.cohort if number(who) in excluded}
         self._resumed = asyncio.create_task(self._run_attempt(attempt))
         listening = asyncio.create_task(attempt.listening.wait())
         await asyncio.wait({self._resumed, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -399,6 +404,7 @@ class Study:
         for session in sessions:
             rest_s = self._pace.rest_s(session.participant, coming, pause_left_s) if session.ready else 0.0
             if rest_s:
+                session.rests_until = time.monotonic() + LONGEST_REST * rest_s + BACK_S
                 session.send(codec.message(rest=pb.Rest(seconds=rest_s)))
 
     # ------------------------------------------------------------ the roster
@@ -478,7 +484,7 @@ class Study:
         if aborted:
             await self._exclusions.after(attempt)
             await self._round_end(config, cohort, aborted)
-            self._membership.check_not_older(self._completed_rounds)
+            self._check_not_older(attempt)
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
@@ -487,9 +493,16 @@ class Study:
         return True
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
-        self._membership.check_not_older(self._completed_rounds)
+        if self._attempt is not None:
+            self._check_not_older(self._attempt)
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
         await self._journal.freeze_survivors(config.round, config.attempt, check)
+
+    def _check_not_older(self, attempt: Attempt) -> None:
+        """Raises as `Membership.check_not_older`."""
+        for who in attempt.ahead:
+            self._membership.ahead.setdefault(attempt.config.roster.identity(who), _number(attempt))
+        self._membership.check_not_older(self._completed_rounds)
 
     async def _charge(self, config: RoundConfig, unmasking: Unmasking, request: bytes) -> None:
         charged = [self._membership.number(who) for who in unmasking.u3]
@@ -506,7 +519,7 @@ class Study:
                 row,
                 self._membership.signed.file,
                 dict(enumerate(self._membership.numbers)),
-                self._membership.exclusions(),
+                self._excluded_before(),
             )
         epsilons = await self._compute(self.charges.epsilons)
         self._emit(
@@ -522,6 +535,12 @@ class Study:
                 ledger_head=row.hash.hex(),
             )
         )
+
+    def _excluded_before(self) -> dict[bytes, str]:
+        """Identity -> reason, of those excluded in earlier attempts than the one under way."""
+        attempt, identity = self._attempt, self._membership.roster.identity
+        caught = {identity(who) for who in attempt.cheats} if attempt is not None else set()
+        return {who: reason for who, reason in self._membership.exclusions().items() if who not in caught}
 
     async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
         round_, number = _number(attempt)

@@ -115,6 +115,7 @@ class Attempt:
         self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
         self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does
         self.conflicts: Mapping[int, frozenset[int]] = {}  # dealer -> holders without a share of it: either has cheated
+        self.ahead: set[int] = set()  # that say they have received more of it than it has sent
         self.starved: frozenset[int] = frozenset()  # dealers who ended the attempt by that, if they did
 
     # ------------------------------------------------------------ from the service
@@ -192,6 +193,13 @@ class Attempt:
             raise UploadRefused("the vector was not taken")
         self._vector_bytes[participant] += len(packed)
         return offer.sha256
+
+    def hears_it_first(self, participant: int) -> bool:
+        """Whether what this participant says of the attempt can only be about the announcement that it has just got.
+
+        Not of one that was back in between, nor where another process of the coordinator has announced it.
+        """
+        return self._record.kept is None and not self._slots.returns(participant)
 
     # ------------------------------------------------------------ the phases
 
@@ -321,17 +329,18 @@ class Attempt:
             else:
                 await self._outgoing.each(requests, writer.write)
 
-        late: list[int] = []
+        kept = self._record.kept.phases.get(LATE, {}) if self._record.kept else {}
+        late = set(kept)  # from the beginning: those that come later mustn't take their place on record
 
         async def admit(who: int, message: pb.PhaseMessage) -> None:
             admitted = await self._compute(unmasking.admit, who, codec.read_consistency(message.consistency))
-            late.append(who)
+            late.add(who)
             self._record.keep(LATE, who, message.SerializeToString())
             await self._record.close(LATE, late)
             await ask(admitted)
 
         await ask(requests)
-        for who, written in (self._record.kept.phases.get(LATE, {}) if self._record.kept else {}).items():
+        for who, written in kept.items():
             self._are_back(CONSISTENCY_CHECK, (who,), whole=False)
             await admit(who, pb.PhaseMessage.FromString(written))
         # A charged participant that isn't in this sum may take its charge back: no other sum can be opened now.
@@ -509,6 +518,8 @@ class Attempt:
         if not self._slots.back(back.session):
             return
         count = self._outgoing.number[who]
+        if back.received > count:
+            self.ahead.add(who)
         if back.received:
             messages, uploaded = self._inbox.messages[who], self._uploads.complete(who)
             resumed = pb.Resumed(**self._number, received=messages, uploaded=uploaded)

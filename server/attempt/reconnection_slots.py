@@ -96,6 +96,10 @@ class ReconnectionSlots:
         self._coming[who] = session
         return True
 
+    def returns(self, participant: int) -> int:
+        """How often it has opened a new session."""
+        return self._returns[participant]
+
     def back(self, session: Session) -> bool:
         """Its turn: from here on it is spoken to on this session. False when that broke meanwhile."""
         if self._coming.get(session.participant) is not session:

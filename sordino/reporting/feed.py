@@ -319,7 +319,7 @@ def status_lines(shown: Snapshot, running: bool | None) -> list[str]:
     """A snapshot as lines for a terminal. ``running``: whether a coordinator answers; None: unknown."""
     study, now, who, privacy, left = (shown[name] for name in ("study", "now", "participants", "privacy", "dropouts"))
     if not study["name"]:
-        return [now["waiting"]]
+        return [printable(now["waiting"])]
     stopped = "the coordinator isn't running; last: " if running is False and now["over"] is None else ""
     rare = [state for state in ("resting", "excluded", "set_aside") if who[state]]
     states = [f"{who[one]} {one.replace('_', ' ')}" for one in ("connected", "dropped", "away", "unseen", *rare)]
@@ -337,7 +337,8 @@ def status_lines(shown: Snapshot, running: bool | None) -> list[str]:
         ("dropouts", f"{', '.join(gone) or 'none'}; {counted(left['aborted'], 'attempt')} aborted"),
         *((name.lower(), f"{figure} {note}") for name, figure, note in shown["traffic"]),
     ]
-    return [f"{name:<20}{text}".rstrip() for name, text in rows if text]
+    # From a page on another machine: it must not control this terminal.
+    return [printable(f"{name:<20}{text}").replace("\n", " ").rstrip() for name, text in rows if text]
 
 
 def _spent(privacy: Snapshot, reader: str) -> str:

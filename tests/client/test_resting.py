@@ -57,3 +57,9 @@ def test_a_coordinator_cannot_send_a_participant_away_for_ever(monkeypatch: pyte
     waits = {client.participant_host._spread(100.0) for _ in range(50)}
     assert len(waits) > 10
     assert 90.0 <= min(waits) <= max(waits) <= 110.0
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0, 0.0, float("-inf")])
+def test_a_coordinator_cannot_keep_a_participant_busy_by_rests_that_are_none(seconds: float) -> None:
+    assert client.participant_host._within(seconds) == client.participant_host.REST_LEAST_S
+    assert client.participant_host._within(float("inf")) == client.participant_host.REST_MOST_S

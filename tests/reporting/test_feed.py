@@ -166,3 +166,13 @@ def test_lost_sessions_are_one_line_and_serious() -> None:
     again = ParticipantConnected(participant=1, host="host-03")
     assert lines.of(again, serious=True) == ["connection lost: 3 participants (host-03): closed"]
     assert lines.of(again, serious=True) == []
+
+
+def test_a_page_elsewhere_cannot_control_the_terminal(events: Events) -> None:
+    shown = fed(events).snapshot(0.0)
+    shown["study"] |= {"name": HOSTILE, "guarantee": "one\nepsilon_coordinator 0.00"}
+    shown["now"] |= {"waiting": HOSTILE}
+    lines = status_lines(shown, True)
+    assert not [line for line in lines if not line.isprintable()]
+    shown["study"] |= {"name": ""}
+    assert status_lines(shown, True)[0].isprintable()

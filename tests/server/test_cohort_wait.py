@@ -12,6 +12,7 @@ import server.cohort_wait
 import server.sessions
 from secagg.roster import Roster, RosterEntry
 from server.cohort_wait import CohortWait
+from server.events import RESTING
 from server.sessions import Sessions
 
 ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{number}") for number in range(1, 8)))
@@ -104,6 +105,42 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     _, ready = asyncio.run(wait.gather(2, 1)) or (None, frozenset())
     assert len(ready) == 5
     assert resume_s <= clock[0] - 1000.0 < resume_s + 1
+
+
+def test_a_later_roster_draws_who_was_sent_away(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are waited for until they are due, since ``connect_s`` may be much less; and not any longer."""
+    clock = [1000.0]
+    for module in (server.cohort_wait, server.sessions):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for entry in ROSTER.entries:
+        session = sessions.open(entry.identity)
+        sessions.set_ready(session)
+        session.rests_until = clock[0] + 900.0
+        sessions.lost(session, RESTING)
+    assert len(sessions.resting()) == 7
+
+    async def changed(_: float) -> None:
+        clock[0] += 10.0
+        if clock[0] == 1800.0:
+            for entry in ROSTER.entries[:5]:
+                sessions.set_ready(sessions.open(entry.identity))
+
+    async def configure(round_: int, attempt: int) -> Any:
+        return SimpleNamespace(invited=frozenset(range(7)))
+
+    wait = waiting(
+        plan=SimpleNamespace(quorum=5, drawn=True),
+        membership=SimpleNamespace(members=lambda: frozenset(range(7)), missing=lambda: 0, positions=frozenset),
+        sessions=sessions,
+        resume_s=2.0,
+        configure=configure,
+        _first=False,
+    )
+    monkeypatch.setattr(wait, "_changed", changed)
+    _, ready = asyncio.run(wait.gather(2, 1)) or (None, frozenset())
+    assert (len(ready), clock[0]) == (5, 1810.0)
+    clock[0] = 2000.0
+    assert sessions.resting() == frozenset()
 
 
 def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.MonkeyPatch) -> None:

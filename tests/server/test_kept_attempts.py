@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.attempt import record
 from server.attempt.outgoing import Outgoing
+from server.attempt.record import LATE, AttemptRecord
 from server.journal import Journal
+from server.study import Study
 from tests.support.databases import execute
-from tests.support.study_in_process import Coordinator, coordinator, playing
+from tests.support.study_in_process import Coordinator, Peer, coordinator, playing, until
+from wire import coordinator_pb2 as pb
 from wire.ending import ROUNDS_DONE
 
 Outcomes = list[tuple[int, int, str]]
@@ -109,3 +113,71 @@ async def test_messages_are_kept_before_what_follows_from_them(
     async with coordinator(study_folder, state) as where:
         assert (await where.play()).reason == ROUNDS_DONE
     assert seen == [{"AdvertiseKeys": 7}, {"AdvertiseKeys": 7, "ShareKeys": 7}] * 2
+
+
+async def test_who_was_excluded_in_it_was_not_excluded_before_it(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the exclusion and the round: else its transcript would name a member of u1 as excluded."""
+
+    async def killed(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    def signs_nothing(peer: Peer, _: Any) -> list[pb.ParticipantMessage]:
+        return [peer.wrap(consistency=pb.ConsistencySignature(signature=bytes(64)))]
+
+    state = tmp_path / "state.sqlite"
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "_finish", killed)
+        async with coordinator(study_folder, state) as where, playing(where.peers({6: {"consistency": signs_nothing}})):
+            where.start()
+            await where.wait_for("participant_excluded", participant=6)
+            assert where.running is not None
+            await asyncio.gather(where.running, return_exceptions=True)
+    async with coordinator(study_folder, state) as where:
+        attempt, transcripts = where.study._attempt, where.study._transcripts
+        assert attempt is not None
+        assert transcripts is not None
+        assert transcripts._noted is not None
+        assert (len(transcripts._noted.u1), transcripts._noted.excluded) == (7, ())
+        assert attempt.cheats == where.journal.excluded() != {}
+
+
+async def test_late_signatures_stay_on_record_while_they_are_played_again(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second kill just then must not forget who was asked for shares: it would be left out for what it has heard."""
+    said: list[tuple[Peer, pb.ParticipantMessage]] = []
+
+    def keeps(peer: Peer, signature: Any) -> list[pb.ParticipantMessage]:
+        said.append((peer, peer.wrap(consistency=signature)))
+        return []
+
+    def members() -> list[Any]:
+        rows = where.journal._store.read("SELECT body FROM kept WHERE phase = ? AND participant = -1", (LATE,))
+        return [json.loads(body) for (body,) in rows]
+
+    state, closed = tmp_path / "state.sqlite", AttemptRecord.close
+    silent: dict[str, Any] = {"unmasking": lambda *_: []}
+    async with coordinator(study_folder, state) as where:
+        twists = {who: silent | ({"consistency": keeps} if who > 4 else {}) for who in range(7)}
+        async with playing(where.peers(twists)):
+            where.start()
+            await where.wait_for("phase_started", phase="Unmasking")
+            for peer, signature in said:
+                await peer.session.send(signature)
+            await until(lambda: members() == [[5, 6]])
+            assert where.running is not None
+            where.running.cancel()
+            await asyncio.gather(where.running, return_exceptions=True)
+    seen: list[list[int]] = []
+
+    async def look(self: AttemptRecord, phase: str, who: Any) -> None:
+        seen.append(sorted(who))
+        await closed(self, phase, who)
+
+    monkeypatch.setattr(AttemptRecord, "close", look)
+    async with coordinator(study_folder, state) as where:
+        assert where.study._attempt is not None
+        assert seen == [[5, 6], [5, 6]]
+        assert set(where.study._attempt._outgoing.number.values()) == {5}

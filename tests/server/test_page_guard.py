@@ -20,7 +20,7 @@ import server.http_port
 from runtime.key_files import KeyFileError
 from server.events import Event
 from server.http_port import ADDRESS_FILE, MOST_STREAMS, HttpPort, stays
-from server.page_guard import PASSWORD_FILE
+from server.page_guard import PASSWORD_FILE, password_in
 from tests.server.scraping import ask, quietly
 from tests.support.commands import says
 
@@ -195,3 +195,13 @@ async def test_a_form_is_as_short_as_any_request(
             assert said.endswith(f"\r\n\r\n{length}".encode()) == answered
             writer.close()
     assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_an_empty_password_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
+    """A crash while it was made leaves an empty file."""
+    path = tmp_path / PASSWORD_FILE
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(KeyFileError, match="is empty"):
+        password_in(path)

@@ -15,9 +15,9 @@ from runtime.durable import StorageError
 from server.events import RoundCompleted
 from server.journal import Journal, read_events
 from server.study_view import StudyView
-from tests.support.study_in_process import PATIENCE_S, coordinator, playing, refuses
+from tests.support.study_in_process import PATIENCE_S, coordinator, make_folder, playing, refuses
 from wire import coordinator_pb2 as pb
-from wire.ending import BUDGET_REACHED, STOPPED
+from wire.ending import ABORTED, BUDGET_REACHED, STOPPED
 
 
 async def test_a_round_and_its_event_are_written_together(tmp_path: Path) -> None:
@@ -73,8 +73,20 @@ async def test_participants_whose_budget_is_spent_end_the_study(study_folder: Pa
     """Their own ledgers may hold an attempt that the coordinator's doesn't: it isn't a round that failed."""
     spent: dict[str, Any] = {"advertise_keys": refuses(pb.REFUSAL_CODE_BUDGET)}
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        outcome = await where.play(where.peers(dict.fromkeys(range(3), spent)))
+        outcome = await where.play(where.peers(dict.fromkeys(range(5), spent)))
     assert (outcome.reason, outcome.rounds_completed) == (BUDGET_REACHED, 0)
     [first, second] = where.of("attempt_aborted")
     assert "have budget left" in second["reason"]
     assert (first["attempt"], second["attempt"]) == (1, 2)
+
+
+async def test_cheats_that_say_so_end_a_round_and_not_the_study(tmp_path: Path) -> None:
+    """Two of seven may lie, and six are needed: as when they stay away, the study can go on without them later."""
+    folder, spent = make_folder(tmp_path / "study", quorum=6), refuses(pb.REFUSAL_CODE_BUDGET)
+    async with coordinator(folder, tmp_path / "state.sqlite") as where:
+        liars: dict[int, dict[str, Any]] = {who: {"advertise_keys": spent} for who in range(2)}
+        outcome = await where.play(where.peers(liars))
+    assert (outcome.reason, outcome.rounds_completed) == (ABORTED, 0)
+    [_, second, third] = where.of("attempt_aborted")
+    assert "have budget left" in second["reason"]
+    assert "have budget left" not in third["reason"]  # they were asked again
