@@ -248,7 +248,8 @@ def _unpack(archive: Path, work: Path) -> dict[str, Any]:
     with tarfile.open(archive, mode="r:") as tar:
         for member in tar:
             name, place = member.name, PurePosixPath(member.name)
-            content = tar.extractfile(member)
+            plain = member.isreg() and not member.issparse() and "\0" not in name
+            content = tar.extractfile(member) if plain else None
             if manifest is not None or content is None or place.is_absolute() or ".." in place.parts or name in found:
                 raise tarfile.TarError(name)
             if name == MANIFEST:

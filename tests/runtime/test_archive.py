@@ -156,6 +156,24 @@ def test_what_isnt_a_copy_is_refused(tmp_path: Path, members: tuple[str, list[tu
     assert [path.name for path in tmp_path.iterdir()] == ["copy.tar"]
 
 
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+def test_what_is_no_plain_file_is_refused(tmp_path: Path, kind: bytes) -> None:
+    with tarfile.open(tmp_path / "copy.tar", "w") as tar:
+        member = tarfile.TarInfo("a")
+        member.type, member.linkname = kind, "/etc/passwd"
+        tar.addfile(member)
+    with pytest.raises(InputFailure, match="is damaged, or no copy"):
+        read_archive(tmp_path / "copy.tar", tmp_path / "again", accept)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.tar"]
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "copy.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("a\0é"))
+    with pytest.raises(InputFailure, match="is damaged, or no copy"):
+        read_archive(tmp_path / "copy.tar", tmp_path / "again", accept)
+
+
 def test_a_copy_that_was_cut_off_or_is_of_a_later_release(tmp_path: Path, folder: Path) -> None:
     archive = tmp_path / "copy.tar"
     write(archive, folder)
