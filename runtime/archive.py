@@ -114,9 +114,14 @@ def _write(
 
 
 def files_in(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
-    """Every file in a folder, but those that only a running process needs."""
+    """Every file in a folder, but those that only a running process needs.
+
+    Raises InputFailure: a part of it is elsewhere, and would be missing in the copy.
+    """
     for place, folders, names in os.walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".") and not leave_out(Path(place, one))]
+        if linked := next((Path(place, one) for one in folders if Path(place, one).is_symlink()), None):
+            raise InputFailure(f"{linked} is a link to another folder, which wouldn't be in the copy: mount it there")
         for name in sorted(names):
             path = Path(place, name)
             if not name.endswith(_PASSING) and path.is_file():

@@ -114,8 +114,11 @@ class DeskPage:
         return HTMLResponse(body, 400 if failed else 200)
 
     def _approve(self, form: Form) -> Sequence[str]:
-        """Judge one request, which its id names with the identity that it is of."""
+        """Judge one request, which its id names with the identity that it is of, as the page has said."""
         with open_link(self._folder) as link:
+            shown = [one for one in preview(self._folder, link) if one.request.id.hex() == form.get("request")]
+            if shown and shown[0].verdict != form.get("verdict"):  # a button that refuses must not accept
+                raise AuthorityError("this request would be judged otherwise now: look at it again")
             visit = attend(self._folder, link, sign=True, chosen=lambda signed: signed.id.hex() == form.get("request"))
         if not visit.judgements:
             raise AuthorityError("this request doesn't wait any more")

@@ -62,12 +62,15 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
         with locked(open_folder(home).state) as store:
             assert store.present() == 0
             assert len(store.invitations()) == 2
-        status, _, page = me.ask("/approve", token=token, request=ids[0])
+        status, _, page = me.ask("/approve", token=token, request=ids[0], verdict="refuse")
+        assert status == 400  # it was shown with a button to refuse it, and could be accepted since
+        says(page, "Not done", "would be judged otherwise now")
+        status, _, page = me.ask("/approve", token=token, request=ids[0], verdict="accept")
         assert status == 200
         says(page, "accepted", "Signed version 2 of the roster: 1 participant.", "The coordinator has version 2.")
         assert len(coordinator.roster(open_folder(home)).entries) == 1
         assert page.count('name="request"') == 1  # the other one waits
-        assert me.ask("/approve", token=token, request=ids[0])[0] == 400
+        assert me.ask("/approve", token=token, request=ids[0], verdict="accept")[0] == 400
         status, _, page = me.ask("/invite", token=token, name="ward-7", valid="3600")
         assert status == 200
         says(page, "It is shown only now", "sordino join localhost:", "ward-7")

@@ -115,6 +115,14 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: p
     assert not (tmp_path / "again").exists()
 
 
+def test_a_part_that_lies_elsewhere_is_not_forgotten(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (folder / "checkpoints").symlink_to(tmp_path / "large")
+    with pytest.raises(InputFailure, match="checkpoints is a link to another folder"):
+        write(tmp_path / "copy.tar", folder)
+    assert not (tmp_path / "copy.tar").exists()
+
+
 def test_a_database_that_is_none(tmp_path: Path, folder: Path) -> None:
     (folder / "state.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
     with pytest.raises(StorageError, match="can't be read"):
