@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from secagg.keys import session_statement
@@ -158,6 +158,10 @@ class Sessions:
         """Participants that aren't needed for a while, and aren't due back yet."""
         now, places = time.monotonic(), self._roster.positions
         return frozenset(places[who] for who, until in self._resting.items() if until > now)
+
+    def still_rest(self, identities: Iterable[bytes], longest_s: float) -> None:
+        """Those on the roster that an earlier process had sent away."""
+        self._resting.update(dict.fromkeys(identities, time.monotonic() + longest_s))
 
     def due(self, participants: Collection[int]) -> float:
         """When the last of these that rest is back, of the monotonic clock; 0: none rests."""

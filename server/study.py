@@ -44,7 +44,7 @@ from server.farewell import Farewell
 from server.journal import Journal, read_events
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
-from server.pace import BACK_S, LONGEST_REST, Pace
+from server.pace import BACK_S, LONGEST_REST, REST_MOST_S, Pace
 from server.process_limits import RefusedCalls, process_figures
 from server.roster_file import RosterFile
 from server.roster_in_use import RosterInUse
@@ -284,7 +284,11 @@ class Study:
             self._returns.completed = self._last.round, self._last.attempt
             self._model.restore(checkpoint, self._last.next_clips)
             before = await asyncio.to_thread(read_events, self._configuration.coordinator.state)
-            self._progress = StudyView().apply_all(before).progress
+            view = StudyView().apply_all(before)
+            self._progress, rested = view.progress, time.time() - view.last_at
+            # For how long isn't known, only for how long at most.
+            resting = [membership.roster.entries[who].identity for who in membership.positions(view.resting)]
+            self.sessions.still_rest(resting, LONGEST_REST * REST_MOST_S + BACK_S - rested)
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)

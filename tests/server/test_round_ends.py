@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 
 from runtime.durable import StorageError
-from server.events import RoundCompleted
+from server.events import RESTING, RoundCompleted
 from server.journal import Journal, read_events
 from server.study_view import StudyView
-from tests.support.study_in_process import PATIENCE_S, coordinator, make_folder, playing, refuses
+from tests.support.study_in_process import PATIENCE_S, coordinator, make_folder, playing, refuses, until
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, STOPPED
 
@@ -90,3 +91,26 @@ async def test_cheats_that_say_so_end_a_round_and_not_the_study(tmp_path: Path) 
     [_, second, third] = where.of("attempt_aborted")
     assert "have budget left" in second["reason"]
     assert "have budget left" not in third["reason"]  # they were asked again
+
+
+async def test_who_was_sent_away_is_waited_for_after_a_restart(tmp_path: Path) -> None:
+    """They rest until shortly before the pause is over, which the coordinator ends when it is started again."""
+    folder, state = make_folder(tmp_path / "study"), tmp_path / "state.sqlite"
+    async with coordinator(folder, state, study={"pause_s": 100.0}) as where:
+        peers = where.peers()
+        async with playing(peers):
+            where.start()
+            await where.wait_for("pausing")
+            for peer in peers[:6]:
+                await until(lambda one=peer: one.heard("rest"))  # type: ignore[misc]
+                await peer.session.send(pb.ParticipantMessage(leaving=pb.Leaving(resting=True)))
+            await until(lambda: len(where.of("participant_lost", reason=RESTING)) == 6)
+            assert where.running is not None
+            where.running.cancel()
+            await asyncio.gather(where.running, return_exceptions=True)
+    async with coordinator(folder, state) as where:
+        sessions = where.study.sessions
+        assert sessions.resting() == frozenset(range(6))
+        assert 3600.0 < sessions.due(range(7)) - time.monotonic() < 4000.0
+        assert (await where.play()).rounds_completed == 2
+        assert sessions.resting() == frozenset()
