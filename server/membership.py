@@ -114,10 +114,12 @@ class Membership:
         here = len(self.roster) if self._plan.drawn else len(self.members())
         return max(0, smallest_roster(self._plan) - here)
 
-    def exclusions(self) -> dict[bytes, str]:
-        """Identity -> reason, of those on the roster in use."""
+    def exclusions(self, besides: Collection[int] = ()) -> dict[bytes, str]:
+        """Identity -> reason, of those on the roster in use. ``besides``: positions that are left out."""
         known = zip(self.roster.entries, self.numbers, strict=True)
-        return {entry.identity: self.excluded[number] for entry, number in known if number in self.excluded}
+        some = {entry.identity: self.excluded[number] for entry, number in known if number in self.excluded}
+        left_out = {self.roster.identity(who) for who in besides}
+        return {identity: reason for identity, reason in some.items() if identity not in left_out}
 
     def note_conflicts(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Note by number that one of each two participants has cheated: a holder says that a dealer sealed rubbish."""
@@ -151,11 +153,15 @@ class Membership:
         everywhere = assumed_colluders(len(self.roster), self._plan.adversarial, self._plan.max_dropout)
         return max(self._plan.colluders, everywhere, FEWEST_COLLUDERS)
 
-    def check_not_older(self, completed_rounds: int) -> None:
-        """Raises Failure: more participants than can be cheats have joined attempts that the journal doesn't know.
+    def check_not_older(self, completed_rounds: int, further: Collection[int], number: tuple[int, int]) -> None:
+        """Args: further participants of the attempt ``number`` that have heard more of it than it has said.
+
+        Raises Failure: more participants than can be cheats have joined attempts that the journal doesn't know.
 
         It was restored from an older copy then, and its ledger lacks what those attempts cost.
         """
+        for who in further:
+            self.ahead.setdefault(self.roster.identity(who), number)
         if len(self.ahead) > self.most_cheats:
             # At least one honest participant was there.
             round_, _ = sorted(self.ahead.values(), reverse=True)[self.most_cheats]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mechanisms.plan import Plan
@@ -12,7 +13,10 @@ from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHA
 from secagg.roster import Roster
 from server.events import RoundCompleted
 from server.membership import Membership
+from server.sessions import Session
 from server.study_tables import DeadlineTable
+from wire import codec
+from wire import coordinator_pb2 as pb
 
 REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
 REST_MOST_S: Final = 3600.0
@@ -91,3 +95,11 @@ class Pace:
         fastest = min((one + self._pause_s for one in self._rounds), default=0.0)  # before the first is over all stay
         rest = EARLY * (pause_left_s + max(rounds, 0) * fastest)
         return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0
+
+    def let_rest(self, sessions: Iterable[Session], coming: int, pause_left_s: float = 0.0) -> None:
+        """Tell ready participants for how long they aren't needed. Arguments as `rest_s`."""
+        for session in sessions:
+            rest_s = self.rest_s(session.participant, coming, pause_left_s) if session.ready else 0.0
+            if rest_s:
+                session.rests_until = time.monotonic() + LONGEST_REST * rest_s + BACK_S
+                session.send(codec.message(rest=pb.Rest(seconds=rest_s)))

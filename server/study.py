@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,11 +18,11 @@ from secagg.context import RoundConfig
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.attempt import Attempt, AttemptFailed
+from server.attempt.attempt import Attempt
 from server.attempt.outgoing import Outgoing
 from server.attempt.record import AttemptRecord, is_kept
 from server.attempt.returns import Returns
-from server.attempt.steps import most_control_bytes
+from server.attempt.steps import AttemptFailed, most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.charges import Charges
 from server.cohort_wait import CohortWait
@@ -215,7 +215,7 @@ class Study:
             return
         self.sessions.set_ready(session)
         if self._attempt is not None and session.participant not in self._attempt.cohort:
-            self._let_rest([session], self._attempt.config.round + 1)
+            self._pace.let_rest([session], self._attempt.config.round + 1)
         self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
@@ -372,7 +372,7 @@ class Study:
                 return BUDGET_REACHED if self._cohort_wait.exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:
                 if (pause_s := self._configuration.study.pause_s) > 0:
-                    self._let_rest(self.sessions.all(), round_ + 1, pause_s)
+                    self._pace.let_rest(self.sessions.all(), round_ + 1, pause_s)
                 await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
 
@@ -402,14 +402,6 @@ class Study:
             if await self._one_attempt(*gathered):
                 return True
         return False
-
-    def _let_rest(self, sessions: Iterable[Session], coming: int, pause_left_s: float = 0.0) -> None:
-        """Tell ready participants for how long they aren't needed. Arguments as `Pace.rest_s`."""
-        for session in sessions:
-            rest_s = self._pace.rest_s(session.participant, coming, pause_left_s) if session.ready else 0.0
-            if rest_s:
-                session.rests_until = time.monotonic() + LONGEST_REST * rest_s + BACK_S
-                session.send(codec.message(rest=pb.Rest(seconds=rest_s)))
 
     # ------------------------------------------------------------ the roster
 
@@ -443,7 +435,7 @@ class Study:
         absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
         self._emit(AttemptStarted(round=config.round, attempt=config.attempt, cohort=len(cohort), absent=absent))
         await self._compute(self._pace.look_ahead, config.round)
-        self._let_rest([one for one in self.sessions.all() if one.participant not in cohort], config.round + 1)
+        self._pace.let_rest([one for one in self.sessions.all() if one.participant not in cohort], config.round + 1)
         return await self._run_attempt(attempt)
 
     def _attempt_of(self, config: RoundConfig, cohort: frozenset[int], record: AttemptRecord) -> Attempt:
@@ -488,7 +480,7 @@ class Study:
         if aborted:
             await self._exclusions.after(attempt)
             await self._round_end(config, cohort, aborted)
-            self._check_not_older(attempt)
+            self._membership.check_not_older(self._completed_rounds, attempt.ahead, _number(attempt))
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
@@ -497,16 +489,10 @@ class Study:
         return True
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
-        if self._attempt is not None:
-            self._check_not_older(self._attempt)
+        if (attempt := self._attempt) is not None:
+            self._membership.check_not_older(self._completed_rounds, attempt.ahead, _number(attempt))
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
         await self._journal.freeze_survivors(config.round, config.attempt, check)
-
-    def _check_not_older(self, attempt: Attempt) -> None:
-        """Raises as `Membership.check_not_older`."""
-        for who in attempt.ahead:
-            self._membership.ahead.setdefault(attempt.config.roster.identity(who), _number(attempt))
-        self._membership.check_not_older(self._completed_rounds)
 
     async def _charge(self, config: RoundConfig, unmasking: Unmasking, request: bytes) -> None:
         charged = [self._membership.number(who) for who in unmasking.u3]
@@ -523,7 +509,7 @@ class Study:
                 row,
                 self._membership.signed.file,
                 dict(enumerate(self._membership.numbers)),
-                self._excluded_before(),
+                self._membership.exclusions(besides=() if self._attempt is None else self._attempt.cheats),
             )
         epsilons = await self._compute(self.charges.epsilons)
         self._emit(
@@ -539,12 +525,6 @@ class Study:
                 ledger_head=row.hash.hex(),
             )
         )
-
-    def _excluded_before(self) -> dict[bytes, str]:
-        """Identity -> reason, of those excluded in earlier attempts than the one under way."""
-        attempt, identity = self._attempt, self._membership.roster.identity
-        caught = {identity(who) for who in attempt.cheats} if attempt is not None else set()
-        return {who: reason for who, reason in self._membership.exclusions().items() if who not in caught}
 
     async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
         round_, number = _number(attempt)

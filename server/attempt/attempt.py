@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -32,8 +32,8 @@ from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
-from server.attempt.steps import PHASE_FIELDS, REFUSALS, AttemptFigures, Late, Step, check_offer, most_control_bytes
-from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
+from server.attempt.steps import PHASE_FIELDS, REFUSALS, AttemptFailed, AttemptFigures, Late, Step, check_offer
+from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
 from server.workers import Workers
@@ -46,19 +46,6 @@ RETURN_S = 15.0  # for participants to find a coordinator that was started again
 
 Emit = Callable[[Event], None]
 Proof = tuple[frozenset[bytes], bytes]  # identities that a survivor proof is for, and the message
-
-
-# Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
-_MOST_STAGED_BYTES: Final = 96 << 20
-_FEWEST_CREDITS: Final = 4
-
-
-class AttemptFailed(Exception):
-    """The attempt ended without a sum."""
-
-    def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
-        super().__init__(f"{phase}: {reason}")
-        self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
 
 
 class Attempt:
@@ -96,7 +83,7 @@ class Attempt:
         self._sessions, self._deadlines_s, self._workers = sessions, deadlines_s, workers
         self._emit, self._freeze, self._charge = emit, freeze, charge
         self._roster_sha256, self._compute = roster_sha256, workers.compute
-        self._inbox = Inbox(most_control_bytes(config.parameters))
+        self._inbox = Inbox(config.parameters)
         self._alive = set(cohort)
         self._vector_bytes: Counter[int] = Counter()  # of uploads
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
@@ -109,8 +96,7 @@ class Attempt:
         self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
         size = config.parameters.upload_size
-        credits = min(upload_credits, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
-        self._uploads = Uploads(size, credits, self._grant_credit, self.upload_failed)
+        self._uploads = Uploads(size, most_credits(upload_credits, size), self._grant_credit, self.upload_failed)
         self.figures = AttemptFigures()
         self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
         self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does

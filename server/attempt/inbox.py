@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from secagg.messages import MaskedInput
-from server.attempt.steps import MOST_MESSAGES
+from secagg.parameters import RoundParameters
+from server.attempt.steps import MOST_MESSAGES, most_control_bytes
 from server.sessions import Session
 from wire import coordinator_pb2 as pb
 
@@ -61,11 +62,10 @@ class Inbox:
         bytes: of these messages, vectors aside.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        """Args: most_bytes that one participant may send."""
+    def __init__(self, parameters: RoundParameters) -> None:
         self.messages: Counter[int] = Counter()
         self.bytes: Counter[int] = Counter()
-        self._most_bytes = most_bytes
+        self._most_bytes = most_control_bytes(parameters)
         self._overran: set[int] = set()
         self._queue: asyncio.Queue[tuple[int, Arrival]] = asyncio.Queue()
 

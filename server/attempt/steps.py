@@ -80,6 +80,14 @@ class Step:
     enough: bool = False
 
 
+class AttemptFailed(Exception):
+    """The attempt ended without a sum."""
+
+    def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
+        super().__init__(f"{phase}: {reason}")
+        self.phase, self.reason, self.received, self.needed = phase, reason, received, needed
+
+
 @dataclass
 class AttemptFigures:
     """What is told of an attempt when it has ended; of one that goes on after a restart, times of the rest alone."""

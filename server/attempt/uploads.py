@@ -21,6 +21,16 @@ _LEFT: Final = "the participant left the attempt during its upload"
 _ELSEWHERE: Final = "the upload goes on in another stream"
 
 
+# Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
+_MOST_STAGED_BYTES: Final = 96 << 20
+_FEWEST_CREDITS: Final = 4
+
+
+def most_credits(wanted: int, size: int) -> int:
+    """Uploads of ``size`` bytes that are held in memory at once."""
+    return min(wanted, max(_FEWEST_CREDITS, _MOST_STAGED_BYTES // size))
+
+
 class UploadRefused(Exception):
     """The upload can't be taken; the text is safe to send."""
 
