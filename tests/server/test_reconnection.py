@@ -24,6 +24,7 @@ from server.attempt.returns import MOST_PROOFS, Returns
 from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.coordinator import SERVER_OPTIONS
 from server.sessions import Session, Sessions
+from tests.support.attempts_in_memory import make_config
 from tests.support.study_in_process import (
     PARTICIPANTS,
     Coordinator,
@@ -305,7 +306,7 @@ async def test_a_place_is_kept_for_its_session_and_its_time() -> None:
 async def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
     """The end of its old stream is noticed while its turn is yet to come, and its place isn't up for it."""
     attempt: Any = object.__new__(Attempt)  # without the study around it
-    attempt._inbox, attempt._over, attempt._alive = Inbox(1000), False, {1}
+    attempt._inbox, attempt._over, attempt._alive = Inbox(make_config(3).parameters), False, {1}
     old, new, never = session_of(1), session_of(1), asyncio.Event()
     attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
     attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
