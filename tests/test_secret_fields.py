@@ -56,6 +56,7 @@ SHOWN: dict[str, str] = {
     "sordino.cli.experiment.AuditOptions.seed": PUBLIC_SEED,
     "sordino.cli.experiment.AuditOptions.noise_divided_by": SETTING,
     "sordino.cli.experiment.GridOptions.seeds": PUBLIC_SEED,
+    "sordino.reporting.feed.RoundPoint.without_noise": SETTING,
     "sordino.lab.loadtest.options.LoadOptions.seed": PUBLIC_SEED,
     "sordino.lab.experiments.dme.Setting.seed": PUBLIC_SEED,
     "sordino.lab.experiments.audit.Setting.seed": PUBLIC_SEED,

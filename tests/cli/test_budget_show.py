@@ -18,6 +18,7 @@ from client.policy import epsilon_in_total
 from mechanisms.plan import Plan
 from server.journal import Journal
 from sordino.reporting.budget_limits import limit_lines
+from tests.support.attempts_in_memory import make_config
 from tests.support.commands import Run, output, refusal, words
 from tests.support.rounds_on_record import plan as plan_of
 from wire.guarantee import UNRECORDED
@@ -223,7 +224,7 @@ def test_a_coordinators_condition_is_that_of_its_study_document(adversary: str, 
     async def charged() -> None:
         journal = Journal(tmp_path / "state.sqlite")
         await journal.open_study("clinic", document)
-        await journal.begin_attempt(1, 1)
+        await journal.begin_attempt(make_config(20), frozenset(range(20)))
         await journal.charge(row, b"")
         journal.close()
 
