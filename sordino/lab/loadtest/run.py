@@ -198,10 +198,7 @@ class LoadTest:
             if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
                 return
             if running and not self._due and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
-                self._crashes.pop(0)
-                self._kill(outcomes)
-                self._disturb("crash", len(outcomes.rounds), outcomes.connected)
-                self._start_again(outcomes)
+                self._crash(outcomes)
                 continue
             if running and self.kills.due:
                 self._kill(outcomes)
@@ -246,6 +243,12 @@ class LoadTest:
     def _cpu_s(self) -> float:
         """Of the coordinator, those that were killed among it, when last measured."""
         return self._cpu_of_killed_s + self.coordinator.cpu_s
+
+    def _crash(self, outcomes: Outcomes) -> None:
+        self._crashes.pop(0)
+        self._kill(outcomes)
+        self._disturb("crash", len(outcomes.rounds), outcomes.connected)
+        self._start_again(outcomes)
 
     def _kill(self, outcomes: Outcomes) -> None:
         """Kill the coordinator, and read what it has recorded."""
