@@ -160,6 +160,8 @@ class Membership:
 
         It was restored from an older copy then, and its ledger lacks what those attempts cost.
         """
+        # What was said of earlier attempts shows nothing any more: it must not add up over months.
+        self.ahead = {identity: joined for identity, joined in self.ahead.items() if joined >= number}
         for who in further:
             self.ahead.setdefault(self.roster.identity(who), number)
         if len(self.ahead) > self.most_cheats:

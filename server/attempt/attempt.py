@@ -185,7 +185,7 @@ class Attempt:
 
         Not of one that was back in between, nor where another process of the coordinator has announced it.
         """
-        return self._record.kept is None and not self._slots.returns(participant)
+        return participant in self._alive and self._record.kept is None and not self._slots.returns(participant)
 
     # ------------------------------------------------------------ the phases
 

@@ -110,3 +110,14 @@ async def test_a_restart_or_two_liars_are_no_proof(study_folder: Path, tmp_path:
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         peers = where.peers({who: {"advertise_keys": joined(round_)} for who in range(2)})
         assert (await where.play(peers)).rounds_completed == 2
+
+
+async def test_claims_about_earlier_attempts_do_not_add_up(study_folder: Path, tmp_path: Path) -> None:
+    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+        membership = where.study._membership
+        membership.ahead = {bytes([at]) * 32: (1, 1) for at in range(PARTICIPANTS)}
+        membership.check_not_older(1, (), (2, 1))
+        assert membership.ahead == {}
+        membership.ahead = {bytes([at]) * 32: (2, 1) for at in range(PARTICIPANTS)}
+        with pytest.raises(Failure, match="answered round 2"):
+            membership.check_not_older(1, (), (2, 1))
