@@ -363,7 +363,7 @@ class Study:
 
     async def _rounds(self, before_round: Callable[[int], Awaitable[None]] | None) -> str:
         while self._completed_rounds < self._plan.rounds:
-            if self._progress.stalled(self._configuration.evaluation.patience):
+            if self._resumed is None and self._progress.stalled(self._configuration.evaluation.patience):
                 return NO_BETTER
             round_ = self._completed_rounds + 1
             if before_round is not None:
