@@ -73,7 +73,7 @@ class Further(Peer):
 
 @pytest.mark.parametrize("several", [2, 3])
 async def test_a_copy_of_the_attempt_under_way(study_folder: Path, tmp_path: Path, several: int) -> None:
-    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
+    async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"advertise_keys_s": 2.0}) as where:
         honest, keys = where.peers(), identities(study_folder)
         peers = [Further(where, key) if at < several else honest[at] for at, key in enumerate(keys)]
         if several == 2:  # they may lie
