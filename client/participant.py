@@ -462,9 +462,8 @@ class Participant:
 
     async def _upload(self, attempt: _Attempt) -> None:
         packed = attempt.packed
-        if (
-            packed is None or attempt.uploaded or attempt.offset > len(packed)
-        ):  # equal: only the end of the stream was lost
+        # An offset equal to the length: only the end of the stream was lost.
+        if packed is None or attempt.uploaded or attempt.offset > len(packed):
             raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
         if await self.behaviour.upload(attempt.number, packed, attempt.offset, self._session.upload):
             attempt.uploaded = True

@@ -25,7 +25,7 @@ from runtime.durable import DAMAGED, DurableStore, Statement, StorageError, chec
 from secagg.context import RoundConfig
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
-from server.attempt.record import CLEAR, NOTHING_KEPT, TABLE, AttemptRecord, Kept, beginning, frozen, read_kept
+from server.attempt.record import CLEAR, TABLE, AttemptRecord, Kept, beginning, frozen, read_kept
 from server.events import Event, RoundCompleted, body_of, from_json
 from wire.records.ledger import (
     COORDINATOR,
@@ -161,8 +161,12 @@ class Journal:
         rows = self._store.read("SELECT number, identity FROM members")
         return {bytes(identity): number for number, identity in rows}
 
-    async def begin_attempt(self, config: RoundConfig, cohort: frozenset[int], *, kept: bool = False) -> AttemptRecord:
-        """Before the attempt's first message. Returns the record of its messages, which keeps them if ``kept``."""
+    def new_record(self) -> AttemptRecord:
+        """Of the messages of an attempt that is about to begin."""
+        return AttemptRecord(self._store)
+
+    async def begin_attempt(self, config: RoundConfig, cohort: frozenset[int], *, kept: bool = False) -> None:
+        """Before the attempt's first message. ``kept``: its messages are."""
         await self._store.write(
             CLEAR,
             (
@@ -171,7 +175,6 @@ class Journal:
             ),
             *([beginning(config, cohort)] if kept else []),
         )
-        return AttemptRecord(self._store) if kept else NOTHING_KEPT
 
     async def freeze_survivors(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         """Before u3 is sent to any participant. The sum is not copied: it must not change until this returns."""

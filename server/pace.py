@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from mechanisms.plan import Plan
 from secagg.context import winners
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.roster import Roster
+from server.attempt.outgoing import AT_ONCE
 from server.events import RoundCompleted
 from server.membership import Membership
 from server.sessions import Session
@@ -30,7 +32,7 @@ LEAST_S: Final = 2.0  # and at least this long
 
 
 class Pace:
-    """What the last rounds took. Nothing here waits."""
+    """What the last rounds took."""
 
     def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable, pause_s: float) -> None:
         self._plan, self._membership, self._pause_s = plan, membership, pause_s
@@ -96,10 +98,16 @@ class Pace:
         rest = EARLY * (pause_left_s + max(rounds, 0) * fastest)
         return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0
 
-    def let_rest(self, sessions: Iterable[Session], coming: int, pause_left_s: float = 0.0) -> None:
-        """Tell ready participants for how long they aren't needed. Arguments as `rest_s`."""
-        for session in sessions:
-            rest_s = self.rest_s(session.participant, coming, pause_left_s) if session.ready else 0.0
-            if rest_s:
-                session.rests_until = time.monotonic() + LONGEST_REST * rest_s + BACK_S
-                session.send(codec.message(rest=pb.Rest(seconds=rest_s)))
+    def let_one_rest(self, session: Session, coming: int, pause_left_s: float = 0.0) -> None:
+        """Tell a ready participant for how long it isn't needed. Arguments as `rest_s`."""
+        rest_s = self.rest_s(session.participant, coming, pause_left_s) if session.ready else 0.0
+        if rest_s:
+            session.rests_until = time.monotonic() + LONGEST_REST * rest_s + BACK_S
+            session.send(codec.message(rest=pb.Rest(seconds=rest_s)))
+
+    async def let_rest(self, sessions: Iterable[Session], coming: int, pause_left_s: float = 0.0) -> None:
+        """Tell many, few at a time: ten thousand at once would stop the event loop for a second."""
+        for count, session in enumerate(sessions, 1):
+            self.let_one_rest(session, coming, pause_left_s)
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.attempt import Attempt
 from server.attempt.outgoing import Outgoing
-from server.attempt.record import AttemptRecord, is_kept
+from server.attempt.record import NOTHING_KEPT, AttemptRecord, is_kept
 from server.attempt.returns import Returns
 from server.attempt.steps import AttemptFailed, most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
@@ -215,7 +215,7 @@ class Study:
             return
         self.sessions.set_ready(session)
         if self._attempt is not None and session.participant not in self._attempt.cohort:
-            self._pace.let_rest([session], self._attempt.config.round + 1)
+            self._pace.let_one_rest(session, self._attempt.config.round + 1)
         self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
@@ -292,10 +292,9 @@ class Study:
             log.info("resumed from the journal", round=self._completed_rounds)
         if self._transcripts is not None:
             await asyncio.to_thread(self._transcripts.restore, self._completed_rounds)
-        if await self._take_up():
-            return
-        for round_, attempt in await self._journal.close_open_attempts():
-            log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
+        if not await self._take_up():
+            for round_, attempt in await self._journal.close_open_attempts():
+                log.warning("an attempt was cut off by the last stop", round=round_, attempt=attempt)
 
     async def _take_up(self) -> bool:
         """Continue the attempt that the last stop cut off, up to where it waits for participants to come back."""
@@ -372,7 +371,7 @@ class Study:
                 return BUDGET_REACHED if self._cohort_wait.exhausted else ABORTED
             if self._completed_rounds < self._plan.rounds:
                 if (pause_s := self._configuration.study.pause_s) > 0:
-                    self._pace.let_rest(self.sessions.all(), round_ + 1, pause_s)
+                    await self._pace.let_rest(self.sessions.all(), round_ + 1, pause_s)
                 await self._cohort_wait.pause(round_)
         return ROUNDS_DONE
 
@@ -422,20 +421,21 @@ class Study:
 
     async def _one_attempt(self, config: RoundConfig, cohort: frozenset[int]) -> bool:
         self.loop_lag.restart()
-        model_bytes, digest = await self._compute(self._model.serialised)
         self._documents.pop(self._model_sha256, None)
-        self._model_sha256 = digest
+        model_bytes, self._model_sha256 = await self._compute(self._model.serialised)
         self._documents[self._model_sha256] = model_bytes
         del model_bytes  # so that a large one is freed as soon as all have it
         # Without those that left while the model was serialised: the first phase would wait for them.
         cohort &= self.sessions.ready()
         config = replace(config, model_digest=self._model_sha256)
         kept = self._configuration.deadlines.resume_s > 0 and is_kept(config, len(cohort))
-        attempt = self._attempt_of(config, cohort, await self._journal.begin_attempt(config, cohort, kept=kept))
+        attempt = self._attempt_of(config, cohort, self._journal.new_record() if kept else NOTHING_KEPT)
+        await self._journal.begin_attempt(config, cohort, kept=kept)
         absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
         self._emit(AttemptStarted(round=config.round, attempt=config.attempt, cohort=len(cohort), absent=absent))
         await self._compute(self._pace.look_ahead, config.round)
-        self._pace.let_rest([one for one in self.sessions.all() if one.participant not in cohort], config.round + 1)
+        others = [one for one in self.sessions.all() if one.participant not in cohort]
+        self._resting = asyncio.create_task(self._pace.let_rest(others, config.round + 1))
         return await self._run_attempt(attempt)
 
     def _attempt_of(self, config: RoundConfig, cohort: frozenset[int], record: AttemptRecord) -> Attempt:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,3 +74,24 @@ def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) ->
     assert one.rest_s(4, 9) == 0.0
     membership.roster = (*roster, "g")  # a later version draws other cohorts
     assert one.rest_s(4, 2) == 0.0
+
+
+async def test_the_loop_goes_on_while_thousands_are_told() -> None:
+    """Each message handed over takes a moment, and nothing else runs in between."""
+    between: list[int] = []
+    told: list[int] = []
+    sessions: Any = [
+        SimpleNamespace(ready=True, participant=who, send=lambda message, who=who: told.append(who))
+        for who in range(10 * server.pace.AT_ONCE)
+    ]
+
+    async def others() -> None:
+        while True:
+            between.append(len(told))
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await pace().let_rest(sessions, 2, 100.0)
+    beside.cancel()
+    assert len(told) == len(sessions)
+    assert max(later - earlier for earlier, later in pairwise(between)) <= server.pace.AT_ONCE
