@@ -181,3 +181,30 @@ async def test_late_signatures_stay_on_record_while_they_are_played_again(
         assert where.study._attempt is not None
         assert seen == [[5, 6], [5, 6]]
         assert set(where.study._attempt._outgoing.number.values()) == {5}
+
+
+async def test_a_session_that_ends_while_the_attempt_is_written_down_is_heard_of(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first phase would wait for it until the deadline."""
+    async with coordinator(study_folder, tmp_path / "state.sqlite", deadlines={"resume_s": 0.1}) as where:
+        peers, begin = where.peers(), where.journal.begin_attempt
+
+        async def slow(*given: Any, **more: Any) -> None:
+            await begin(*given, **more)
+            if given[0].round == 1:
+                await peers[0].close()
+                await where.wait_for("participant_lost")
+
+        monkeypatch.setattr(where.journal, "begin_attempt", slow)
+        await asyncio.gather(*(peer.connect() for peer in peers))
+        playing = [asyncio.create_task(peer.play()) for peer in peers]
+        where.start()
+        completed = await where.wait_for("round_completed", round=1)
+        assert (completed["u1"], completed["dropouts"]) == (6, 1)
+        assert completed["phase_seconds"]["AdvertiseKeys"] < 10
+        assert [one["reason"] for one in where.of("participant_dropped")] == ["connection closed"]
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+        await asyncio.gather(*(peer.close() for peer in peers[1:]))
