@@ -61,6 +61,7 @@ PART_OF_ABSENCE: Final = 0.05  # longest wait afterwards, and so how much later 
 LONGEST_S: Final = 3600.0  # longest wait before any
 REST_LEAST_S: Final = 0.05  # shorter ones would keep this process busy
 REST_MOST_S: Final = 3600.0  # longest time for which a participant leaves because it isn't needed
+OPENING_AT_ONCE: Final = 100  # sessions of this process; thousands would all be half open, at the coordinator too
 STEADY_S: Final = 1.0  # a session that lasts this long resets the waits
 GAVE_UP: Final = "it gave up ({reason}); the study continues when it is served again"
 FINAL: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)  # trying again changes nothing
@@ -140,6 +141,7 @@ class ParticipantHost:
         self._settings, self._journal = settings, journal
         self._absence = Absence(settings.coordinator.address, settings.coordinator.give_up_s)
         self._calls = 0  # participants that have a session, or are opening one
+        self._opening = asyncio.Semaphore(OPENING_AT_ONCE)
         self._ended: set[str] = set()
         self._machine = Machine()
         self._gate = Gate(self._why_not if settings.conditions != Conditions() else None)
@@ -278,7 +280,8 @@ class ParticipantHost:
             self._calls += 1
             try:
                 connected = await is_connected(connection)
-                session = await open_session(connection, participant.identity, self._settings.study.name)
+                async with self._opening:
+                    session = await open_session(connection, participant.identity, self._settings.study.name)
                 try:
                     terms = await self._gate.within(self._study.accept(session), lambda: participant.under_way)
                     self._absence.over()

@@ -22,6 +22,8 @@ from wire import coordinator_pb2 as pb
 
 REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
 REST_MOST_S: Final = 3600.0
+UNKNOWN_ROUND_S: Final = 1.0  # what a round takes at least, before one has shown it,
+UNKNOWN_REST_S: Final = 60.0  # and the longest rest until then: a faster study waits as long for who is away
 EARLY: Final = 0.6  # of the time that a participant has: rounds may get faster, and one that is too early is told again
 LONGEST_REST: Final = 1.1  # times the rest: participants spread their returns
 BACK_S: Final = 5.0  # to connect again
@@ -94,9 +96,9 @@ class Pace:
         if cohorts and roster is self._membership.roster:
             drawn = (one for one, cohort in cohorts.items() if one >= coming and participant in cohort)
             rounds = min(drawn, default=max(cohorts) + 1) - coming
-        fastest = min((one + self._pause_s for one in self._rounds), default=0.0)  # before the first is over all stay
-        rest = EARLY * (pause_left_s + max(rounds, 0) * fastest)
-        return min(rest, REST_MOST_S) if rest >= REST_LEAST_S else 0.0
+        fastest, longest = min(self._rounds, default=UNKNOWN_ROUND_S), REST_MOST_S if self._rounds else UNKNOWN_REST_S
+        rest = EARLY * (pause_left_s + max(rounds, 0) * (fastest + self._pause_s))
+        return min(rest, max(longest, EARLY * pause_left_s), REST_MOST_S) if rest >= REST_LEAST_S else 0.0
 
     def let_one_rest(self, session: Session, coming: int, pause_left_s: float = 0.0) -> None:
         """Tell a ready participant for how long it isn't needed. Arguments as `rest_s`."""

@@ -214,9 +214,10 @@ class Study:
         if self.farewell.answer(session):
             return
         self.sessions.set_ready(session)
-        if self._attempt is not None and session.participant not in self._attempt.cohort:
-            self._pace.let_one_rest(session, self._attempt.config.round + 1)
-        self._returns.answer(session, message.resume if message.HasField("resume") else None, self._attempt)
+        attempt = self._attempt
+        if attempt is None or session.participant not in attempt.cohort:
+            self._pace.let_one_rest(session, attempt.config.round + 1 if attempt else self._completed_rounds + 1)
+        self._returns.answer(session, message.resume if message.HasField("resume") else None, attempt)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""
@@ -395,10 +396,9 @@ class Study:
                 await self._roster.use_offered(only_removals=within and not self._membership.missing())
                 await self._cohort_wait.enrolment(round_, attempt)
             await self._roster.wait_for_authority(round_, attempt)
+            await self._compute(self._pace.look_ahead, round_)
             gathered = await self._cohort_wait.gather(round_, attempt)
-            if gathered is None:
-                continue
-            if await self._one_attempt(*gathered):
+            if gathered is not None and await self._one_attempt(*gathered):
                 return True
         return False
 
@@ -433,7 +433,6 @@ class Study:
         await self._journal.begin_attempt(config, cohort, kept=kept)
         absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
         self._emit(AttemptStarted(round=config.round, attempt=config.attempt, cohort=len(cohort), absent=absent))
-        await self._compute(self._pace.look_ahead, config.round)
         others = [one for one in self.sessions.all() if one.participant not in cohort]
         self._resting = asyncio.create_task(self._pace.let_rest(others, config.round + 1))
         return await self._run_attempt(attempt)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import server.pace
 from secagg.messages import MASKED_INPUT, PHASES, UNMASKING
 from server.events import RoundCompleted
-from server.pace import EARLY, LAST_ROUNDS, REST_MOST_S, SLOWER, Pace
+from server.pace import EARLY, LAST_ROUNDS, REST_MOST_S, SLOWER, UNKNOWN_REST_S, UNKNOWN_ROUND_S, Pace
 from server.study_tables import DeadlineTable
 
 
@@ -74,6 +74,22 @@ def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) ->
     assert one.rest_s(4, 9) == 0.0
     membership.roster = (*roster, "g")  # a later version draws other cohorts
     assert one.rest_s(4, 2) == 0.0
+
+
+def test_before_the_first_round_is_over_rests_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of the time that a round takes: ten thousand that all stay would take gigabytes."""
+    monkeypatch.setattr(server.pace, "winners", lambda _, round_, *more: frozenset({round_}))
+    membership = SimpleNamespace(
+        roster=("a", "b"), signed=SimpleNamespace(draws=SimpleNamespace(ticket=lambda round_, epochs: None))
+    )
+    plan = SimpleNamespace(clients=1, rounds=200, epoch_rounds=1)
+    one = Pace(cast(Any, plan), cast(Any, membership), DeadlineTable(), pause_s=5.0)
+    one.look_ahead(1)
+    assert one.rest_s(1, 1) == one.rest_s(5, 1) == 0.0
+    assert one.rest_s(10, 1) == pytest.approx(EARLY * 9 * (UNKNOWN_ROUND_S + 5.0))
+    assert one.rest_s(64, 1) == one.rest_s(100, 1) == UNKNOWN_REST_S
+    one.note(RoundCompleted(round=1, attempt=1, seconds=20.0))
+    assert one.rest_s(40, 2) == EARLY * 38 * (20.0 + 5.0)
 
 
 async def test_the_loop_goes_on_while_thousands_are_told() -> None:
