@@ -129,13 +129,17 @@ def _run(
         remarks.append(DECLARED)
     remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])
     typer.echo("\n".join(described(figures, remarks, width)))
-    if study.data_files:
+    by_flower = made.study.task == "external"
+    if by_flower:
+        typer.echo(f"\nRun it:    flwr run APP --run-config 'sordino-study=\"{study.directory}\"'  (docs/flower.md)")
+    elif study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
         typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))
-    typer.echo(f"\nServe it:  sordino serve {study.directory}")
-    if study.hosts:
-        typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
-    if hosts > 1:
+    if not by_flower:
+        typer.echo(f"\nServe it:  sordino serve {study.directory}")
+        if study.hosts:
+            typer.echo(f"Join it:   sordino join --home {study.hosts[0]}")
+    if hosts > 1 and not by_flower:
         typer.echo(f"           and so on to {study.hosts[-1].name}, each in its own terminal")
     if carried is not None:
         typer.echo("Invite:    sordino authority invite, where the authority is; and sordino authority run there")

@@ -59,7 +59,9 @@ def study(tmp_path: Path) -> Path:
     folder = tmp_path / "study"
     options = ["--task", "external", "--task-option", f"dim={DIM}", "--dataset", "own", "--rounds", "4"]
     options += ["--participants", str(NODES), "--hosts", str(NODES), "--epsilon", "1000"]
-    in_a_process("init", folder, *options)
+    said = in_a_process("init", folder, *options).stdout
+    assert "flwr run APP" in said
+    assert "sordino serve" not in said  # Flower's messages are the sessions
     file = folder / "study.toml"
     file.write_text(re.sub(r"\b(15|20|60) (?= *#)", "10 ", file.read_text()))
     return folder
