@@ -76,7 +76,7 @@ OPTIONS: Final = [
     # Whatever a caller does not take is let go of then; a package may be on its way until the grace is over.
     ("grpc.max_connection_age_ms", 600_000),
     ("grpc.max_connection_age_grace_ms", 660_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.so_reuseport", 0),
 ]
 

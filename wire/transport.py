@@ -106,6 +106,6 @@ COORDINATOR_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", round(COORDINATOR_PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(PING_ANSWER_S * 1000)),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", round(LEAST_BETWEEN_PINGS_S * 1000)),
+    ("grpc.http2.min_ping_interval_without_data_ms", round(LEAST_BETWEEN_PINGS_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
 )

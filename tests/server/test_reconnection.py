@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -537,7 +537,49 @@ def test_both_ends_agree_on_pings() -> None:
     participant, serving = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
     assert dict(transport.PARTICIPANT_OPTIONS).items() <= participant.items()
     assert dict(transport.COORDINATOR_OPTIONS).items() <= serving.items()
-    least = serving["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    least = serving["grpc.http2.min_ping_interval_without_data_ms"]
     assert 1.5 * least <= participant["grpc.keepalive_time_ms"] < 30_000
     assert participant["grpc.keepalive_permit_without_calls"] == serving["grpc.keepalive_permit_without_calls"] == 1
     assert transport.HEARTBEAT_S < 60
+
+
+NAIVE = "grpc.http2.min_recv_ping_interval_without_data_ms"  # gRPC knows no such option, and counts pings by its own
+
+
+async def silent(options: Sequence[tuple[str, int]], seconds: float) -> bool:
+    """Whether a stream that nothing is sent on lives that long, with times twenty times shorter than ours."""
+
+    def shorter(given: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        return [(name, round(value / 20) if name.endswith("_ms") else value) for name, value in given]
+
+    async def session(requests: Any, context: Any) -> AsyncIterator[bytes]:
+        async for _ in requests:
+            yield b"here"
+
+    handler = grpc.method_handlers_generic_handler("Any", {"Call": grpc.stream_stream_rpc_method_handler(session)})
+    server = grpc.aio.server(options=shorter(options))
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    caller = shorter([*transport.CALLER_OPTIONS, *transport.PARTICIPANT_OPTIONS])
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=caller) as channel:
+        call: Any = channel.stream_stream("/Any/Call")()
+        await call.write(b"")
+        assert await call.read() == b"here"
+        reading = asyncio.ensure_future(call.read())
+        await asyncio.wait([reading], timeout=seconds)
+        lives = not reading.done()
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    await server.stop(None)
+    return lives
+
+
+async def test_a_silent_stream_is_kept_open() -> None:
+    """For 150 s of ours; under another name of the option it is closed after 100 s (`too_many_pings`)."""
+    naive = [
+        (NAIVE if name.startswith("grpc.http2.min_") else name, value) for name, value in transport.COORDINATOR_OPTIONS
+    ]
+    kept, closed = await asyncio.gather(silent(transport.COORDINATOR_OPTIONS, 7.5), silent(naive, 7.5))
+    assert kept
+    assert not closed
