@@ -252,6 +252,7 @@ class MaskedInputCollection(ServerPhase):
         self.u2 = frozenset(dealings)
         self._u2_digest = set_of(cohort.config, cohort.context, "u2", self.u2)
         self._uploads: dict[int, Upload] = {}
+        self._offered: dict[int, tuple[bytes, bytes]] = {}  # digests and signatures that were verified
         parameters = cohort.config.parameters
         self._accumulator: NDArray[Any] = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
         self._u3: set[int] = set()
@@ -263,7 +264,13 @@ class MaskedInputCollection(ServerPhase):
 
     def check_offer(self, sender: int, sha256: bytes, signature: bytes) -> None:
         """Check that an upload with this digest would be accepted, before any of it is staged."""
+        self._check(sender, sha256, signature)
+        self._offered[sender] = sha256, signature
+
+    def _check(self, sender: int, sha256: bytes, signature: bytes) -> None:
         self._take(sender, sender in self.u2 and sender not in self._u3)
+        if self._offered.get(sender) == (sha256, signature):
+            return
         statement = upload_statement(self.cohort.context, self.cohort.identity(sender), sha256, self._u2_digest)
         if not self.cohort.config.roster.verify(sender, signature, statement):
             raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
@@ -272,7 +279,7 @@ class MaskedInputCollection(ServerPhase):
         """Add one complete input, after all checks; otherwise nothing is added."""
         parameters = self.cohort.config.parameters
         self._take(sender, isinstance(message, MaskedInput))
-        self.check_offer(sender, message.sha256, message.signature)
+        self._check(sender, message.sha256, message.signature)
         size, wanted = packed_size(parameters.dim, parameters.bits), parameters.upload_size
         if len(message.packed) != wanted:
             raise InvalidMessage(MASKED_INPUT, sender, f"the upload has {len(message.packed)} bytes, not {wanted}")

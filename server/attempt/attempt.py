@@ -29,10 +29,10 @@ from secagg.messages import (
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
-from server.attempt.outgoing import Outgoing
+from server.attempt.outgoing import AT_ONCE, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
-from server.attempt.steps import PHASE_FIELDS, REFUSALS, AttemptFailed, AttemptFigures, Late, Step, check_offer
+from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step, check_offer
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
@@ -452,10 +452,6 @@ class Attempt:
             raise too_few
 
     async def _handle(self, step: Step, who: int, item: Arrival) -> None:
-        if isinstance(item, Left):
-            if who in self._alive:
-                await self._leave(step, who, item.reason)
-            return
         if isinstance(item, Back):
             await self._resume(step, who, item)
             return
@@ -463,38 +459,45 @@ class Attempt:
             if isinstance(item, Staged):
                 item.settle(False)
             return
-        name = None
         try:
-            if isinstance(item, Staged):
+            if isinstance(item, Left):
+                await self._leave(step, who, item.reason)
+            elif isinstance(item, Staged):
                 await self._add_staged(step, who, item)
-                return
-            name = PHASE_FIELDS.get(item.kind or "")
-            if name is None:
+            elif item.phase is None:
                 raise MalformedMessage("an empty phase message")
-            if step.late is not None and name == step.late.name:
+            elif step.late is not None and item.phase == step.late.name:
                 self._outgoing.answered(who)
                 await step.late.handle(who, item.read())
                 in_time = min(time.monotonic(), step.late.ends)
                 self._deadline = max(self._deadline, in_time + self._deadlines_s[step.name])
-                return
-            if name != step.name:
-                return  # late: its phase is over, and it was dropped there or didn't count
-            if item.kind == "advertise_keys" and self.figures.first_key_at is None:
-                self.figures.first_key_at = time.monotonic()
-            step.enough = bool(await self._compute(lambda: step.handle(who, item.read())))
-            if step.kept:
-                self._record.keep(step.name, who, item.written)
-            if step.then is not None:
-                step.then(who, item.read())
-            else:
-                self._counts(who)
-        except (InvalidMessage, MalformedMessage) as error:
+            elif item.phase == step.name:  # else late: its phase is over, and it was dropped there or didn't count
+                await self._handle_several(step, who, item)
+        except REJECTED as error:
+            await self._reject(step, who, getattr(item, "phase", None) or step.name, error)
+
+    async def _handle_several(self, step: Step, first: int, item: Said) -> None:
+        """A message of the phase under way, with those of others that wait behind it: each way to the worker costs."""
+        if item.kind == "advertise_keys" and self.figures.first_key_at is None:
+            self.figures.first_key_at = time.monotonic()
+        several = self._inbox.with_others_behind(first, item, self._alive, AT_ONCE)
+        outcomes = await self._compute(step.handle_each, several)
+        for who, outcome in outcomes.items():
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                if step.kept:
+                    self._record.keep(step.name, who, several[who].written)
+                (step.then or self._counts)(who, outcome)
+            except REJECTED as error:
+                await self._reject(step, who, step.name, error)
+
+    async def _reject(self, step: Step, who: int, phase: str, error: Exception) -> None:
+        reason = getattr(error, "reason", None) or str(error)
+        if isinstance(error, (InvalidMessage, MalformedMessage)):
             # No honest participant sends such a message, whatever it received, and no one else can send in its name.
-            reason = getattr(error, "reason", None) or str(error)
-            self.cheats[who] = f"{name or step.name}: {reason}"
-            await self._leave(step, who, reason)
-        except (ProtocolError, UploadRefused) as error:
-            await self._leave(step, who, getattr(error, "reason", None) or str(error))
+            self.cheats[who] = f"{phase}: {reason}"
+        await self._leave(step, who, reason)
 
     async def _resume(self, step: Step, who: int, back: Back) -> None:
         """Handle a return in its turn: say how much has arrived, and send again what the participant lacks."""
@@ -518,7 +521,7 @@ class Attempt:
             self._grant_credit(who, offset)
         self._emit(ParticipantResumed(**self._number, phase=step.name, participant=who))
 
-    def _counts(self, who: int) -> None:
+    def _counts(self, who: int, message: object = None) -> None:
         self._outgoing.answered(who)
         self._waiting.discard(who)
         self._answered.add(who)

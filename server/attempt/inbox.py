@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from secagg.messages import MaskedInput
 from secagg.parameters import RoundParameters
-from server.attempt.steps import MOST_MESSAGES, most_control_bytes
+from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, most_control_bytes
 from server.sessions import Session
 from wire import coordinator_pb2 as pb
 
@@ -26,6 +27,11 @@ class Said:
 
     kind: str | None
     written: bytes = field(repr=False)
+
+    @property
+    def phase(self) -> str | None:
+        """The name of the phase that it belongs to."""
+        return PHASE_FIELDS.get(self.kind or "")
 
     def read(self) -> pb.PhaseMessage:
         return pb.PhaseMessage.FromString(self.written)
@@ -67,14 +73,16 @@ class Inbox:
         self.bytes: Counter[int] = Counter()
         self._most_bytes = most_control_bytes(parameters)
         self._overran: set[int] = set()
-        self._queue: asyncio.Queue[tuple[int, Arrival]] = asyncio.Queue()
+        self._queue: deque[tuple[int, Arrival]] = deque()
+        self._filled = asyncio.Event()
 
     def takes(self, participant: int) -> bool:
         return participant not in self._overran
 
     def put(self, participant: int, arrival: Arrival) -> None:
         """Queue what isn't a message."""
-        self._queue.put_nowait((participant, arrival))
+        self._queue.append((participant, arrival))
+        self._filled.set()
 
     def put_message(self, participant: int, arrival: Arrival, size: int) -> None:
         """Queue a message of ``size`` bytes; one beyond the limits removes its participant."""
@@ -91,11 +99,26 @@ class Inbox:
         return Left(f"sent more {what} than an attempt has")
 
     async def get(self) -> tuple[int, Arrival]:
-        return await self._queue.get()
+        """The next one, when there is one."""
+        while not self._queue:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._queue.popleft()
+
+    def with_others_behind(self, who: int, said: Said, senders: Container[int], most: int) -> dict[int, Said]:
+        """A message and the next ones, as long as they are of its phase and each from another of these senders."""
+        several = {who: said}
+        while self._queue and len(several) < most:
+            who, item = self._queue[0]
+            if not isinstance(item, Said) or item.phase != said.phase or who not in senders or who in several:
+                break
+            several[who] = item
+            self._queue.popleft()
+        return several
 
     def close(self) -> None:
         """The attempt is over: vectors that are still queued don't count."""
-        while not self._queue.empty():
-            _, arrival = self._queue.get_nowait()
+        while self._queue:
+            _, arrival = self._queue.popleft()
             if isinstance(arrival, Staged):
                 arrival.settle(False)

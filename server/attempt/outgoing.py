@@ -63,9 +63,12 @@ class Outgoing:
             write: serialises a whole message.
         """
         make = self._next(contents, lambda who: write(contents[who]))
-        for who in contents:
-            if who in self._alive and self._session_of(who) is not None:  # else when it is back
-                self.tell(who, await self._compute(make, who))
+        members = list(contents)
+        for at in range(0, len(members), AT_ONCE):
+            few = [one for one in members[at : at + AT_ONCE] if one in self._alive]
+            here = [one for one in few if self._session_of(one) is not None]  # the others when they are back
+            for who, message in zip(here, await self._compute(lambda here: list(map(make, here)), here), strict=True):
+                self.tell(who, message)
 
     async def again(self, participant: int) -> bool:
         """Send the last message again, the same bytes; False if the participant has shown that it has it."""

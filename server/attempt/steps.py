@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
+from secagg.errors import ProtocolError
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.parameters import RoundParameters
 from secagg.server_phases import MaskedInputCollection
+from server.attempt.uploads import UploadRefused
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
@@ -27,6 +29,7 @@ REFUSALS: Final = {
     pb.REFUSAL_CODE_ALREADY_JOINED: "sits this attempt out after a restart",
     pb.REFUSAL_CODE_LOCAL_FAILURE: "failed on its own side",
 }
+REJECTED: Final = (ProtocolError, MalformedMessage, UploadRefused)  # what is raised of a message
 MOST_MESSAGES: Final = 2 * len(PHASE_FIELDS)
 
 
@@ -42,6 +45,12 @@ def most_control_bytes(parameters: RoundParameters) -> int:
     sizes = (*range(parameters.quorum, parameters.cohort, step), parameters.cohort)
     each, once = (256, 1024) if not parameters.hybrid else (2480, 3584)
     return each * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + once + 40 * parameters.noise_seeds
+
+
+class Readable(Protocol):
+    """A message that arrived."""
+
+    def read(self) -> pb.PhaseMessage: ...
 
 
 class Phase(Protocol):
@@ -72,12 +81,25 @@ class Step:
     needed: int
     handle: Callable[[int, pb.PhaseMessage], bool | None]  # in the worker; True: no more messages are needed
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
-    then: Callable[[int, pb.PhaseMessage], None] | None = None  # on the loop, for messages that don't count yet
+    then: Callable[[int, Any], None] | None = None  # on the loop, for messages that don't count yet
     late: Late | None = None
     linger: float = 0.0  # once there are enough, wait for others: this many times as long as that took,
     linger_s: float = 0.0  # and at least this long
     kept: bool = False  # its messages are put on record as they count
     enough: bool = False
+
+    def handle_each(self, several: Mapping[int, Readable]) -> dict[int, pb.PhaseMessage | Exception | None]:
+        """In the worker: of each participant its message, if it is still needed, or why it isn't taken."""
+        outcomes: dict[int, pb.PhaseMessage | Exception | None] = {}
+        for who, one in several.items():
+            try:
+                message = one.read()
+                self.enough = bool(self.handle(who, message))
+            except REJECTED as error:
+                outcomes[who] = error
+            else:
+                outcomes[who] = message if self.then else None  # parsed, it is large
+        return outcomes
 
 
 class AttemptFailed(Exception):

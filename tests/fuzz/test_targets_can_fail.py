@@ -126,7 +126,7 @@ FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
     "packed_vector": ((packing, "_checked_parts", parts_with_any_unused_bits),),
     "merkle_path": ((core_targets, "verify_path", path_of_any_length),),
     "transcript": ((wire.records.transcript, "_whole", lambda value: value),),
-    "coordinator_MaskedInputCollection": ((server_phases.MaskedInputCollection, "check_offer", lambda *_: None),),
+    "coordinator_MaskedInputCollection": ((server_phases.MaskedInputCollection, "_check", lambda *_: None),),
     "coordinator_ShareKeys": ((server_phases.ShareKeys, "receive", deals_before_it_checks),),
     "coordinator_Unmasking": ((server_unmasking.Unmasking, "receive", refused_reply_that_counts),),
     "coordinator_Unmasking: noise": ((server_unmasking.Unmasking, "_check_noise", lambda *_: None),),
