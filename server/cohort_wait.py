@@ -24,7 +24,7 @@ from wire.study import smallest_roster
 log = structlog.get_logger()
 
 ENROLMENT_INTERVAL_S: Final = 2.0
-UNCHANGED_S: Final = 60.0  # between two lines of the journal that say the same: it may wait for days
+UNCHANGED_S: Final = 60.0  # between two lines of the journal that say the same: a wait may last for days
 ARRIVAL_S: Final = 10.0  # longest wait for stragglers when the quorum is there, before the first round
 RETURN_S: Final = 2.0  # and after an attempt that was aborted
 
@@ -56,6 +56,8 @@ class CohortWait:
     charges: Charges
     _first: bool = True
     _cohort_spent: bool = False
+    _told_at: float = 0.0
+    _told: tuple[int, ...] | None = None  # in this wait
 
     @property
     def exhausted(self) -> bool:
@@ -73,12 +75,11 @@ class CohortWait:
 
     async def enrolment(self, round_: int, attempt: int) -> None:
         """While participants can still enrol, wait without a deadline until the roster is large enough for a round."""
-        told_at, reported, first = -UNCHANGED_S, (0, 0), True
+        self._told, first = None, True
         while self.enrolment_open and (missing := self.membership.missing()):
             self.sessions.changed.clear()  # what changes from here on ends the next wait
             here = len(self.membership.members())
-            if time.monotonic() - told_at >= (UNCHANGED_S if (here, missing) == reported else ENROLMENT_INTERVAL_S):
-                told_at, reported = time.monotonic(), (here, missing)
+            if self._is_news((here, missing), ENROLMENT_INTERVAL_S):
                 self.emit(
                     WaitingForEnrolment(
                         round=round_,
@@ -124,7 +125,7 @@ class CohortWait:
         self._first = False
         quorum_since: float | None = None
         returning_until: float | None = None  # set once: participants that come and go in turn would extend it for ever
-        told_at = -PROGRESS_INTERVAL_S
+        self._told = None
         self.loop_lag.restart()
         while True:
             self.sessions.changed.clear()  # as above
@@ -149,8 +150,7 @@ class CohortWait:
             if len(ready) < quorum and not self.plan.drawn and await self.use_offered():
                 config = await self.configure(round_, attempt)
                 continue
-            if now - told_at >= PROGRESS_INTERVAL_S:
-                told_at = now
+            if self._is_news((len(ready), len(invited)), PROGRESS_INTERVAL_S):
                 self.emit(
                     WaitingForParticipants(
                         round=round_,
@@ -162,6 +162,15 @@ class CohortWait:
                     )
                 )
             await self._changed(min(0.5, max(deadline - now, 0.01)))
+
+    def _is_news(self, counts: tuple[int, ...], interval_s: float) -> bool:
+        """Whether to report a wait: at once, after a change but not within ``interval_s``, else once a minute."""
+        now = time.monotonic()
+        after_s = UNCHANGED_S if counts == self._told else interval_s
+        if self._told is not None and now - self._told_at < after_s:
+            return False
+        self._told_at, self._told = now, counts
+        return True
 
     async def _changed(self, longest_s: float) -> None:
         """Until a session or the roster changes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,14 +67,14 @@ def run(
         from sordino.reporting.study_text import PlainLines
 
         before.clear()  # of a long study it is much
-        view, waits = StudyView(history=False), Waits()
+        view = StudyView(history=False)
         told, log = PlainLines(view), structlog.get_logger()
 
         def tell(event: Event) -> None:
             view.apply(event)
             for line in told.of(event, serious=True):
                 log.log(logging.INFO if event.kind == "study_finished" else logging.WARNING, line)
-            if as_json and waits.says_more(event):
+            if as_json:
                 _print_event(event)
 
         code = int(serve(configuration, on_event=tell, service=notifier, page=page))
@@ -98,28 +97,6 @@ def run(
         typer.echo("\n" + "\n".join(lines))
     _explain(code, panel.view)
     return code
-
-
-class Waits:
-    """While a study waits it says so twice a second, for the panel; in a log once in a while is enough."""
-
-    def __init__(self, every_s: float = 10.0) -> None:
-        self._every_s, self._at = every_s, 0.0
-        self._last: Event | None = None
-
-    def says_more(self, event: Event) -> bool:
-        """Whether an event is more than the last one again: something changed, or it is a while ago."""
-        from server.events import WaitingForEnrolment, WaitingForParticipants
-
-        shown: Event | None = None
-        if isinstance(event, WaitingForParticipants):
-            shown = replace(event, seq=0, at=0.0, left_s=0.0)
-        elif isinstance(event, WaitingForEnrolment):
-            shown = replace(event, seq=0, at=0.0, first=False)
-        if shown is not None and shown == self._last and event.at - self._at < self._every_s:
-            return False
-        self._last, self._at = shown, event.at
-        return True
 
 
 def _explain(code: int, view: StudyView) -> None:

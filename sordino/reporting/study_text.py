@@ -13,8 +13,6 @@ from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
 from sordino.reporting.statistic_text import figure_words, headline
 from wire.guarantee import guarantee
 
-TELL_WAITING_S: Final = 10.0
-"""Between two plain lines that say how many are connected while a round waits for participants."""
 BUDGET_SHARES: Final = (0.5, 0.75, 0.9, 0.95)
 """Of a budget: once that much is spent, a line says so."""
 SERIOUS: Final = (
@@ -149,7 +147,6 @@ class PlainLines:
             names: of hosts, numbers of participants and reasons in full; else counts and classes of reasons.
         """
         self._view, self._names = view, names
-        self._told_at: float | None = None  # when a line said last how many are connected
         self._lost: dict[str, list[events.ParticipantLost]] = {}  # by reason, not told yet
         self._told_share = 0.0  # of the budget
 
@@ -173,8 +170,6 @@ class PlainLines:
 
     def _of_other(self, event: events.Event) -> list[str]:
         view = self._view
-        if isinstance(event, events.WaitingForParticipants):
-            return self._connecting(event)
         match event:
             case events.StudyStarted():
                 return self._start(event)
@@ -183,6 +178,9 @@ class PlainLines:
                 members = counted(event.participants, "participant")
                 changed = ", ".join(f"{len(numbers)} {what}" for what, numbers in changes.items() if numbers)
                 return [f"version {event.version} of the roster: {members}, {changed}"]
+            case events.WaitingForParticipants() if event.received < event.needed:  # else only for a moment
+                longest = f"; this attempt waits for {event.left_s:.0f} s" if event.left_s else ""
+                return [f"waiting for participants: {event.received} connected, {event.needed} needed{longest}"]
             case events.WaitingForEnrolment():
                 return [waiting(view)] if event.first else []
             case events.WaitingForAuthority():
@@ -190,14 +188,12 @@ class PlainLines:
             case events.Pausing():
                 return [f"the next round in {event.left_s:.0f} s"]
             case events.AttemptStarted():
-                self._told_at = None
                 again = f", attempt {event.attempt}" if event.attempt > 1 else ""
                 connected = counted(len(view.connected), "participant")
                 return [f"round {event.round} of {view.started.rounds}{again}: {connected} connected"]
             case events.PhaseEnded():
                 return self._dropouts(event.phase)
             case events.AttemptAborted():
-                self._told_at = None
                 reason = event.reason if self._names else WORDS[class_of_abort(event.reason)]
                 stated = event.needed and f"{event.needed} needed" in reason  # by the reason itself
                 counts = f" ({event.received} answered, {event.needed} needed)" if event.needed and not stated else ""
@@ -236,16 +232,6 @@ class PlainLines:
             *([f"{event.plan['mechanism']}: {holds}"] if holds else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]
-
-    def _connecting(self, event: events.WaitingForParticipants) -> list[str]:
-        """At once, then every `TELL_WAITING_S`; with as many as are needed it only waits a moment for the others."""
-        if self._told_at is not None and event.at - self._told_at < TELL_WAITING_S:
-            return []
-        self._told_at = event.at
-        if event.received >= event.needed:
-            return []
-        longest = f"; this attempt waits for {event.left_s:.0f} s" if event.left_s else ""
-        return [f"waiting for participants: {event.received} connected, {event.needed} needed{longest}"]
 
     def _dropouts(self, phase: str) -> list[str]:
         number, attempt = self._view.round, self._view.attempt

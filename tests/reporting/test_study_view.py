@@ -11,7 +11,6 @@ import pytest
 
 from server.attempt.steps import REFUSALS
 from server.events import (
-    CONNECTING,
     AttemptAborted,
     AttemptEvent,
     AttemptStarted,
@@ -81,16 +80,11 @@ def test_gathering_before_a_round(events: Events) -> None:
     assert waiting(view) == "Round 1: 79 of 100 connected, 75 needed, 12 s left, then it begins without the others"
 
 
-def test_plain_lines_report_a_wait_at_once_and_every_ten_seconds() -> None:
-    lines, told = PlainLines(StudyView()), []
-    for tenth in range(0, 250, 5):
-        told += [(tenth / 10, line) for line in lines.of(connecting(5, at=100 + tenth / 10))]
-    line = "waiting for participants: 5 connected, 7 needed"
-    assert told == [(0.0, line), (10.0, line), (20.0, line)]
-    assert PlainLines(StudyView()).of(connecting(5, left_s=59.9)) == [f"{line}; this attempt waits for 60 s"]
-    lines.of(AttemptAborted(round=1, attempt=1, phase=CONNECTING, reason="", at=125.0))
-    assert lines.of(connecting(5, at=125.5)) == [line]  # the next attempt begins with a line of its own
-    assert lines.of(connecting(7, at=140.0)) == []
+def test_plain_lines_report_a_wait_while_too_few_are_connected() -> None:
+    lines, line = PlainLines(StudyView()), "waiting for participants: 5 connected, 7 needed"
+    assert lines.of(connecting(5)) == [line]
+    assert lines.of(connecting(5, left_s=59.9)) == [f"{line}; this attempt waits for 60 s"]
+    assert lines.of(connecting(7)) == []
 
 
 def test_states_of_participants_and_who_is_absent(events: Events) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +14,6 @@ import structlog
 
 from runtime.logs import _OthersLines, configure_logs
 from runtime.text import json_line
-from server.events import AttemptStarted, WaitingForParticipants
 
 
 @pytest.fixture(autouse=True)
@@ -78,17 +76,3 @@ def test_lines_of_verbs_have_the_same_keys() -> None:
         "kind": "round_completed",
         "at": 0.5,
     }
-
-
-def test_a_wait_is_reported_on_changes_and_periodically() -> None:
-    from sordino.cli.serve import Waits
-
-    waits = Waits(every_s=10)
-    wait = WaitingForParticipants(round=1, attempt=1, received=3, needed=7, expected=10, left_s=60.0)
-    told = [
-        waits.says_more(replace(wait, at=at, received=received, left_s=60.0 - at))
-        for at, received in ((0, 3), (0.5, 3), (1.0, 4), (1.5, 4), (11.5, 4))
-    ]
-    assert told == [True, False, True, False, True]
-    assert waits.says_more(AttemptStarted(round=1, attempt=1, cohort=7, at=12))
-    assert waits.says_more(replace(wait, at=12.5, received=4))  # another wait

@@ -171,6 +171,37 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
     assert said[60][0] == 4600.0
 
 
+def test_a_wait_for_participants_says_what_has_changed(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = [1000.0], list[tuple[float, int]]()
+    for module in (server.cohort_wait, server.sessions):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def changed(_: float) -> None:
+        clock[0] += 0.25
+        if clock[0] in (1100.0, 1100.25):
+            sessions.set_ready(sessions.open(ROSTER.entries[clock[0] == 1100.0].identity))
+
+    async def configure(round_: int, attempt: int) -> Any:
+        return SimpleNamespace(invited=frozenset(range(7)))
+
+    wait = waiting(
+        plan=SimpleNamespace(quorum=5, drawn=True),
+        membership=SimpleNamespace(
+            members=lambda: frozenset(range(7)), missing=lambda: 0, positions=frozenset, readmit=lambda: False
+        ),
+        sessions=sessions,
+        loop_lag=SimpleNamespace(restart=lambda: None, figures=dict),
+        connect_s=200.0,
+        configure=configure,
+        emit=lambda event: said.append((clock[0], event.received)),
+    )
+    monkeypatch.setattr(wait, "_changed", changed)
+    assert asyncio.run(wait.gather(1, 1)) is None
+    *waits, aborted = said
+    assert waits == [(1000.0, 0), (1060.0, 0), (1100.0, 1), (1100.5, 2), (1160.5, 2)]
+    assert aborted == (1200.0, 2)
+
+
 def test_a_study_that_waits_for_its_first_participants_has_a_budget() -> None:
     """With an empty roster nobody can be invited, and nobody's budget is spent."""
     charges = SimpleNamespace(spent=frozenset, exhausted=False)
