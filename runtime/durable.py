@@ -17,6 +17,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -35,11 +36,15 @@ DAMAGED: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a database may raise; the second where SQLite's own message quotes bytes of a damaged file."""
 
 
-def hold(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
+_TRIES, _BETWEEN_TRIES_S = 3, 0.02
+"""Of taking a lock: `is_in_use` in another process may have it at that instant."""
+
+
+def hold(path: Path, flags: int = os.O_RDWR | os.O_CREAT, kind: int = fcntl.LOCK_EX) -> int | None:
     """A lock, as a file descriptor; held until it is closed or the process ends in any way. None if another has it."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
@@ -47,6 +52,19 @@ def hold(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a process has a database open to write: only the database's lock says so, which is tried for an instant.
+
+    Raises OSError: the lock can't be read.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        lock = hold(path.with_name(path.name + ".lock"), os.O_RDONLY, fcntl.LOCK_SH)
+        if lock is None:
+            return True
+        os.close(lock)
+    return False
 
 
 def check_kind(connection: sqlite3.Connection, path: Path, application: int, version: int) -> bool:
@@ -210,7 +228,11 @@ class DurableStore:
         """Why the last transaction was not written; None if it was."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = hold(path.with_name(path.name + ".lock"))
+            for _ in range(_TRIES):
+                lock = hold(path.with_name(path.name + ".lock"))
+                if lock is not None:
+                    break
+                time.sleep(_BETWEEN_TRIES_S)
         except OSError as error:
             raise StorageError(f"{path} can't be used as a database: {error}") from error
         if lock is None:

@@ -55,8 +55,6 @@ SHUTDOWN_S: Final = 2.0
 FRESH_S: Final = 0.25
 """Metrics are rendered at most once in this time; requests in between get the same."""
 
-ADDRESS_FILE: Final = "http.address"
-"""Beside the journal while the page can be read: where, for `sordino status`."""
 _STAY: Final = "sordino.stay"  # extension of ASGI's scope
 
 STARTING, SERVING, STOPPING = "starting", "serving", "stopping"
@@ -138,7 +136,6 @@ class HttpPort:
         self._rendered, self._rendered_at = b"", -1e9
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: HttpThread | None = None
-        self._address_file = configuration.coordinator.state.with_name(ADDRESS_FILE)
 
     # ------------------------------------------------------------ for the coordinator
 
@@ -154,7 +151,6 @@ class HttpPort:
         Raises OSError: the port is in use, or the address isn't this machine's; KeyFileError: the page's password can't
         be used.
         """
-        state = self._configuration.coordinator.state
         host, port = split_address(self._configuration.coordinator.http_listen)
         listening = bound(host, port)
         self._loop = asyncio.get_running_loop()
@@ -164,12 +160,11 @@ class HttpPort:
             Route("/readyz", self._readyz),
         ]
         if self._page is not None:
-            own.append(guarded(self._page, listening, host, state.with_name(PASSWORD_FILE)))
+            password = self._configuration.coordinator.state.with_name(PASSWORD_FILE)
+            own.append(guarded(self._page, listening, host, password))
         self._thread = HttpThread(listening, own, self._page)
         await self._thread.open()
         self.address = shown_address(host, listening)
-        if self._page is not None:
-            self._address_file.write_text(self.address + "\n", encoding="utf-8")
         return self.address
 
     def restored(self, study: Study, journal: Journal) -> None:
@@ -191,8 +186,6 @@ class HttpPort:
         """As of `HttpThread`."""
         if self._thread is not None:
             await self._thread.close()
-            if self._page is not None:
-                self._address_file.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ what it answers
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -76,7 +74,7 @@ def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3
     From a copy of such a moment the coordinator would believe that the attempt was cut off without a charge; and
     participants that have joined no later one couldn't tell. Of a coordinator that is stopped any moment will do.
     """
-    from runtime.durable import hold
+    from runtime.durable import is_in_use
 
     connection = databases.get(state)
     if connection is None:
@@ -86,14 +84,11 @@ def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3
     about["under_way"] = f"round {open_[0]}, attempt {open_[1]}" if open_ else ""
     if not open_:
         return True
-    with contextlib.suppress(FileNotFoundError):
-        lock = hold(state.with_name(state.name + ".lock"), os.O_RDWR)
-        if lock is None:
-            if before != about["under_way"] and rewritable():
-                typer.echo(f"waiting until {about['under_way']}, is charged or over", err=True)
-            return False
-        os.close(lock)
-    return True
+    if not is_in_use(state):
+        return True
+    if before != about["under_way"] and rewritable():
+        typer.echo(f"waiting until {about['under_way']}, is charged or over", err=True)
+    return False
 
 
 def _check_inside(files: dict[str, Path], folder: Path) -> None:

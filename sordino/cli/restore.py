@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,16 +66,14 @@ def _check_newest(manifest: dict[str, Any]) -> None:
     Raises Failure: the folder is newer, or in use.
     """
     from runtime.archive import counts
-    from runtime.durable import DAMAGED, hold, open_to_read
+    from runtime.durable import DAMAGED, is_in_use, open_to_read
 
     source = Path(manifest["from"])
     for name, tables in manifest["tables"].items():
         original = source / name
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            lock = hold(original.with_name(original.name + ".lock"), os.O_RDWR)
-            if lock is None:
+        with contextlib.suppress(PermissionError):
+            if is_in_use(original):
                 raise InputFailure(f"{source}, from which the copy was taken, is in use: stop its process.")
-            os.close(lock)
         if not original.is_file():
             continue
         try:

@@ -17,7 +17,8 @@ from runtime.failure import ExitCode, InputFailure, NetworkFailure
 from sordino.cli.verbs import Json, answer, epilog
 
 if TYPE_CHECKING:
-    from server.study_file import StudyConfiguration
+    from server.events import Event
+    from sordino.reporting.feed import Snapshot
 
 NAME = "status"
 HELP = (
@@ -41,8 +42,7 @@ def run(
     ],
     watch: Annotated[bool, typer.Option("--watch", help="Go on until the study ends or Ctrl-C.")] = False,
     password: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With the page's password; of a folder its own.", show_default="none"),
+        Path | None, typer.Option(metavar="FILE", help="With the page's password.", show_default="none")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -51,14 +51,14 @@ def run(
         return _show(lambda: (ask(study, secret), True), watch, as_json)
     from sordino.api.coordinator import study_to_serve
 
-    configuration = study_to_serve(Path(study))
+    state = study_to_serve(Path(study)).coordinator.state
     if watch and not as_json:
-        _panel(configuration)
+        _panel(state)
         watch = False
-    return _show(lambda: _of_folder(configuration), watch, as_json)
+    return _show(_feed_of(state), watch, as_json)
 
 
-def _show(read: Callable[[], tuple[dict[str, Any], bool | None]], watch: bool, as_json: bool) -> int:
+def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool) -> int:
     """One answer; or one each second that differs from the last, until the study is over."""
     from sordino.reporting.feed import status_lines
 
@@ -71,7 +71,7 @@ def _show(read: Callable[[], tuple[dict[str, Any], bool | None]], watch: bool, a
         while True:
             if body != last:
                 typer.echo(json.dumps(body))
-            if shown["now"]["over"] is not None or running is False:
+            if shown["now"]["over"] is not None or not running:
                 return int(ExitCode.OK)
             time.sleep(_EVERY_S)
             last, (shown, running) = body, read()
@@ -88,58 +88,53 @@ def _show(read: Callable[[], tuple[dict[str, Any], bool | None]], watch: bool, a
             shown, running = read()
 
 
-def _page_of(configuration: StudyConfiguration) -> dict[str, Any] | None:
-    """The feed of the coordinator that serves a folder; None where none answers."""
-    from server.http_port import ADDRESS_FILE
-    from server.page_guard import PASSWORD_FILE
-
-    state = configuration.coordinator.state
-    address, secret = state.with_name(ADDRESS_FILE), state.with_name(PASSWORD_FILE)
-    try:
-        at = address.read_text(encoding="utf-8").strip()  # a crash leaves it
-        return ask(f"http://{at}", secret.read_text(encoding="utf-8").strip() if secret.exists() else "")
-    except (FileNotFoundError, NetworkFailure):
-        return None
-
-
-def _of_folder(configuration: StudyConfiguration) -> tuple[dict[str, Any], bool | None]:
-    """What the coordinator's page says, or else its journal; and whether that page answers, None if it has none."""
+def _follow(state: Path) -> Callable[[], tuple[list[Event], bool]]:
+    """A function that returns the events of a journal since its last call, and whether the coordinator runs."""
+    from runtime.durable import is_in_use
     from server.journal import read_events
+
+    seen = 0
+
+    def read() -> tuple[list[Event], bool]:
+        nonlocal seen
+        running = is_in_use(state)  # first: what the coordinator wrote before it ended is read then
+        found = read_events(state, seen)
+        seen = found[-1].seq if found else seen
+        return found, running
+
+    return read
+
+
+def _feed_of(state: Path) -> Callable[[], tuple[Snapshot, bool]]:
+    """The feed of the coordinator's page, from the journal; for `_show`."""
     from sordino.reporting.feed import StudyFeed
 
-    shown = _page_of(configuration)
-    if shown is not None:
-        return shown, True
-    feed = StudyFeed(configuration.coordinator.state)
-    for event in read_events(configuration.coordinator.state):
-        feed.apply(event)
-    if not configuration.coordinator.http_listen:
-        return feed.snapshot(time.time()), None
-    return feed.snapshot(feed.view.last_at), False
+    feed, follow = StudyFeed(state), _follow(state)
+
+    def read() -> tuple[Snapshot, bool]:
+        found, running = follow()
+        for event in found:
+            feed.apply(event)
+        return feed.snapshot(time.time() if running else feed.view.last_at), running
+
+    return read
 
 
-def _panel(configuration: StudyConfiguration) -> None:
+def _panel(state: Path) -> None:
     """The panel of ``sordino serve`` over the journal, until the study or its coordinator ends.
 
     Without a terminal: plain lines of what happens from now on.
     """
-    from server.journal import read_events
     from sordino.reporting.panel import Display, StudyPanel
 
-    panel, with_page = StudyPanel(), bool(configuration.coordinator.http_listen)
-    state, seen, asked = configuration.coordinator.state, 0, 0.0
-    for event in read_events(state):
-        seen = event.seq
-        panel.apply(event)
+    panel, follow = StudyPanel(), _follow(state)
+    found, running = follow()
+    panel.view.apply_all(found)
     with Display(panel) as display:
-        while panel.view.finished is None:
-            if with_page and time.monotonic() >= asked + _ANSWER_S:
-                asked = time.monotonic()
-                if _page_of(configuration) is None:
-                    return
+        while running and panel.view.finished is None:
             time.sleep(_EVERY_S / 4)
-            for event in read_events(state, seen):
-                seen = event.seq
+            found, running = follow()
+            for event in found:
                 display.show(event)
 
 

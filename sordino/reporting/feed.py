@@ -315,12 +315,12 @@ class StudyFeed:
         return path if path.name == name and path.is_file() else None
 
 
-def status_lines(shown: Snapshot, running: bool | None) -> list[str]:
-    """A snapshot as lines for a terminal. ``running``: whether a coordinator answers; None: unknown."""
+def status_lines(shown: Snapshot, running: bool) -> list[str]:
+    """A snapshot as lines for a terminal. ``running``: whether its coordinator does."""
     study, now, who, privacy, left = (shown[name] for name in ("study", "now", "participants", "privacy", "dropouts"))
     if not study["name"]:
         return [printable(now["waiting"])]
-    stopped = "the coordinator isn't running; last: " if running is False and now["over"] is None else ""
+    stopped = "the coordinator isn't running; last: " if not running and now["over"] is None else ""
     rare = [state for state in ("resting", "excluded", "set_aside") if who[state]]
     states = [f"{who[one]} {one.replace('_', ' ')}" for one in ("connected", "dropped", "away", "unseen", *rare)]
     gone = [f"{one['count']} in {one['phase']} ({one['reason']})" for one in left["by_phase_and_reason"]]

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.http_port import ADDRESS_FILE
 from server.journal import Journal
-from server.page_guard import PASSWORD_FILE
 from sordino.reporting.feed import StudyFeed
 from sordino.reporting.live_page import LivePage, shown_beside
 from tests.support.commands import Run, one_clear_error, output, says
@@ -21,9 +19,8 @@ from tests.support.event_stream import make_events
 
 
 @pytest.fixture
-def recorded(small_study: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recorded(small_study: Path) -> Path:
     """A study whose coordinator stopped without a word in the middle of round 5."""
-    monkeypatch.setenv("SORDINO_COORDINATOR__HTTP_LISTEN", "127.0.0.1:0")
     journal = Journal(small_study / "coordinator" / "state.sqlite")
     for event in make_events(until=5):
         journal.emit(event)
@@ -55,15 +52,27 @@ def test_a_folder_whose_coordinator_does_not_run(run: Run, recorded: Path) -> No
     body = json.loads(output(run, "status", recorded, "--json"))
     assert (body["running"], body["now"]["round"], body["privacy"]["budget_coordinator"]) == (False, 5, 8.0)
     assert json.loads(output(run, "status", recorded, "--watch", "--json")) == body
-    (recorded / "coordinator" / ADDRESS_FILE).write_text("127.0.0.1:1\n")  # of a coordinator that was killed
-    assert output(run, "status", recorded) == text
+
+
+def test_a_folder_whose_coordinator_runs(run: Run, recorded: Path) -> None:
+    journal = Journal(recorded / "coordinator" / "state.sqlite")
+    try:
+        body = json.loads(output(run, "status", recorded, "--json"))
+        assert (body["running"], body["now"]["over"]) == (True, None)
+        assert 0 < body["now"]["left_s"] <= 60
+        says(output(run, "status", recorded), "now                 Round 5, MaskedInput")
+        for event in make_events()[len(make_events(until=5)) :]:
+            journal.emit(event)
+    finally:
+        journal.close()
+    says(output(run, "status", recorded, "--watch"), "Finished: 15 of 15 rounds")
 
 
 def test_a_study_that_was_never_served(run: Run, small_study: Path) -> None:
     assert output(run, "status", small_study) == "Waiting for the coordinator to start\n"
 
 
-def test_a_page_that_answers(run: Run, recorded: Path) -> None:
+def test_a_page_that_answers(run: Run) -> None:
     feed = StudyFeed()
     for event in make_events():
         feed.apply(event)
@@ -71,9 +80,7 @@ def test_a_page_that_answers(run: Run, recorded: Path) -> None:
         text = output(run, "status", f"http://{address}/")
         says(text, "Finished: 15 of 15 rounds", "epsilon_coordinator 6.79 of 8")
         assert output(run, "status", f"http://{address}", "--watch").split() == text.split()
-        (recorded / "coordinator" / ADDRESS_FILE).write_text(f"{address}\n")
-        (recorded / "coordinator" / PASSWORD_FILE).write_text("not asked for\n")
-        body = json.loads(output(run, "status", recorded, "--json"))
+        body = json.loads(output(run, "status", f"http://{address}", "--json"))
         assert (body["running"], body["now"]["over"]) == (True, "rounds done")
         one_clear_error(run, "no page of a study answers", "status", f"http://{address}/elsewhere", code=4)
 
@@ -88,13 +95,3 @@ def test_what_is_no_page_is_one_clear_error(run: Run, answer: bytes) -> None:
 def test_a_page_with_a_password(run: Run) -> None:
     with answering(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n") as address:
         one_clear_error(run, "asks for a password: --password FILE", "status", address)
-
-
-def test_of_a_study_without_a_page_nothing_is_said_of_its_coordinator(
-    run: Run, recorded: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SORDINO_COORDINATOR__HTTP_LISTEN", "")
-    body = json.loads(output(run, "status", recorded, "--json"))
-    assert body["running"] is None
-    assert 0 < body["now"]["left_s"] <= 60
-    says(output(run, "status", recorded), "now                 Round 5, MaskedInputCollection")

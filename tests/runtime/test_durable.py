@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import sqlite3
 import stat
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from runtime.durable import DurableStore, StorageError, replace_durably
+import runtime.durable
+from runtime.durable import DurableStore, StorageError, hold, is_in_use, replace_durably
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL);"
 APPLICATION = 0x536F7254
@@ -44,6 +46,19 @@ def test_what_was_written_is_read_and_survives(store: DurableStore) -> None:
     again = DurableStore(store.path, SCHEMA, APPLICATION)
     assert names(again) == ["a", "b"]
     again.close()
+
+
+def test_a_question_whether_it_is_in_use_keeps_nobody_out(store: DurableStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_in_use(store.path)
+    with pytest.raises(StorageError, match="in use by another process"):
+        DurableStore(store.path, SCHEMA, APPLICATION)
+    store.close()
+    assert not is_in_use(store.path)
+    asking = hold(store.path.with_name("facts.sqlite.lock"), os.O_RDONLY, fcntl.LOCK_SH)
+    assert asking is not None
+    assert not is_in_use(store.path)
+    monkeypatch.setattr(runtime.durable.time, "sleep", lambda _: os.close(asking))
+    DurableStore(store.path, SCHEMA, APPLICATION).close()
 
 
 def test_every_commit_reaches_the_disk(store: DurableStore) -> None:

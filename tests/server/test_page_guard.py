@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 import server.http_port
 from runtime.key_files import KeyFileError
 from server.events import Event
-from server.http_port import ADDRESS_FILE, MOST_STREAMS, HttpPort, stays
+from server.http_port import MOST_STREAMS, HttpPort, stays
 from server.page_guard import PASSWORD_FILE, password_in
 from tests.server.scraping import ask, quietly
 from tests.support.commands import says
@@ -99,8 +99,6 @@ async def test_on_loopback_it_answers_to_names_of_loopback_alone(study_folder: P
         assert (await ask(port, "/nothing"))[0] == 404
         assert (await ask(port, "/", "POST"))[0] == 405
         assert not (tmp_path / PASSWORD_FILE).exists()
-        assert (tmp_path / ADDRESS_FILE).read_text() == port.address + "\n"
-    assert not (tmp_path / ADDRESS_FILE).exists()
 
 
 async def test_elsewhere_it_asks_for_the_password(study_folder: Path, tmp_path: Path) -> None:
