@@ -29,14 +29,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runtime.settings_file import split_address
 from server.enrolment import Enrolment
-from server.events import CONNECTING, Event
+from server.events import Event
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
 from server.open_calls import PeerRates
 from server.page_guard import PASSWORD_FILE, PageGuard, password_in
 from server.study import Study
 from server.study_file import StudyConfiguration
-from server.study_view import ENROLMENT, FINISHED, PAUSING, StudyView
+from server.study_view import at_zero, waiting
 
 log = structlog.get_logger()
 
@@ -209,7 +209,7 @@ class HttpPort:
             "phase": view.state,
             "connected": self.metrics.connected(),
             "needed": view.wait.needed,
-            "waiting_for": _waiting_for(view) if self._stage == SERVING else "",
+            "waiting_for": waiting(view, time.time()) + at_zero(view) if self._stage == SERVING else "",
         }
 
     def _read(self) -> None:
@@ -284,20 +284,6 @@ def shown_address(host: str, listening: socket.socket) -> str:
 def _gone(request: Request, error: Exception) -> Response:
     """For a form whose sender left or was cut off: nobody reads it, and it is not worth a traceback."""
     return Response(status_code=400)
-
-
-def _waiting_for(view: StudyView) -> str:
-    """What the study waits for, in words; empty while the coordinator computes."""
-    wait = view.wait
-    if view.state == ENROLMENT:
-        return f"people to enrol: {wait.received} on the roster, {wait.needed} needed"
-    if view.state == CONNECTING:
-        return f"the round's participants: {wait.received} of {wait.expected} are connected, {wait.needed} needed"
-    if view.phase is not None:
-        return f"answers: {wait.received} of {wait.expected} received, {wait.needed} needed"
-    if view.state == PAUSING:
-        return "the next round to be due"
-    return "participants that haven't heard that the study is over" if view.state == FINISHED else ""
 
 
 def _connections() -> type[H11Protocol]:

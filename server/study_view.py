@@ -1,7 +1,7 @@
 """The state of a study: its events folded into one view, for the panel, the report, metrics and load tests.
 
-`StudyView.apply` takes one event after the other, as the coordinator wrote them. The view holds facts only; sentences
-about it are `sordino.reporting`'s.
+`StudyView.apply` takes one event after the other, as the coordinator wrote them. `waiting` says what a study waits for;
+other sentences about it are those of `sordino.reporting`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from learning.progress import Progress
 from learning.task_names import STATISTICS
+from runtime.text import counted
 from secagg.messages import PHASES, UNMASKING
 from server import events
 from server.events import CONNECTING, RESTING, Event
@@ -357,3 +358,55 @@ class StudyView:
     def _spent(self, event: events.SurvivorsFrozen | events.RoundCompleted | events.StudyFinished) -> None:
         self.epsilon_coordinator = event.epsilon_coordinator or self.epsilon_coordinator
         self.epsilon_released = event.epsilon_released or self.epsilon_released
+
+
+def ending(view: StudyView) -> str:
+    """How the study ended, in one line; empty while it runs."""
+    if view.finished is None:
+        return ""
+    reason = view.finished.reason
+    count = f"{view.completed} of {counted(view.started.rounds, 'round')}"
+    if reason == "rounds done":
+        return f"Finished: {count}" if view.begun else f"Already finished: {count}"
+    if reason == "stopped":
+        return f"Stopped after {count}; the same command continues there"
+    return f"Ended after {count}: {reason}"
+
+
+def waiting(view: StudyView, now: float | None = None) -> str:
+    """What the study waits for, in one line; ``now`` in seconds since 1970, by default the time of the last event."""
+    wait, left_s = view.wait, view.wait.seconds_left(view.last_at if now is None else now)
+    if view.finished is not None:
+        return ending(view)
+    if view.started_at is None:
+        return "Waiting for the coordinator to start"
+    if view.phase is not None:
+        return f"Round {view.round}, {view.phase}: waiting for {wait.missing} of {wait.expected}, {left_s:.0f} s left"
+    if view.state == ENROLMENT:
+        return f"Round {view.round}: {wait.received} on the roster, {wait.needed} needed; waiting for enrolment"
+    if view.state == AUTHORITY:
+        return (
+            f"Round {view.round}: the authority's statement that this roster is the newest has ended; waiting for the "
+            "next one (`sordino authority run` or `sign`)"
+        )
+    if view.state == CONNECTING:
+        then = "it begins without the others" if wait.received >= wait.needed else "the attempt is aborted"
+        return (
+            f"Round {view.round}: {wait.received} of {wait.expected} connected, {wait.needed} needed, "
+            f"{left_s:.0f} s left, then {then}"
+        )
+    if view.state == PAUSING and left_s > 0:
+        return f"Round {view.round} done, the next one in {left_s:.0f} s"
+    if not view.round:
+        missing = max(0, view.participants - len(view.connected))
+        return f"Waiting for {missing} of {view.participants} participants to connect"
+    return f"Round {view.round}" + (" done, preparing the next" if view.completed >= view.round else ": preparing")
+
+
+def at_zero(view: StudyView) -> str:
+    """What happens to the running phase when its time is over; empty where that isn't known."""
+    wait = view.wait
+    if view.phase is None or not wait.needed:
+        return ""
+    then = "goes on" if wait.received >= wait.needed else "aborts"
+    return f", then {then}: {wait.received} of {wait.needed} needed"

@@ -20,11 +20,11 @@ from runtime.text import counted, printable
 from secagg.messages import PHASES
 from server import events
 from server.reasons import WORDS, class_of_dropout
-from server.study_view import StudyView
+from server.study_view import StudyView, at_zero, waiting
 from server.transcripts import FOLDER, PUBLISHED, file_name
 from sordino.reporting.report_terms import mechanism_rows, outcome, terms
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
-from sordino.reporting.study_text import PlainLines, at_zero, duration_text, reported_figures, size_text, waiting
+from sordino.reporting.study_text import PlainLines, duration_text, reported_figures, size_text
 from wire.guarantee import guarantee
 
 if TYPE_CHECKING:

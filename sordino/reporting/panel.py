@@ -19,17 +19,9 @@ from rich.text import Text
 
 from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
-from server.study_view import StudyView
+from server.study_view import StudyView, at_zero, waiting
 from sordino.reporting.statistic_text import HISTOGRAM, figure_words, headline, values_of
-from sordino.reporting.study_text import (
-    PlainLines,
-    at_zero,
-    dropout_groups,
-    people,
-    reported_figures,
-    size_text,
-    waiting,
-)
+from sordino.reporting.study_text import PlainLines, dropout_groups, people, reported_figures, size_text
 from wire.guarantee import guarantee
 
 _ENROLLED: Final = "participant-"  # prefix of the names of hosts that enrolled without a name

@@ -12,13 +12,12 @@ from learning.checkpoints import SavedModel, load_model
 from runtime.failure import InputFailure
 from server.events import body_of
 from server.study_file import StudyConfiguration, load
-from server.study_view import StudyView
+from server.study_view import StudyView, waiting
 from sordino.planning.drawing import Axes, Series, on_axes
 from sordino.planning.shown import data_frame, html_text
 from sordino.reporting.budget import Contents, of_study, read
 from sordino.reporting.closing_lines import closing_lines, newest_model
 from sordino.reporting.statistic_text import values_of
-from sordino.reporting.study_text import waiting
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -1,4 +1,4 @@
-"""A study in words: what it waits for, how it ended, and a plain line for each event that matters."""
+"""A study in words: figures, dropouts, and a plain line for each event that matters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from learning.progress import JUDGED, Best
 from runtime.text import counted
 from server import events
 from server.reasons import WORDS, class_of_abort, class_of_dropout
-from server.study_view import AUTHORITY, ENROLMENT, PAUSING, StudyView
+from server.study_view import StudyView, ending, waiting
 from sordino.reporting.statistic_text import figure_words, headline
 from wire.guarantee import guarantee
 
@@ -28,58 +28,6 @@ OfParticipant = (
 )
 DropoutGroup = tuple[int, str, str, list[events.ParticipantDropped]]
 """Round, phase, reason, and the dropouts of one attempt that have these in common."""
-
-
-def ending(view: StudyView) -> str:
-    """How the study ended, in one line; empty while it runs."""
-    if view.finished is None:
-        return ""
-    reason = view.finished.reason
-    count = f"{view.completed} of {counted(view.started.rounds, 'round')}"
-    if reason == "rounds done":
-        return f"Finished: {count}" if view.begun else f"Already finished: {count}"
-    if reason == "stopped":
-        return f"Stopped after {count}; the same command continues there"
-    return f"Ended after {count}: {reason}"
-
-
-def waiting(view: StudyView, now: float | None = None) -> str:
-    """What the study waits for, in one line; ``now`` in seconds since 1970, by default the time of the last event."""
-    wait, left_s = view.wait, view.wait.seconds_left(view.last_at if now is None else now)
-    if view.finished is not None:
-        return ending(view)
-    if view.started_at is None:
-        return "Waiting for the coordinator to start"
-    if view.phase is not None:
-        return f"Round {view.round}, {view.phase}: waiting for {wait.missing} of {wait.expected}, {left_s:.0f} s left"
-    if view.state == ENROLMENT:
-        return f"Round {view.round}: {wait.received} on the roster, {wait.needed} needed; waiting for enrolment"
-    if view.state == AUTHORITY:
-        return (
-            f"Round {view.round}: the authority's statement that this roster is the newest has ended; waiting for the "
-            "next one (`sordino authority run` or `sign`)"
-        )
-    if view.state == events.CONNECTING:
-        then = "it begins without the others" if wait.received >= wait.needed else "the attempt is aborted"
-        return (
-            f"Round {view.round}: {wait.received} of {wait.expected} connected, {wait.needed} needed, "
-            f"{left_s:.0f} s left, then {then}"
-        )
-    if view.state == PAUSING and left_s > 0:
-        return f"Round {view.round} done, the next one in {left_s:.0f} s"
-    if not view.round:
-        missing = max(0, view.participants - len(view.connected))
-        return f"Waiting for {missing} of {view.participants} participants to connect"
-    return f"Round {view.round}" + (" done, preparing the next" if view.completed >= view.round else ": preparing")
-
-
-def at_zero(view: StudyView) -> str:
-    """What happens to the running phase when its time is over; empty where that isn't known."""
-    wait = view.wait
-    if view.phase is None or not wait.needed:
-        return ""
-    then = "goes on" if wait.received >= wait.needed else "aborts"
-    return f", then {then}: {wait.received} of {wait.needed} needed"
 
 
 def dropout_groups(view: StudyView) -> list[DropoutGroup]:

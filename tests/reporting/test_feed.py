@@ -22,9 +22,9 @@ from server.events import (
     SurvivorsFrozen,
 )
 from server.reasons import WORDS, class_of_dropout
-from server.study_view import StudyView
+from server.study_view import StudyView, waiting
 from sordino.reporting.feed import MOST_ROUNDS, RoundPoint, StudyFeed, status_lines
-from sordino.reporting.study_text import PlainLines, waiting
+from sordino.reporting.study_text import PlainLines
 from tests.support.commands import says
 from tests.support.event_stream import WITHOUT_NOISE, make_events
 

@@ -28,9 +28,9 @@ from server.events import (
     WaitingForEnrolment,
     WaitingForParticipants,
 )
-from server.study_view import StudyView
+from server.study_view import StudyView, waiting
 from sordino.reporting.closing_lines import REFUSED_BY_POLICY, closing_lines, why_stopped
-from sordino.reporting.study_text import PlainLines, dropout_groups, waiting
+from sordino.reporting.study_text import PlainLines, dropout_groups
 from tests.support.event_stream import make_events
 from wire import coordinator_pb2 as pb
 from wire.guarantee import guarantee
