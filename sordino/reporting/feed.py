@@ -6,7 +6,6 @@ operator says so: as metrics, the feed may reach readers that the journal must n
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from server import events
 from server.reasons import WORDS, class_of_dropout
 from server.study_view import StudyView, at_zero, waiting
 from server.transcripts import FOLDER, PUBLISHED, file_name
-from sordino.reporting.report_terms import mechanism_rows, outcome, terms
+from sordino.reporting.report_terms import mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
 from sordino.reporting.study_text import PlainLines, duration_text, reported_figures, size_text
 from wire.guarantee import guarantee
@@ -95,7 +94,7 @@ class StudyFeed:
         self._lines.extend((event.at, printable(line)) for line in self._plain.of(event))
         match event:
             case events.StudyStarted():
-                self._plan, self._steady = _plan_of(event.plan), None
+                self._plan, self._steady = plan_of(self.view), None
             case events.ParticipantDropped():
                 why = event.reason if self.names else WORDS[class_of_dropout(event.reason)]
                 self._dropouts[event.phase, why] += 1
@@ -344,16 +343,6 @@ def status_lines(shown: Snapshot, running: bool) -> list[str]:
 def _spent(privacy: Snapshot, reader: str) -> str:
     budget = privacy[f"budget_{reader}"]
     return f"{privacy[f'epsilon_{reader}']:.2f}" + ("" if budget is None else f" of {budget:.4g}")
-
-
-def _plan_of(recorded: Mapping[str, Any]) -> Plan | None:
-    """None when this version can't read it."""
-    from mechanisms.plan import Plan
-
-    try:
-        return Plan.from_json(json.dumps(dict(recorded)))
-    except (TypeError, ValueError):
-        return None
 
 
 def _finite(value: Any) -> Any:

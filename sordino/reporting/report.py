@@ -16,7 +16,7 @@ from secagg.messages import PHASES
 from server.events import RoundCompleted
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import median
-from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, terms
+from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.statistic_text import (
     HISTOGRAM,
     QUANTILE,
@@ -118,7 +118,7 @@ def render(view: StudyView, extras: Extras) -> str:
 
     here = Path(__file__).parent
     pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
-    plan = _plan_of(view)
+    plan = plan_of(view)
     left = "Number of participants of each host that left, by phase."
     wrapped = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
     promised = terms(view, plan) + ([("On one machine", ONE_MACHINE)] if extras.one_machine else [])
@@ -155,16 +155,6 @@ def render(view: StudyView, extras: Extras) -> str:
         made=time.strftime("%d %B %Y, %H:%M"),
         version=VERSION,
     )
-
-
-def _plan_of(view: StudyView) -> Plan | None:
-    """The plan as the coordinator recorded it; None when this version can't read it."""
-    from mechanisms.plan import Plan
-
-    try:
-        return Plan.from_json(json.dumps(dict(view.started.plan)))
-    except (TypeError, ValueError):
-        return None
 
 
 def _facts(view: StudyView) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -32,6 +33,16 @@ _TRUSTED_NOT_TO_LIE = (
     "It is trusted to send all participants the same sets: the plan is for a curious coordinator, and the set of "
     "survivors isn't signed. If it lies, it can open sums over fewer participants."
 )
+
+
+def plan_of(view: StudyView) -> Plan | None:
+    """The plan as the coordinator recorded it; None when this version can't read it."""
+    from mechanisms.plan import Plan
+
+    try:
+        return Plan.from_json(json.dumps(dict(view.started.plan)))
+    except (TypeError, ValueError):
+        return None
 
 
 def outcome(view: StudyView, sums: Collection[int]) -> str:
