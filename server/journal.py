@@ -424,19 +424,19 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
     """Events after number ``after``, oldest first, less those that this version doesn't know; for panels and reports.
 
     Opens the file read-only, so it may be called while a coordinator writes; an absent file has no events.
-    Raises StorageError: an event that can't be read.
+    Raises StorageError: the file, or an event, can't be read.
     """
     if not path.exists():
         return []
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+    sql = "SELECT seq, at, kind, body FROM events WHERE seq > ? ORDER BY seq"
     try:
-        rows = connection.execute(
-            "SELECT seq, at, kind, body FROM events WHERE seq > ? ORDER BY seq", (after,)
-        ).fetchall()
-    except sqlite3.OperationalError:  # the coordinator is just creating its tables
-        return []
-    finally:
-        connection.close()
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as connection:
+            try:
+                rows = connection.execute(sql, (after,)).fetchall()
+            except sqlite3.OperationalError:  # the coordinator is just creating its tables
+                return []
+    except DAMAGED as error:
+        raise StorageError(f"{path} can't be used as a database: {error}") from error
     try:
         read = [from_json({"seq": seq, "at": at, "kind": kind, **json.loads(body)}) for seq, at, kind, body in rows]
     except ValueError as error:

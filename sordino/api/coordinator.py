@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -37,13 +35,6 @@ def study_to_serve(path: Path) -> StudyConfiguration:
     configuration = load(path)
     check_task_table(path / STUDY_FILE if path.is_dir() else path, configuration.study.task, configuration.task)
     return configuration
-
-
-def recorded(configuration: StudyConfiguration) -> list[Event]:
-    """What earlier starts of the study have recorded; an unreadable journal is the coordinator's to report."""
-    with contextlib.suppress(sqlite3.Error):
-        return read_events(configuration.coordinator.state)
-    return []
 
 
 def page_for(configuration: StudyConfiguration, before: Iterable[Event], *, names: bool = False) -> LivePage | None:
@@ -99,7 +90,7 @@ class Coordinator:
     async def __aenter__(self) -> Self:
         """Raises as `server.coordinator.served`."""
         log_warnings_only()
-        before = recorded(self._configuration)
+        before = read_events(self._configuration.coordinator.state)
         self.view = StudyView().apply_all(before)
         self._before = len(self.view.rounds)
         page = page_for(self._configuration, before)
@@ -165,7 +156,8 @@ def serve(study: PathLike, *, on_event: Callable[[Event], None] | None = None) -
     leave_no_core()
     log_warnings_only()
     configuration = study_to_serve(Path(study))
-    page = page_for(configuration, recorded(configuration) if configuration.coordinator.http_listen else ())
+    table = configuration.coordinator
+    page = page_for(configuration, read_events(table.state) if table.http_listen else ())
     if coordinator.serve(configuration, on_event=on_event, page=page) == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     return ServedStudy.read(study)

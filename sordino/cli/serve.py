@@ -53,13 +53,15 @@ def run(
 
     configure_logs()
     from server.coordinator import serve
+    from server.journal import read_events
     from server.study_view import StudyView
-    from sordino.api.coordinator import page_for, recorded, study_to_serve
+    from sordino.api.coordinator import page_for, study_to_serve
     from sordino.reporting.closing_lines import closing_lines
 
     configuration = study_to_serve(study)
     notifier = Notifier() if service else Notifier({})
-    before = recorded(configuration) if configuration.coordinator.http_listen or not (as_json or quiet) else []
+    table = configuration.coordinator
+    before = read_events(table.state) if table.http_listen or not (as_json or quiet) else []
     page = page_for(configuration, before, names=page_names)
     if as_json or quiet:
         import structlog
@@ -92,7 +94,7 @@ def run(
     with display:
         code = int(serve(configuration, on_event=display.show, service=notifier, page=page))
     home = study if study.is_dir() else study.parent
-    lines = closing_lines(panel.view, home, configuration.coordinator.state)
+    lines = closing_lines(panel.view, home, table.state)
     if lines:
         typer.echo("\n" + "\n".join(lines))
     _explain(code, panel.view)

@@ -65,7 +65,7 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
     configuration = load(directory)
     home = directory if directory.is_dir() else directory.parent
     state = configuration.coordinator.state
-    events = read_events(state) if state.is_file() else []
+    events = read_events(state)
     if not events:
         raise InputFailure(f"{state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
     ledger = _checked_ledger(state)

@@ -87,8 +87,7 @@ class ServedStudy:
         from server.journal import read_events
 
         configuration = load(Path(study))
-        state = configuration.coordinator.state
-        return cls(Path(study), configuration, StudyView().apply_all(read_events(state) if state.is_file() else []))
+        return cls(Path(study), configuration, StudyView().apply_all(read_events(configuration.coordinator.state)))
 
     @property
     def outcome(self) -> str:
