@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median_high
 from typing import TYPE_CHECKING, Any, Final
 
 from authority.new_study import LocalStudy, NewStudy, make_local_study, new_study
@@ -25,7 +26,7 @@ from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.events import StudyStarted
 from server.study_view import StudyView
-from sordino.reporting.closing_lines import dropout_words, epsilon_lines, median
+from sordino.reporting.closing_lines import dropout_words, epsilon_lines
 from sordino.reporting.panel import Display
 from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
 from sordino.reporting.study_text import size_text
@@ -288,8 +289,8 @@ class Demo:
             "rounds_with_dropouts": len({dropout.round for dropout in view.dropouts}),
             "attempts_aborted": len(view.aborted),
             "wall_s": round(wall_s, 1),
-            "round_s": median([done.seconds for done in rounds]),
-            **{name: median([getattr(done, name) for done in rounds]) for name in _OF_EACH_ROUND},
+            "round_s": median_high([done.seconds for done in rounds] or [0.0]),
+            **{name: median_high([getattr(done, name) for done in rounds] or [0.0]) for name in _OF_EACH_ROUND},
             "vector_bytes": rounds[-1].vector_bytes if rounds else 0,
             "vector_floor_bytes": vector,
             "coordinator_peak_rss_mb": round(self.coordinator.peak_mb, 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median_high
 from typing import Any, Final
 
 from runtime.text import counted
@@ -88,11 +89,11 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
             all_rounds=view.completed == view.started.rounds,
         ),
         f"rounds              {view.completed} of {view.started.rounds}, "
-        f"{median([done.seconds for done in rounds]):.1f} s each",
+        f"{median_high([done.seconds for done in rounds]):.1f} s each",
         "dropouts            " + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
-        f"key to sum          {median([done.key_to_sum_s for done in rounds]):.2f} s, "
+        f"key to sum          {median_high([done.key_to_sum_s for done in rounds]):.2f} s, "
         f"{counted(view.participants, 'participant')}",
-        f"upload              {median([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
+        f"upload              {median_high([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
         f"of it the vector {rounds[-1].vector_bytes:,.0f}",
     ]
     newest = newest_model(state)
@@ -137,12 +138,6 @@ def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
         f"Participant{s} {shown} refused by {whose} policy or budget in {often}. The reason is in {whose} own log{s}. "
         "If it is a budget, serving again won't help; otherwise let more join, or serve again later."
     )
-
-
-def median(values: Sequence[float]) -> float:
-    """The upper one of two in the middle; 0 of nothing."""
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0.0
 
 
 def _shown(path: Path) -> Path:

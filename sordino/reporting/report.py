@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median_high
 from typing import TYPE_CHECKING, Any, Final
 
 from authority.new_study import ONE_MACHINE
@@ -15,7 +16,6 @@ from runtime.text import counted
 from secagg.messages import PHASES
 from server.events import RoundCompleted
 from server.study_view import StudyView
-from sordino.reporting.closing_lines import median
 from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.statistic_text import (
     HISTOGRAM,
@@ -185,8 +185,8 @@ def _tiles(view: StudyView, extras: Extras) -> list[tuple[str, str, str]]:
         ),
         ("Rounds", f"{view.completed}", f"of {view.started.rounds}"),
         ("Dropouts", f"{len(view.left_by_round())}", f"participants, {aborted}"),
-        ("Key to sum", f"{median(key_to_sum):.1f} s" if key_to_sum else "–", "median of the rounds"),
-        ("Upload", size_text(median(upload)) if upload else "–", "a participant a round"),
+        ("Key to sum", f"{median_high(key_to_sum):.1f} s" if key_to_sum else "–", "median of the rounds"),
+        ("Upload", size_text(median_high(upload)) if upload else "–", "a participant a round"),
     ]
 
 
