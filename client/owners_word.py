@@ -85,26 +85,21 @@ def write_word(folder: Path, state: str) -> None:
         raise InputFailure(f"{folder / WORD_FILE} can't be written: {error.strerror or error}") from error
 
 
-class OwnersWord:
-    """The word as the running process sees it."""
+def hear_owner(folder: Path, gate: Gate) -> None:
+    """Tell the gate the word as it is now."""
+    try:
+        word = read_word(folder)
+    except InputFailure as error:  # in doubt the host doesn't take part
+        gate.owner_says({"owner": str(error)}, left=False)
+    else:
+        gate.owner_says({"owner": word.why_not} if word.why_not else {}, left=word.state == LEFT)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
-    def look(self, gate: Gate) -> None:
-        """Tell the gate."""
-        try:
-            word = read_word(self._folder)
-        except InputFailure as error:  # in doubt it doesn't take part
-            gate.owner_says({"owner": str(error)}, left=False)
-        else:
-            gate.owner_says({"owner": word.why_not} if word.why_not else {}, left=word.state == LEFT)
-
-    async def watch(self, gate: Gate) -> None:
-        """Look again and again, without end."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self.look(gate)
+async def watch_owner(folder: Path, gate: Gate) -> None:
+    """Look again and again, without end."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        hear_owner(folder, gate)
 
 
 def nothing_left(settings: HostSettings) -> str:

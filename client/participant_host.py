@@ -24,7 +24,7 @@ from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
 from client.log_lines import RoundLines
-from client.owners_word import OwnersWord, nothing_left
+from client.owners_word import hear_owner, nothing_left, watch_owner
 from client.participant import Participant, Resting
 from client.renewal import Renewal
 from client.settings import Conditions, HostSettings
@@ -145,7 +145,6 @@ class ParticipantHost:
         self._ended: set[str] = set()
         self._machine = Machine()
         self._gate = Gate(self._why_not if settings.conditions != Conditions() else None)
-        self._word = OwnersWord(settings.host.journal.parent)
         try:
             task = make_task(settings.study.task, dict(settings.task))
             if held is None:
@@ -209,10 +208,11 @@ class ParticipantHost:
         )
         if self._certificate.not_after <= time.time():
             await self._renew_expired(renewal)
-        self._word.look(self._gate)
+        home = self._settings.host.journal.parent
+        hear_owner(home, self._gate)
         channels = self._channels = Channels(self._settings.coordinator.address, self._ca, self._certificate)
         tasks = [asyncio.create_task(self._attend(channels, one)) for one in self._participants]
-        background = asyncio.gather(renewal.run(), self._gate.run(), self._word.watch(self._gate))
+        background = asyncio.gather(renewal.run(), self._gate.run(), watch_owner(home, self._gate))
         failures: list[Failure] = []
         try:
             for done in asyncio.as_completed(tasks):
