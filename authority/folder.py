@@ -22,9 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import field_validator
 
 from learning.task_names import check_task_name
+from runtime.address import split_address
 from runtime.failure import InputFailure
 from runtime.key_files import read_key_file, write_key_file
-from runtime.settings_file import Settings, Table, read_settings, split_address
+from runtime.settings_file import Settings, Table, read_settings
 from runtime.settings_keys import key, tables_toml
 from secagg.lottery import MAX_DRAWS
 from secagg.roster import LARGEST_ROSTER

@@ -22,10 +22,10 @@ from authority.folder import (
 )
 from authority.roster import begin, package_of
 from authority.store import AuthorityStore, locked
+from runtime.address import join_address, split_address
 from runtime.durable import replace_durably, taken, whole_folder
 from runtime.failure import InputFailure
 from runtime.key_files import read_key_file
-from runtime.settings_file import split_address
 from secagg.roster import Roster, verify_roster
 from wire.authority_statements import Card, InvalidCard, verify_card
 from wire.join_code import fingerprint
@@ -47,7 +47,7 @@ def session_address(coordinator: str, names: Sequence[str]) -> str:
         port -= 1
     else:
         host, port = (names[0] if names else "localhost"), SESSION_PORT
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
 
 
 def found(directory: Path, settings: AuthorityTable, *, address: str, names: Sequence[str] = ()) -> AuthorityFolder:

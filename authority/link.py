@@ -13,8 +13,8 @@ from typing import Any, Final
 import grpc
 
 from authority.folder import AuthorityFolder
+from runtime.address import split_address
 from runtime.failure import NetworkFailure
-from runtime.settings_file import split_address
 from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from authority.study_data import check_data
 from learning.data_names import APP, BROUGHT, OWN, located
 from learning.task_names import TASKS, VOTES, trained_task
+from runtime.address import join_address, split_address
 from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
-from runtime.settings_file import Settings, split_address
+from runtime.settings_file import Settings
 from runtime.settings_keys import build, flat_values, key, settings_keys, settings_toml
 from server.study_file import StudyConfiguration
 from server.study_tables import DATA, NETWORK, PRIVACY, STUDY
@@ -104,8 +105,7 @@ class NewStudy:
     def _reached_at(self, listen: str) -> str:
         host, _, port = listen.rpartition(":")
         if self.making.names:
-            name = self.making.names[0]
-            return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+            return join_address(self.making.names[0], port)
         return f"localhost:{port}" if host in ("0.0.0.0", "[::]", "127.0.0.1") else listen
 
     def changed(self, **values: Any) -> NewStudy:

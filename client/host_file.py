@@ -17,7 +17,8 @@ from client.settings import HostSettings
 from learning.data_names import APP, OWN, check_dataset_name, check_loaded, located
 from learning.options import OPTION_HELP
 from learning.task_names import trained_task
-from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings, split_address
+from runtime.address import split_address
+from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings
 from runtime.settings_keys import key as declared
 from runtime.settings_keys import tables_toml
 

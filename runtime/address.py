@@ -12,3 +12,8 @@ def split_address(address: str) -> tuple[str, int]:
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
         raise ValueError("must end in a port between 0 and 65535, such as localhost:8443")
     return bare, int(port_text)
+
+
+def join_address(host: str, port: int | str) -> str:
+    """``host:port``, or ``[ipv6]:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

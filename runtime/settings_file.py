@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from runtime.address import split_address as split_address
 from runtime.failure import InputFailure
 from runtime.settings_keys import settings_keys
 from runtime.text import did_you_mean

@@ -18,12 +18,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
+from runtime.address import join_address, split_address
 from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.key_files import read_key_file
 from runtime.processes import run_event_loop, stop_signals
 from runtime.service_notify import Notifier
-from runtime.settings_file import split_address
 from secagg.masking import choose_keystream
 from server import process_limits, service
 from server.enrolment import Enrolment, make_server
@@ -296,5 +296,4 @@ async def _listen(
         await server.start()
     except RuntimeError as error:
         raise NetworkFailure(_IN_USE.format(address=address, key=key)) from error
-    host = split_address(address)[0]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(split_address(address)[0], port)

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from runtime.settings_file import split_address
+from runtime.address import join_address, split_address
 from server.enrolment import Enrolment
 from server.events import Event
 from server.journal import Journal
@@ -277,8 +277,7 @@ def guarded(page: Page, listening: socket.socket, host: str, password_file: Path
 
 def shown_address(host: str, listening: socket.socket) -> str:
     """HOST:PORT, with the port that was given."""
-    port = listening.getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, listening.getsockname()[1])
 
 
 def _gone(request: Request, error: Exception) -> Response:

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from learning.data_names import BROUGHT, check_dataset_name
 from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
-from runtime.settings_file import Table, split_address
+from runtime.address import split_address
+from runtime.settings_file import Table
 from runtime.settings_keys import key
 from wire.guarantee import CURIOUS_TRUST
 

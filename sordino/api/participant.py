@@ -200,7 +200,7 @@ def _named(folder: Path) -> str:
 
 
 def _check_address(address: str) -> None:
-    from runtime.settings_file import split_address
+    from runtime.address import split_address
 
     try:
         _, port = split_address(address)

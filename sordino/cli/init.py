@@ -12,8 +12,8 @@ import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import APP, OWN
+from runtime.address import split_address
 from runtime.failure import ExitCode, InputFailure
-from runtime.settings_file import split_address
 from runtime.text import counted, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
