@@ -152,10 +152,10 @@ def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
     return _read_subset(f"{part}_labels")[f"{part}_labels"].astype(np.int64)
 
 
-def load_users(name: str, part: Part = "train") -> NDArray[np.int32] | NDArray[np.int64] | None:
-    """Return (n,) the user of each example, as numbers from 0; None in a set without users."""
+def load_users(name: str) -> NDArray[np.int32] | NDArray[np.int64] | None:
+    """Return (n,) the user of each training example, as numbers from 0; None in a set without users."""
     held = _held(name)
-    return None if held is None else held.users(part)
+    return None if held is None else held.users("train")
 
 
 def load_partition(name: str, indices: ArrayLike) -> Dataset:

@@ -29,9 +29,9 @@ class InvalidMessage(ProtocolError):
 class UnexpectedMessage(ProtocolError):
     """A message that this phase doesn't accept from this participant (unknown, late, repeated or another kind)."""
 
-    def __init__(self, phase: str, sender: int, reason: str = "not expected in this phase") -> None:
-        super().__init__(f"{phase}: participant {sender}: {reason}")
-        self.phase, self.sender, self.reason = phase, sender, reason
+    def __init__(self, phase: str, sender: int) -> None:
+        self.phase, self.sender, self.reason = phase, sender, "not expected in this phase"
+        super().__init__(f"{phase}: participant {sender}: {self.reason}")
 
 
 class TooFewClients(ProtocolError):

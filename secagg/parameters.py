@@ -134,15 +134,15 @@ def signatures_needed(u1: int, colluders: int) -> int:
     return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
 
 
-def default_min_survivors(cohort: int, colluders: int, dropout: float, abort_probability: float = 1.5e-3) -> int:
-    """The largest min_survivors that independent dropouts miss with probability at most ``abort_probability``.
+def default_min_survivors(cohort: int, colluders: int, dropout: float) -> int:
+    """The largest min_survivors that independent dropouts miss with probability at most 0.0015.
 
-    Never below the threshold of the full cohort (a lower value is infeasible). The default probability is displayed as
-    0.1 %: for 100 participants of whom 30 % leave it gives 56 (0.11 %).
+    Never below the threshold of the full cohort (a lower value is infeasible). The probability is displayed as 0.1 %:
+    for 100 participants of whom 30 % leave it gives 56 (0.11 %).
     """
 
     def often(survivors: int) -> bool:
-        return probability_below(cohort, dropout, survivors) > abort_probability
+        return probability_below(cohort, dropout, survivors) > 1.5e-3
 
     threshold = complete_graph_threshold(cohort, colluders)  # the probability grows with min_survivors
     return min(cohort, threshold + bisect_left(range(threshold + 1, cohort + 1), True, key=often))

@@ -326,9 +326,9 @@ def _bar(share: float, width: int, style: str) -> Text:
     return Text.assemble(("━" * filled, style), ("━" * (width - filled), _DIM))
 
 
-def _spark(values: Sequence[float], width: int = 15) -> str:
-    """Accuracies as a line of blocks, scaled from their least to their greatest."""
-    shown = list(values[-width:])
+def _spark(values: Sequence[float]) -> str:
+    """The last 15 accuracies as a line of blocks, scaled from their least to their greatest."""
+    shown = list(values[-15:])
     low, high = min(shown, default=0.0), max(shown, default=0.0)
     if high - low < 1e-9:
         return _SPARKS[0] * len(shown)
@@ -355,9 +355,8 @@ def _clock_text(seconds: float) -> str:
 class Display:
     """Shows a study while it runs: a live panel on a terminal, else one plain line for each thing that matters.
 
-    A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``quiet``:
-    nothing; ``stream``: standard error by default, since standard output is the verb's answer; ``also`` is given each
-    plain line.
+    A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``stream``:
+    standard error by default, since standard output is the verb's answer; ``also`` is given each plain line.
     """
 
     def __init__(
@@ -365,16 +364,14 @@ class Display:
         panel: StudyPanel,
         *,
         plain: bool = False,
-        quiet: bool = False,
         stream: TextIO | None = None,
         also: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.panel, self._lines, self._also = panel, PlainLines(panel.view), also
-        self._quiet = quiet
         self._stream = stream if stream is not None else sys.stderr
         self._console = Console(file=self._stream)
         self._live: Live | None = None
-        if self._console.is_terminal and not quiet and not plain:
+        if self._console.is_terminal and not plain:
             self._live = Live(panel, console=self._console, refresh_per_second=4, vertical_overflow="crop")
 
     def __enter__(self) -> Self:
@@ -390,7 +387,7 @@ class Display:
 
     def show(self, event: Event) -> None:
         self.panel.apply(event)
-        if self._live is None and not self._quiet:
+        if self._live is None:
             for line in self._lines.of(event):
                 self.say(line)
                 self._also(line)
@@ -398,7 +395,7 @@ class Display:
     def remark(self, text: str) -> None:
         """A word of the demo itself, such as which processes it has just killed."""
         self.panel.remark = text
-        if self._live is None and not self._quiet:
+        if self._live is None:
             self.say(text)
 
     def say(self, line: str) -> None:

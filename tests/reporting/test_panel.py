@@ -128,14 +128,5 @@ def test_the_condition_of_epsilon_is_never_cut_off(events: Events, width: int) -
     assert "…" not in lines[-1]
 
 
-def test_quiet(events: Events) -> None:
-    out = io.StringIO()
-    with Display(StudyPanel(), quiet=True, stream=out) as display:
-        for event in events:
-            display.show(event)
-    assert out.getvalue() == ""
-    assert len(display.panel.view.rounds) == 15
-
-
 def test_sizes_for_people() -> None:
     assert [size_text(n) for n in (812, 3_100, 1_204_000)] == ["812 B", "3.1 kB", "1.20 MB"]

@@ -84,7 +84,7 @@ def cohort_checks(cohort: int, population: int) -> tuple[Callable[[], object], C
     return read, check
 
 
-def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
+def make_transcript(clients: int) -> tuple[bytes, bytes]:
     """Make the transcript of a round in which a tenth of the participants dropped out before their upload, all
     signatures valid.
 
@@ -95,7 +95,7 @@ def make_transcript(clients: int, dim: int = 100_000) -> tuple[bytes, bytes]:
     entries = tuple(RosterEntry(key.public, f"host-{at:04d}") for at, key in enumerate(keys))
     plan = plan_study(
         clients=clients,
-        dim=dim,
+        dim=100_000,
         bits=16,
         clip=1.0,
         epsilon=6.0,
