@@ -8,6 +8,7 @@ from typing import Final
 
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.store import AuthorityStore, Invitation, Member, desk_codes_forgotten
+from runtime.text import duration
 from secagg.encoding import RandomBytes
 from wire.authority_statements import HOST_NAME
 from wire.join_code import LONGEST_VALID_S, JoinCode
@@ -175,11 +176,3 @@ def withdraw(store: AuthorityStore, who: str, now: float) -> Invitation | None:
         return None
     store.write(("UPDATE invitations SET withdrawn = ? WHERE code_id = ?", (now, found[0].code_id)))
     return found[0]
-
-
-def duration(seconds: float) -> str:
-    """``3 days``, ``5 hours``, ``2 minutes``: rounded, in the largest unit that gives at least two."""
-    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 2 * length:
-            return f"{round(seconds / length)} {unit}s"
-    return f"{max(round(seconds), 1)} seconds"

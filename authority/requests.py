@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from authority.folder import AuthorityError, AuthorityFolder
-from authority.invitations import check_clock, duration, name_for
+from authority.invitations import check_clock, name_for
 from authority.store import AuthorityStore, Invitation, Judged, Member, admitted
 from runtime.durable import Statement, StorageError
+from runtime.text import duration
 from secagg.roster import Roster, verify_roster
 from wire.authority_statements import Answer, sign_answer, verify_answer
 from wire.certificates import CertificateError, host_uri, identity_uri, key_of_request

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from authority.folder import AuthorityError, AuthorityFolder
-from authority.invitations import SHORTEST_BEGINNING, duration
+from authority.invitations import SHORTEST_BEGINNING
 from authority.requests import Judgement, newest_roster
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
-from runtime.text import counted
+from runtime.text import counted, duration
 from runtime.text import minute as minute
 from wire.join_code import show_fingerprint
 

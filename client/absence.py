@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from client.unreachable import ANSWERED, Trouble
+from runtime.text import duration
 
 log = structlog.get_logger()
 
@@ -41,19 +42,12 @@ class Absence:
             log.info(f"{state}, trying again {self._longest}", **told)
         elif now - self._since >= self._remind_s:
             # A warning: a program of somebody else, such as a notebook, shows no other line of this.
-            log.warning(f"{state} for {_duration(now - self._since)}, trying again {self._longest}", **told)
+            log.warning(f"{state} for {duration(now - self._since)}, trying again {self._longest}", **told)
             self._remind_s *= 60
 
     def over(self) -> None:
         """It answers a participant."""
         if self._since is not None:
-            log.info("the coordinator is back", away=_duration(time.monotonic() - self._since))
+            log.info("the coordinator is back", away=duration(time.monotonic() - self._since))
         self._since, self._likeliest, self._remind_s = None, -1, REMIND_S
         self.ended.set()
-
-
-def _duration(seconds: float) -> str:
-    for unit_s, name in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.0f} {name}"
-    return f"{seconds:.0f} s"

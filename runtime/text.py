@@ -32,6 +32,20 @@ def did_you_mean(given: object, known: Collection[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
+def duration(seconds: float) -> str:
+    """``3 days``, ``5 hours``, ``2 minutes``, ``41 s``, ``0.7 s``: in the largest unit that gives at least two."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.{seconds < 9.95:d}f} s"
+
+
+def clock_text(seconds: float) -> str:
+    """``0:45``, ``3:07``, ``2:05:00``."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
 def minute(seconds: float) -> str:
     """``2026-05-03 14:07 UTC``, of seconds since 1970."""
     try:

@@ -384,7 +384,7 @@ def _play(name: str, own: GridOptions, as_json: bool) -> int:
 
 def _telling(*, quiet: bool) -> Callable[[Standing], None]:
     """A function of the progress: one line on a terminal, rewritten; elsewhere a line now and then."""
-    from sordino.lab.simulation.progress import duration
+    from runtime.text import clock_text
 
     terminal, last = rewritable(), float("-inf")
 
@@ -394,7 +394,7 @@ def _telling(*, quiet: bool) -> Callable[[Standing], None]:
         if quiet or (not terminal and not ended and now - last < _BETWEEN_LINES_S):
             return
         last = now
-        left = "" if ended or standing.seconds_left is None else f", {duration(standing.seconds_left)} left"
+        left = "" if ended or standing.seconds_left is None else f", {clock_text(standing.seconds_left)} left"
         kept = f" ({standing.kept} kept)" if standing.kept else ""
         line = f"{standing.stage}: {standing.done} of {standing.of} runs{kept}{left}"
         if terminal:

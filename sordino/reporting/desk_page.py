@@ -22,12 +22,12 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from authority import text
 from authority.folder import AuthorityError, AuthorityFolder
-from authority.invitations import duration, invite
+from authority.invitations import invite
 from authority.link import open_link
 from authority.store import locked
 from authority.visit import attend, preview
 from runtime.failure import Failure
-from runtime.text import minute, peer_text
+from runtime.text import duration, minute, peer_text
 from server.page_guard import PageGuard
 from wire.join_code import show_fingerprint
 

@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime import VERSION
-from runtime.text import counted, printable
+from runtime.text import counted, duration, printable
 from secagg.messages import PHASES
 from server import events
 from server.reasons import WORDS, class_of_dropout
@@ -23,7 +23,7 @@ from server.study_view import StudyView, at_zero, waiting
 from server.transcripts import FOLDER, PUBLISHED, file_name
 from sordino.reporting.report_terms import mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
-from sordino.reporting.study_text import PlainLines, duration_text, reported_figures, size_text
+from sordino.reporting.study_text import PlainLines, reported_figures, size_text
 from wire.guarantee import guarantee
 
 if TYPE_CHECKING:
@@ -241,8 +241,8 @@ class StudyFeed:
         if view.finished is not None or left <= 0 or len(at) < 2:
             return ""
         pace_s = median(later - earlier for earlier, later in pairwise(at))
-        pace = duration_text(pace_s)
-        text = f"{counted(left, 'round')} left, about {duration_text(left * pace_s)} at {pace} a round"
+        pace = duration(pace_s)
+        text = f"{counted(left, 'round')} left, about {duration(left * pace_s)} at {pace} a round"
         if self._plan is not None:
             text += f"; epsilon_coordinator is then at most {self._plan.epsilon_coordinator:.2f}"
         return text

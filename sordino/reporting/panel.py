@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from runtime.text import clock_text
 from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
 from server.study_view import StudyView, at_zero, waiting
@@ -105,7 +106,7 @@ class StudyPanel:
         line.add_column(width=22)
         line.add_column(ratio=1)
         line.add_column(width=8, justify="right")
-        elapsed = _clock_text(now - view.started.at) if view.started_at is not None else ""
+        elapsed = clock_text(now - view.started.at) if view.started_at is not None else ""
         shown = f"Round {view.round} of {view.started.rounds}" if view.round else "Before round 1"
         line.add_row(
             Text(shown if view.started.rounds else "Starting", style="bold"),
@@ -345,11 +346,6 @@ def _pooled(values: Sequence[float], width: int) -> list[float]:
     """Neighbours added up until at most ``width`` are left."""
     at_once = -(-len(values) // width)
     return [sum(values[start : start + at_once]) for start in range(0, len(values), at_once)]
-
-
-def _clock_text(seconds: float) -> str:
-    minutes, rest = divmod(max(0, int(seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 class Display:

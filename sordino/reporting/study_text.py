@@ -55,15 +55,6 @@ def size_text(count: float) -> str:
     return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.2f} MB"
 
 
-def duration_text(seconds: float) -> str:
-    """A time for people: ``41 s``, ``12 min``, ``3.5 h``, ``6 days``."""
-    if seconds < 90:
-        return f"{seconds:.{seconds < 10:d}f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
-
-
 def with_error(figure: float, stderr: float) -> str:
     """``0.710 ± 0.02``; without an error where there is none."""
     return f"{figure:.3f} ± {stderr:.2g}" if stderr else f"{figure:.3f}"

@@ -16,7 +16,7 @@ from authority.new_study import make_local_study, new_study
 from learning.task_names import SERVER_OPTIMIZERS
 from runtime.failure import ExitCode
 from sordino.cli import init, simulate
-from sordino.lab.simulation.progress import SimulationProgress, duration
+from sordino.lab.simulation.progress import SimulationProgress
 from tests.support.commands import Run, one_clear_error, output, refusal, says
 
 SMALL = ("--participants", "60", "--rounds", "2", "--bits", "18")
@@ -241,10 +241,6 @@ def test_a_terminal_gets_a_line_that_moves() -> None:
     told = ("round 12 of 40", "accuracy 0.5000, epsilon 2.250", " left")
     aborted = "round 13, attempt 1: aborted, 5 are left, 6 are needed"
     says(console.file.getvalue(), "Goes on after round 10.", *told, aborted)
-
-
-def test_durations() -> None:
-    assert [duration(seconds) for seconds in (0.4, 99, 187, 7500)] == ["0 s", "99 s", "3:07", "2:05:00"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from client.enrolment import EnrolmentRefused, ask, look
 from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
 from runtime.failure import ExitCode, Failure
-from runtime.text import LONGEST, peer_text, printable
+from runtime.text import LONGEST, clock_text, duration, peer_text, printable
 from sordino.cli import _tell
 from tests.support.enrolment_port import Authority, port_in_thread
 from wire import coordinator_pb2 as pb
@@ -117,3 +117,9 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
         told = ends(authority.code().to_text(), tmp_path / "another")
         assert "not joined: enough of them. The study's authority has signed this refusal" in told
         assert "no further use" in told
+
+
+def test_times_for_people() -> None:
+    times = (0.4, 9.99, 119, 120, 7199, 7200, 3 * 86_400)
+    assert [*map(duration, times)] == ["0.4 s", "10 s", "119 s", "2 minutes", "120 minutes", "2 hours", "3 days"]
+    assert [*map(clock_text, (0.4, 99, 187, 7500))] == ["0:00", "1:39", "3:07", "2:05:00"]

@@ -202,13 +202,3 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
 
 def _epsilon(value: float | None) -> str:
     return "beyond what can be stated" if value is None or value == float("inf") else f"{value:.3f}"
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``3:07``, ``2:05:00``."""
-    whole = round(seconds)
-    if whole < 100:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
