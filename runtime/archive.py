@@ -37,7 +37,7 @@ def write_archive(
     folder: Path,
     about: Mapping[str, Any],
     *,
-    leave_out: Callable[[Path], bool],
+    leave_out: Callable[[Path], object],
     beside: Callable[[Path], Mapping[str, bytes]],
     now: Callable[[Mapping[Path, sqlite3.Connection]], bool] = lambda databases: True,
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _write(
     work: Path,
     folder: Path,
     about: Mapping[str, Any],
-    leave_out: Callable[[Path], bool],
+    leave_out: Callable[[Path], object],
     beside: Callable[[Path], Mapping[str, bytes]],
     now: Callable[[Mapping[Path, sqlite3.Connection]], bool],
 ) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _write(
     return manifest
 
 
-def files_in(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
+def files_in(folder: Path, leave_out: Callable[[Path], object]) -> Iterator[Path]:
     """Every file in a folder, but those that only a running process needs.
 
     Raises InputFailure: a part of it is elsewhere, and would be missing in the copy.
@@ -128,7 +128,7 @@ def files_in(folder: Path, leave_out: Callable[[Path], bool]) -> Iterator[Path]:
                 yield path
 
 
-def databases(folder: Path, leave_out: Callable[[Path], bool]) -> list[Path]:
+def databases(folder: Path, leave_out: Callable[[Path], object]) -> list[Path]:
     """The SQLite files in a folder."""
 
     def is_one(path: Path) -> bool:

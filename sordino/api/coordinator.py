@@ -19,6 +19,7 @@ from server.journal import read_events
 from server.study_file import STUDY_FILE, StudyConfiguration, load
 from server.study_view import StudyView
 from sordino.api import show_as_sentence
+from sordino.reporting.party import AUTHORITY, HOST, kind_of
 from sordino.reporting.results import ServedStudy
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ PathLike = str | os.PathLike[str]
 
 def study_to_serve(path: Path) -> StudyConfiguration:
     """Read a study. Raises Failure: a file or a key in it can't be used, or it is the folder of another party."""
-    for party, verb in (("host", "join --home"), ("authority", "authority run")):
-        if path.is_dir() and not (path / STUDY_FILE).exists() and (path / f"{party}.toml").exists():
-            raise InputFailure(f"{path} is the folder of a study's {party}: sordino {verb} {path}")
+    verb = {HOST: "join --home", AUTHORITY: "authority run"}.get(kind := kind_of(path) or "")
+    if verb:
+        raise InputFailure(f"{path} is the folder of a study's {kind}: sordino {verb} {path}")
     configuration = load(path)
     check_task_table(path / STUDY_FILE if path.is_dir() else path, configuration.study.task, configuration.task)
     return configuration

@@ -43,7 +43,8 @@ def run(
     as_json: Json = False,
 ) -> int:
     from runtime.archive import write_archive
-    from sordino.cli.party import AUTHORITY, STUDY, kind_of, party_of
+    from sordino.reporting.budget import place_of, read
+    from sordino.reporting.party import AUTHORITY, STUDY, kind_of, party_of
     from wire.records.ledger import beside_copy
 
     party = party_of(directory)
@@ -52,13 +53,12 @@ def run(
     if archive.resolve().is_relative_to(folder):
         raise InputFailure(f"{archive} would lie in the folder that it is a copy of: name a file elsewhere.")
     _check_inside(party.files, folder)
-    if party.kind != AUTHORITY:
-        _check_ledger(directory)
+    # A copy of a ledger that isn't what was written would hide the newest good one.
+    if party.kind != AUTHORITY and (place := place_of(party)).ledger.exists():
+        read(place)
     about = {"kind": party.kind, "study": party.study, "from": str(folder), "under_way": ""}
     moment = partial(_moment, party.files["state"].resolve(), about) if party.kind == STUDY else lambda databases: True
-    manifest = write_archive(
-        archive, folder, about, leave_out=lambda inner: kind_of(inner) is not None, beside=beside_copy, now=moment
-    )
+    manifest = write_archive(archive, folder, about, leave_out=kind_of, beside=beside_copy, now=moment)
     size = archive.stat().st_size
     body = {"archive": str(archive.resolve()), "bytes": size, "files": len(manifest["files"]), **described(manifest)}
     lines = [
@@ -99,15 +99,6 @@ def _check_inside(files: dict[str, Path], folder: Path) -> None:
                 f"{key} is {path}, which lies outside {folder} and wouldn't be in the copy: stop the process, and copy "
                 "both yourself."
             )
-
-
-def _check_ledger(folder: Path) -> None:
-    """Raises Failure: the ledger isn't what was written; a copy of that would hide the newest good one."""
-    from sordino.reporting.budget import find, read
-
-    place = find(folder)
-    if place.ledger.exists():
-        read(place)
 
 
 def described(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
 from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.reporting.party import kind_of
 
 NAME = "budget"
 app = verb_group(
@@ -24,7 +25,6 @@ Where = Annotated[
     Path, typer.Argument(metavar="DIR|FILE", help="A study's folder, a host's folder, or a ledger.", show_default=False)
 ]
 OWN = ""  # the value of ``--participant`` without a name: all participants of the ledger's host
-_MARKS = ("host.toml", "study.toml", "ledger.sqlite")
 
 
 class _NameIsOptional(TyperCommand):
@@ -42,7 +42,9 @@ class _NameIsOptional(TyperCommand):
 
 
 def _is_place(path: Path) -> bool:
-    return path.is_file() or any((path / name).is_file() for name in _MARKS)
+    from wire.records.ledger import LEDGER_FILE
+
+    return path.is_file() or kind_of(path) is not None or (path / LEDGER_FILE).is_file()
 
 
 @app.command(

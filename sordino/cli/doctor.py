@@ -19,7 +19,7 @@ from sordino.cli.verbs import Json, answer, epilog
 
 if TYPE_CHECKING:
     from client.credentials import ClientCertificate
-    from sordino.cli.party import Party
+    from sordino.reporting.party import Party
 
 NAME = "doctor"
 HELP = (
@@ -49,7 +49,7 @@ def run(
 ) -> int:
     from runtime.logs import log_warnings_only
     from sordino.cli import explain
-    from sordino.cli.party import kind_of, party_of
+    from sordino.reporting.party import kind_of, party_of
 
     log_warnings_only()
     found: list[dict[str, object]] = []
@@ -140,9 +140,9 @@ def _of_a_party(party: Party) -> Iterator[Check]:
 def _secrets(party: Party) -> str:
     """Whatever the settings say: keys and databases in the folder are for their owner alone."""
     from runtime.archive import files_in
-    from sordino.cli.party import kind_of
+    from sordino.reporting.party import kind_of
 
-    mine = files_in(party.folder, lambda inner: kind_of(inner) is not None)
+    mine = files_in(party.folder, kind_of)
     secret = [path for path in mine if path.suffix in (".key", ".sqlite") or path.name == "renewed.pem"]
     open_ = [path for path in secret if path.stat().st_mode & 0o077]
     if open_:
@@ -154,9 +154,8 @@ def _of_a_study(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate
     from server.coordinator import server_credentials
     from server.opening import check_client_ca
-    from server.study_file import load
 
-    study = load(party.folder)
+    study = party.configuration
     table = study.coordinator
 
     def certificate() -> str:
@@ -201,9 +200,8 @@ def _of_a_study(party: Party) -> Iterator[Check]:
 
 def _of_a_host(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate, load_identity
-    from client.host_file import load
 
-    host = load(party.settings).settings()
+    host = party.configuration.settings()
     table = host.coordinator
     pairs: list[ClientCertificate] = []
 
@@ -271,9 +269,9 @@ def _issued(leaf: object, authority: object) -> bool:
 
 
 def _ledger(party: Party) -> str:
-    from sordino.reporting.budget import ending, find, read
+    from sordino.reporting.budget import ending, place_of, read
 
-    place = find(party.folder)
+    place = place_of(party)
     if not any(path is not None and path.exists() for path in (place.ledger, place.state, place.journal)):
         return "nothing is recorded yet"
     contents = read(place)
@@ -295,12 +293,12 @@ def _databases(party: Party) -> str:
     import wire.records.ledger
     from runtime.archive import databases
     from runtime.durable import DAMAGED, check_kind, open_to_read
-    from sordino.cli.party import kind_of
+    from sordino.reporting.party import kind_of
 
     formats = {
         one.APPLICATION_ID: one.FORMAT for one in (server.journal, client.journal, wire.records.ledger, authority.store)
     }
-    paths = databases(party.folder, lambda inner: kind_of(inner) is not None)
+    paths = databases(party.folder, kind_of)
     for path in paths:
         try:
             with contextlib.closing(open_to_read(path)) as connection:

@@ -13,6 +13,7 @@ from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
 from sordino.planning.shown import data_frame, html_text
 from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
+from sordino.reporting.party import HOST, SETTINGS, STUDY, Party, kind_of, party_of
 from wire.guarantee import condition, counts_colluders
 from wire.records.ledger import (
     COORDINATOR,
@@ -93,19 +94,9 @@ def find(path: Path) -> Place:
 
     Raises Failure: there is none; ConfigurationError: the settings there can't be used.
     """
-    settings = path if path.is_file() else None
-    if path.is_dir():
-        settings = next((path / name for name in ("study.toml", "host.toml") if (path / name).is_file()), None)
-    if settings is not None and settings.name == "study.toml":
-        from server.study_file import load
-
-        return of_study(load(settings))
-    if settings is not None and settings.name == "host.toml":
-        from client.host_file import load as load_host
-
-        configuration = load_host(settings)
-        host = configuration.host
-        return Place(host.ledger, journal=host.journal, policy=configuration.policy.to_policy())
+    folder = path.parent if path.name in SETTINGS.values() else path
+    if kind_of(folder) in (STUDY, HOST):
+        return place_of(party_of(folder))
     ledger = path / LEDGER_FILE if path.is_dir() else path
     if not ledger.exists() and not head_file(ledger).exists():
         raise InputFailure(f"{ledger}: there is no ledger here. Name a study's folder, a host's folder, or the file.")
@@ -113,6 +104,14 @@ def find(path: Path) -> Place:
     if ledger.name == LEDGER_FILE and state.exists():
         return Place(ledger, state=state)
     return Place(ledger, journal=journal if journal.exists() else None)
+
+
+def place_of(party: Party) -> Place:
+    """The ledger of a coordinator or a host."""
+    if party.kind == STUDY:
+        return of_study(party.configuration)
+    host = party.configuration.host
+    return Place(host.ledger, journal=host.journal, policy=party.configuration.policy.to_policy())
 
 
 def of_study(study: StudyConfiguration) -> Place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from runtime.failure import InputFailure
 
@@ -14,12 +14,15 @@ SETTINGS: Final = {STUDY: "study.toml", HOST: "host.toml", AUTHORITY: "authority
 
 @dataclass(frozen=True)
 class Party:
-    """A folder, whose it is, the study's name, and the files that its settings name."""
+    """A folder, whose it is, the study's name, the files that its settings name, and the settings themselves: a
+    `StudyConfiguration`, `HostConfiguration` or `AuthorityTable`.
+    """
 
     kind: str
     folder: Path
     study: str
     files: dict[str, Path]  # by what names them
+    configuration: Any
 
     @property
     def settings(self) -> Path:
@@ -43,16 +46,18 @@ def party_of(folder: Path) -> Party:
 
         study = load(folder)
         named = {key: value for key, value in study.coordinator if isinstance(value, Path)}
-        return Party(kind, folder, study.study.name, named)
+        return Party(kind, folder, study.study.name, named, study)
     if kind == HOST:
         from client.host_file import load as load_host
 
         host = load_host(folder / SETTINGS[HOST])
         files = {key: value for table in (host.host, host.coordinator) for key, value in table}
         files |= {f"participants[{number}].key": one.key for number, one in enumerate(host.participants)}
-        return Party(kind, folder, host.study.name, {key: one for key, one in files.items() if isinstance(one, Path)})
+        named = {key: one for key, one in files.items() if isinstance(one, Path)}
+        return Party(kind, folder, host.study.name, named, host)
     from authority.folder import KEY_FILE, STATE_FILE, TLS_KEY_FILE, AuthoritySettings
     from runtime.settings_file import read_settings
 
     settings = read_settings(AuthoritySettings, folder / SETTINGS[AUTHORITY], hint="").authority
-    return Party(kind, folder, settings.study, {name: folder / name for name in (KEY_FILE, TLS_KEY_FILE, STATE_FILE)})
+    named = {name: folder / name for name in (KEY_FILE, TLS_KEY_FILE, STATE_FILE)}
+    return Party(kind, folder, settings.study, named, settings)
