@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
@@ -75,13 +74,24 @@ class Page(Protocol):
 
 
 class HttpThread:
-    """uvicorn in a thread of its own, with the bounds on strangers."""
+    """uvicorn in a thread of its own, with the bounds on strangers.
+
+    Attributes:
+        address: HOST:PORT, with the port that was given.
+        on_loopback: whether only this machine can reach it.
+    """
 
     most_connections: Final = 2 * MOST_CONNECTIONS + MOST_STREAMS
     """With those that are accepted only to be closed."""
 
-    def __init__(self, listening: socket.socket, routes: Sequence[BaseRoute], page: Page | None = None) -> None:
-        """``page``: answers what no route does; the caller has guarded its routes."""
+    def __init__(self, host: str, port: int) -> None:
+        """Raises OSError: the port is in use, or the address isn't this machine's."""
+        self._listening = bound(host, port)
+        ip, number, *_ = self._listening.getsockname()
+        self.address, self.on_loopback = join_address(host, number), ip_address(ip).is_loopback
+
+    async def open(self, routes: Sequence[BaseRoute], page: Page | None = None) -> None:
+        """Answer. ``page``: lives as long; its routes, guarded, are among ``routes``. Raises OSError: it can't."""
         gone = {ClientDisconnect: _gone}
         app = Starlette(routes=routes, lifespan=None if page is None else page.living, exception_handlers=gone)
         app.router.redirect_slashes = False
@@ -103,10 +113,7 @@ class HttpThread:
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([listening],), name="http", daemon=True)
-
-    async def open(self) -> None:
-        """Raises OSError: it doesn't listen."""
+        self._thread = threading.Thread(target=self._server.run, args=([self._listening],), name="http", daemon=True)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             await asyncio.sleep(0.002)
@@ -151,8 +158,9 @@ class HttpPort:
         Raises OSError: the port is in use, or the address isn't this machine's; KeyFileError: the page's password can't
         be used.
         """
-        host, port = split_address(self._configuration.coordinator.http_listen)
-        listening = bound(host, port)
+        table = self._configuration.coordinator
+        host, port = split_address(table.http_listen)
+        thread = HttpThread(host, port)
         self._loop = asyncio.get_running_loop()
         own: list[BaseRoute] = [
             Route("/metrics", self._metrics),
@@ -160,11 +168,10 @@ class HttpPort:
             Route("/readyz", self._readyz),
         ]
         if self._page is not None:
-            password = self._configuration.coordinator.state.with_name(PASSWORD_FILE)
-            own.append(guarded(self._page, listening, host, password))
-        self._thread = HttpThread(listening, own, self._page)
-        await self._thread.open()
-        self.address = shown_address(host, listening)
+            password = None if thread.on_loopback else password_in(table.state.with_name(PASSWORD_FILE))
+            own.append(guarded(self._page, host, password))
+        self._thread, self.address = thread, thread.address
+        await thread.open(own, self._page)
         return self.address
 
     def restored(self, study: Study, journal: Journal) -> None:
@@ -249,12 +256,15 @@ class HttpPort:
 
 
 @contextlib.contextmanager
-def beside(listening: socket.socket, routes: Sequence[BaseRoute], page: Page | None = None) -> Iterator[None]:
-    """Answer in a thread where no coordinator does, for as long as the block lasts; not within an event loop."""
-    thread = HttpThread(listening, routes, page)
-    asyncio.run(thread.open())
+def beside(routes: Sequence[BaseRoute], page: Page | None = None, *, port: int = 0) -> Iterator[str]:
+    """Answer on loopback where no coordinator does, for as long as the block lasts; not within an event loop.
+
+    Yields HOST:PORT; by default on a free port. Otherwise as of `HttpThread`.
+    """
+    thread = HttpThread("127.0.0.1", port)
+    asyncio.run(thread.open(routes, page))
     try:
-        yield
+        yield thread.address
     finally:
         asyncio.run(thread.close())
 
@@ -264,20 +274,10 @@ def stays(request: Request) -> bool:
     return bool(request.scope["extensions"][_STAY][""]())
 
 
-def guarded(page: Page, listening: socket.socket, host: str, password_file: Path) -> BaseRoute:
-    """The page's routes, for those that may see them.
-
-    Raises KeyFileError: the address isn't of loopback, and the password can't be used.
-    """
-    loopback = ip_address(listening.getsockname()[0]).is_loopback
-    password = None if loopback else password_in(password_file)
+def guarded(page: Page, host: str = "127.0.0.1", password: str | None = None) -> BaseRoute:
+    """The page's routes, for those that may see them; ``host``, ``password``: as of `PageGuard`."""
     router = Router(page.routes(), redirect_slashes=False)
     return Mount("/", PageGuard(router, hosts={host.lower()}, password=password))
-
-
-def shown_address(host: str, listening: socket.socket) -> str:
-    """HOST:PORT, with the port that was given."""
-    return join_address(host, listening.getsockname()[1])
 
 
 def _gone(request: Request, error: Exception) -> Response:

@@ -441,13 +441,12 @@ def page(
     import contextlib
     import threading
 
-    from server.http_port import beside, bound, shown_address
+    from server.http_port import beside
     from sordino.reporting.desk_page import DeskPage
 
-    desk, host = DeskPage(open_folder(directory)), "127.0.0.1"
-    listening = bound(host, port)
-    with beside(listening, [desk.guarded()]):
-        body = {"page": f"http://{shown_address(host, listening)}/", "password": desk.password}
+    desk = DeskPage(open_folder(directory))
+    with beside([desk.guarded()], port=port) as address:
+        body = {"page": f"http://{address}/", "password": desk.password}
         answer(as_json, body, [f"page      {body['page']}", f"password  {desk.password}  (any user name)"])
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

@@ -12,7 +12,8 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import BaseRoute, Route
 
 from server.events import Event
-from server.http_port import MOST_STREAMS, beside, bound, guarded, shown_address, stays
+from server.http_port import MOST_STREAMS, beside, guarded, stays
 from sordino.reporting.feed import StudyFeed
 
 EVERY_S: Final = 0.5
@@ -149,13 +150,9 @@ class LivePage:
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 
-@contextlib.contextmanager
-def shown_beside(page: LivePage) -> Iterator[str]:
+def shown_beside(page: LivePage) -> AbstractContextManager[str]:
     """Show a page on a free port of loopback where no coordinator does; yields HOST:PORT. In no event loop."""
-    host = "127.0.0.1"
-    listening = bound(host, 0)
-    with beside(listening, [guarded(page, listening, host, Path())], page):
-        yield shown_address(host, listening)
+    return beside([guarded(page)], page)
 
 
 def _asset(kind: str, names: Sequence[str]) -> Callable[[Request], Awaitable[Response]]:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from authority.folder import open_folder
 from authority.store import locked
-from server.http_port import beside, bound, shown_address
+from server.http_port import beside
 from sordino.reporting.desk_page import DeskPage
 from tests.cli.test_authority_command import Coordinator, codes, coordinator, home  # noqa: F401  # fixtures
 from tests.support.commands import Run, says
@@ -40,9 +40,8 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
     asked = [request(made[at], identity(f"clinic-{at}"), host=f"clinic-{at}") for at in range(2)]
     for one in asked:
         coordinator.enrol(one)
-    desk, listening = DeskPage(open_folder(home)), bound("127.0.0.1", 0)
-    with beside(listening, [desk.guarded()]):
-        address = shown_address("127.0.0.1", listening)
+    desk = DeskPage(open_folder(home))
+    with beside([desk.guarded()]) as address:
         stranger, me = Reader(address, "guess"), Reader(address, desk.password)
         for path in ("/", "/approve", "/invite", "/page.css"):
             assert stranger.ask(path)[0] == 401
@@ -80,8 +79,8 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
 
 
 def test_without_a_coordinator_it_says_so(home: Path) -> None:  # noqa: F811
-    desk, listening = DeskPage(open_folder(home)), bound("127.0.0.1", 0)
-    with beside(listening, [desk.guarded()]):
-        status, _, page = Reader(shown_address("127.0.0.1", listening), desk.password).ask("/")
+    desk = DeskPage(open_folder(home))
+    with beside([desk.guarded()]) as address:
+        status, _, page = Reader(address, desk.password).ask("/")
     assert status == 200
     says(page, "is it running")

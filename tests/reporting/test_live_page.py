@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from server.events import Event, RoundCompleted
-from server.http_port import HttpPort, HttpThread, bound, guarded, shown_address
+from server.http_port import HttpPort, HttpThread, guarded
 from server.journal import read_events
 from server.study_view import StudyView
 from server.transcripts import FOLDER, file_name
@@ -32,11 +32,10 @@ HOSTILE = "<img src=x onerror=document.title='hit'><script>document.title='hit'<
 
 @contextlib.asynccontextmanager
 async def shown(page: LivePage) -> AsyncIterator[str]:
-    listening = bound("127.0.0.1", 0)
-    thread = HttpThread(listening, [guarded(page, listening, "127.0.0.1", Path())], page)
-    await thread.open()
+    thread = HttpThread("127.0.0.1", 0)
+    await thread.open([guarded(page)], page)
     try:
-        yield shown_address("127.0.0.1", listening)
+        yield thread.address
     finally:
         await thread.close()
 
