@@ -442,12 +442,12 @@ def page(
     import threading
 
     from server.http_port import beside
-    from sordino.reporting.desk_page import DeskPage
+    from sordino.reporting.authority_page import AuthorityPage
 
-    desk = DeskPage(open_folder(directory))
-    with beside([desk.guarded()], port=port) as address:
-        body = {"page": f"http://{address}/", "password": desk.password}
-        answer(as_json, body, [f"page      {body['page']}", f"password  {desk.password}  (any user name)"])
+    shown = AuthorityPage(open_folder(directory))
+    with beside([shown.guarded()], port=port) as address:
+        body = {"page": f"http://{address}/", "password": shown.password}
+        answer(as_json, body, [f"page      {body['page']}", f"password  {shown.password}  (any user name)"])
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
 

@@ -37,7 +37,7 @@ _ASKED: Final = "This page needs the password that `sordino authority page` has 
 Form = Mapping[str, str]
 
 
-class DeskPage:
+class AuthorityPage:
     """For one authority's folder; other verbs may use it meanwhile.
 
     Attributes:
@@ -49,7 +49,7 @@ class DeskPage:
         self._folder, self._token = folder, secrets.token_urlsafe(16)
         self._at_work = asyncio.Lock()
         pages = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-        self._template = pages.get_template("desk.html.j2")
+        self._template = pages.get_template("authority_page.html.j2")
 
     def guarded(self) -> BaseRoute:
         """All of it, for those that have the password."""

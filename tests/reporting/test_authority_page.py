@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from authority.folder import open_folder
 from authority.store import locked
 from server.http_port import beside
-from sordino.reporting.desk_page import DeskPage
+from sordino.reporting.authority_page import AuthorityPage
 from tests.cli.test_authority_command import Coordinator, codes, coordinator, home  # noqa: F401  # fixtures
 from tests.support.commands import Run, says
 from tests.support.enrolment_port import identity, request
@@ -40,9 +40,9 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
     asked = [request(made[at], identity(f"clinic-{at}"), host=f"clinic-{at}") for at in range(2)]
     for one in asked:
         coordinator.enrol(one)
-    desk = DeskPage(open_folder(home))
-    with beside([desk.guarded()]) as address:
-        stranger, me = Reader(address, "guess"), Reader(address, desk.password)
+    shown = AuthorityPage(open_folder(home))
+    with beside([shown.guarded()]) as address:
+        stranger, me = Reader(address, "guess"), Reader(address, shown.password)
         for path in ("/", "/approve", "/invite", "/page.css"):
             assert stranger.ask(path)[0] == 401
         status, headers, page = me.ask("/")
@@ -79,8 +79,8 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
 
 
 def test_without_a_coordinator_it_says_so(home: Path) -> None:  # noqa: F811
-    desk = DeskPage(open_folder(home))
-    with beside([desk.guarded()]) as address:
-        status, _, page = Reader(address, desk.password).ask("/")
+    shown = AuthorityPage(open_folder(home))
+    with beside([shown.guarded()]) as address:
+        status, _, page = Reader(address, shown.password).ask("/")
     assert status == 200
     says(page, "is it running")
