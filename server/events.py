@@ -99,10 +99,12 @@ class StudyFinished(Event, kind="study_finished"):
 
     Attributes:
         reason: one of those of `server.study`.
+        failed: it is stopped by a fault, such as a full disk.
         wall_s: since this start of the coordinator.
     """
 
     reason: str
+    failed: bool = False
     rounds_completed: int = 0
     accuracy: float | None = None
     epsilon_coordinator: float = 0.0

@@ -35,7 +35,7 @@ from server.open_calls import PeerRates
 from server.page_guard import PASSWORD_FILE, PageGuard, password_in
 from server.study import Study
 from server.study_file import StudyConfiguration
-from server.study_view import at_zero, waiting
+from server.study_view import waiting
 
 log = structlog.get_logger()
 
@@ -216,7 +216,7 @@ class HttpPort:
             "phase": view.state,
             "connected": self.metrics.connected(),
             "needed": view.wait.needed,
-            "waiting_for": waiting(view, time.time()) + at_zero(view) if self._stage == SERVING else "",
+            "waiting_for": waiting(view, time.time()) if self._stage == SERVING else "",
         }
 
     def _read(self) -> None:

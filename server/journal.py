@@ -358,7 +358,7 @@ def _compare(state: Path, path: Path, noted: _Noted | None, rows: list[Row]) -> 
         )
     if noted is None or found is None:
         if rows:
-            raise ChangedLedger(path, f"has {len(rows)} charges of which {state.name} knows nothing: restore that file")
+            raise ChangedLedger(path, f"has {len(rows)} charges of which {state.name} knows nothing")
         return
     about = found[0]
     if about.side != COORDINATOR:

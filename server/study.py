@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -337,17 +338,17 @@ class Study:
         if (attempt := self._attempt) is not None:
             self._emit(AttemptResumed(round=attempt.config.round, attempt=attempt.config.attempt))
             attempt.goes_on.set()
-        outcome, farewell = STOPPED, None
+        outcome = STOPPED
         sampler = asyncio.create_task(self.loop_lag.run())
         try:
             outcome = await self._rounds(before_round)
-            farewell = codec.message(study_end=pb.StudyEnd(reason=outcome))
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
             self._emit(
                 StudyFinished(
                     reason=outcome,
+                    failed=isinstance(sys.exception(), Exception),  # not that it was cancelled
                     rounds_completed=self._completed_rounds,
                     accuracy=None if self._last is None else self._last.accuracy,
                     **self.charges.epsilons(),
@@ -355,10 +356,10 @@ class Study:
                     wall_s=round(time.monotonic() - began, 2),
                 )
             )
-            if farewell is None:
+            if outcome == STOPPED:
                 self.sessions.close_all()
             else:
-                self.farewell.say(farewell)
+                self.farewell.say(codec.message(study_end=pb.StudyEnd(reason=outcome)))
         return Outcome(outcome, self._completed_rounds)
 
     async def _rounds(self, before_round: Callable[[int], Awaitable[None]] | None) -> str:

@@ -292,6 +292,9 @@ class StudyView:
         if self.finished is not None and self.finished.reason in OVER:
             self.connected.clear()
         self.nobody_is_connected()
+        self.lost &= self.roster
+        self.resting &= self.roster
+        self.hosts = {number: host for number, host in self.hosts.items() if number in self.roster}
         self._attempt_ended()
         self.dropped_now, self.finished, self.begun = set(), None, False
 
@@ -368,9 +371,11 @@ def ending(view: StudyView) -> str:
     count = f"{view.completed} of {counted(view.started.rounds, 'round')}"
     if reason == "rounds done":
         return f"Finished: {count}" if view.begun else f"Already finished: {count}"
+    if view.finished.failed:
+        return f"Stopped after {count} by a fault, which the coordinator's log names"
     if reason == "stopped":
         return f"Stopped after {count}; the same command continues there"
-    return f"Ended after {count}: {reason}"
+    return f"Ended after {count}: {reason}" + ("" if reason in OVER else "; the same command continues there")
 
 
 def waiting(view: StudyView, now: float | None = None) -> str:
@@ -381,7 +386,9 @@ def waiting(view: StudyView, now: float | None = None) -> str:
     if view.started_at is None:
         return "Waiting for the coordinator to start"
     if view.phase is not None:
-        return f"Round {view.round}, {view.phase}: waiting for {wait.missing} of {wait.expected}, {left_s:.0f} s left"
+        answered = f"{wait.received} of {wait.expected} answered, {wait.needed} needed"
+        then = "goes on" if wait.received >= wait.needed else "aborts"
+        return f"Round {view.round}, {view.phase}: {answered}, {left_s:.0f} s left, then it {then}"
     if view.state == ENROLMENT:
         return f"Round {view.round}: {wait.received} on the roster, {wait.needed} needed; waiting for enrolment"
     if view.state == AUTHORITY:
@@ -401,12 +408,3 @@ def waiting(view: StudyView, now: float | None = None) -> str:
         missing = max(0, view.participants - len(view.connected))
         return f"Waiting for {missing} of {view.participants} participants to connect"
     return f"Round {view.round}" + (" done, preparing the next" if view.completed >= view.round else ": preparing")
-
-
-def at_zero(view: StudyView) -> str:
-    """What happens to the running phase when its time is over; empty where that isn't known."""
-    wait = view.wait
-    if view.phase is None or not wait.needed:
-        return ""
-    then = "goes on" if wait.received >= wait.needed else "aborts"
-    return f", then {then}: {wait.received} of {wait.needed} needed"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, NetworkFailure
+from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from sordino.cli.verbs import Json, answer, epilog
 
 if TYPE_CHECKING:
@@ -51,7 +51,15 @@ def run(
         return _show(lambda: (ask(study, secret), True), watch, as_json)
     from sordino.api.coordinator import study_to_serve
 
-    state = study_to_serve(Path(study)).coordinator.state
+    if ":" in study and not Path(study).exists():
+        raise InputFailure(f"{study}: there is no such folder; the address of a page begins with http://")
+    configuration = study_to_serve(Path(study))
+    state = configuration.coordinator.state
+    if not state.is_file():
+        if state.with_name("ledger.sqlite").exists():
+            raise Failure(ExitCode.LEDGER, f"{state} is missing, beside a ledger: restore the newest backup of {study}")
+        never = f"The study {configuration.study.name} was never served: sordino serve {study}"
+        return answer(as_json, {"running": False, "study": {"name": configuration.study.name}, "said": never}, [never])
     if watch and not as_json:
         _panel(state)
         watch = False
@@ -115,6 +123,8 @@ def _feed_of(state: Path) -> Callable[[], tuple[Snapshot, bool]]:
         found, running = follow()
         for event in found:
             feed.apply(event)
+        if not running:
+            feed.view.nobody_is_connected()
         return feed.snapshot(time.time() if running else feed.view.last_at), running
 
     return read
@@ -154,10 +164,13 @@ def ask(address: str, password: str = "") -> dict[str, Any]:
         finally:
             connection.close()
         if response.status == 401:
-            raise InputFailure(f"{address} asks for a password: --password FILE, with http.password of the coordinator")
+            wanted = "has another password than that file" if password else "asks for a password"
+            raise InputFailure(f"{address} {wanted}: --password FILE, with http.password of the coordinator")
         found = json.loads(body) if response.status == 200 else None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise NetworkFailure(f"no page of a study answers at {address}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        where = "look at the address that `sordino serve` prints when it starts"
+        raise NetworkFailure(f"no page of a study answers at {address} ({why}): {where}") from error
     if not isinstance(found, dict) or "now" not in found:
         raise NetworkFailure(f"no page of a study answers at {address}: it said {response.status}")
     return found

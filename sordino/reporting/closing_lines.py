@@ -92,7 +92,7 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
         f"{median_high([done.seconds for done in rounds]):.1f} s each",
         "dropouts            " + dropout_words(len(left), len({round_ for round_, _ in left}), len(view.aborted)),
         f"key to sum          {median_high([done.key_to_sum_s for done in rounds]):.2f} s, "
-        f"{counted(view.participants, 'participant')}",
+        f"of {rounds[-1].u3} in the last sum",
         f"upload              {median_high([done.upload_bytes for done in rounds]):,.0f} bytes a participant a round, "
         f"of it the vector {rounds[-1].vector_bytes:,.0f}",
     ]

@@ -15,11 +15,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime import VERSION
-from runtime.text import counted, duration, printable
+from runtime.text import counted, duration, minute, printable
 from secagg.messages import PHASES
 from server import events
 from server.reasons import WORDS, class_of_dropout
-from server.study_view import StudyView, at_zero, waiting
+from server.study_view import StudyView, waiting
 from server.transcripts import FOLDER, PUBLISHED, file_name
 from sordino.reporting.report_terms import mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
@@ -191,7 +191,8 @@ class StudyFeed:
         return {
             "state": view.state,
             "over": None if view.finished is None else view.finished.reason,
-            "waiting": waiting(view, now) + at_zero(view),
+            "waiting": waiting(view, now),
+            "at": view.last_at,
             "round": view.round,
             "attempt": view.attempt,
             "completed": view.completed,
@@ -319,22 +320,25 @@ def status_lines(shown: Snapshot, running: bool) -> list[str]:
     study, now, who, privacy, left = (shown[name] for name in ("study", "now", "participants", "privacy", "dropouts"))
     if not study["name"]:
         return [printable(now["waiting"])]
-    stopped = "the coordinator isn't running; last: " if not running and now["over"] is None else ""
+    waits = now["waiting"]
+    if not running and now["over"] is None:
+        place = f"in round {now['round']}, {now['state']}" if now["round"] else "before the first round"
+        waits = f"The coordinator ended at {minute(now['at'])}, {place}; `sordino serve` goes on there"
     rare = [state for state in ("resting", "excluded", "set_aside") if who[state]]
     states = [f"{who[one]} {one.replace('_', ' ')}" for one in ("connected", "dropped", "away", "unseen", *rare)]
     gone = [f"{one['count']} in {one['phase']} ({one['reason']})" for one in left["by_phase_and_reason"]]
     rows = [
         ("study", f"{study['name']}: {study['task']}, {counted(who['roster'], 'participant')}"),
-        ("now", stopped + now["waiting"]),
+        ("now", waits),
         ("rounds", f"{now['completed']} of {study['rounds']}"),
         *(("", part) for part in privacy["projected"].split("; ")),
         ("participants", ", ".join(states)),
-        *((name.lower(), f"{figure} {note}") for name, figure, note in shown["found"]),
+        *((name.lower(), f"{figure}, {note}" if note else figure) for name, figure, note in shown["found"]),
         ("epsilon_coordinator", _spent(privacy, "coordinator")),
         ("epsilon_released", f"{_spent(privacy, 'released')}, at delta {privacy['delta']:g}"),
         ("", study["guarantee"]),
-        ("dropouts", f"{', '.join(gone) or 'none'}; {counted(left['aborted'], 'attempt')} aborted"),
-        *((name.lower(), f"{figure} {note}") for name, figure, note in shown["traffic"]),
+        ("dropouts", f"{', '.join(gone) or 'none'}, of all attempts; {counted(left['aborted'], 'attempt')} aborted"),
+        *((name.lower(), f"{figure}, {note}") for name, figure, note in shown["traffic"]),
     ]
     # From a page on another machine: it must not control this terminal.
     return [printable(f"{name:<20}{text}").replace("\n", " ").rstrip() for name, text in rows if text]

@@ -20,7 +20,7 @@ from rich.text import Text
 from runtime.text import clock_text
 from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
-from server.study_view import StudyView, at_zero, waiting
+from server.study_view import StudyView, waiting
 from sordino.reporting.statistic_text import HISTOGRAM, figure_words, headline, values_of
 from sordino.reporting.study_text import PlainLines, dropout_groups, people, reported_figures, size_text
 from wire.guarantee import guarantee
@@ -136,9 +136,8 @@ class StudyPanel:
         phase, line = self.view.phase, waiting(self.view, now)
         if phase is not None and narrow:
             line = line.replace(phase, _SHORT[phase])
-        zero = at_zero(self.view).partition(":")[0] if narrow else at_zero(self.view)
         # One line whatever it says, so that the panel never changes its height.
-        return Text.assemble(line, (zero, _DIM), no_wrap=True, overflow="ellipsis")
+        return Text(line, no_wrap=True, overflow="ellipsis")
 
     def _columns(self, narrow: bool, low: bool) -> RenderableType:
         columns = Table.grid(expand=True, padding=(0, 2 if narrow else 4, 0, 0), pad_edge=False)

@@ -47,7 +47,7 @@ def answering(answer: bytes) -> Iterator[str]:
 
 def test_a_folder_whose_coordinator_does_not_run(run: Run, recorded: Path) -> None:
     text = output(run, "status", recorded)
-    says(text, "the coordinator isn't running; last: Round 5, MaskedInput", "accuracy            0.618", "80 connected")
+    says(text, "The coordinator ended at", ", in round 5, MaskedInput", "accuracy            0.618", " 0 connected")
     assert output(run, "status", recorded, "--watch") == text
     body = json.loads(output(run, "status", recorded, "--json"))
     assert (body["running"], body["now"]["round"], body["privacy"]["budget_coordinator"]) == (False, 5, 8.0)
@@ -69,7 +69,15 @@ def test_a_folder_whose_coordinator_runs(run: Run, recorded: Path) -> None:
 
 
 def test_a_study_that_was_never_served(run: Run, small_study: Path) -> None:
-    assert output(run, "status", small_study) == "Waiting for the coordinator to start\n"
+    never = f"The study small was never served: sordino serve {small_study}"
+    assert output(run, "status", small_study) == never + "\n"
+    assert json.loads(output(run, "status", small_study, "--json"))["said"] == never
+    (small_study / "coordinator" / "ledger.sqlite").write_bytes(b"")
+    one_clear_error(run, "is missing, beside a ledger: restore the newest backup", "status", small_study, code=41)
+
+
+def test_what_is_no_address(run: Run) -> None:
+    one_clear_error(run, "the address of a page begins with http://", "status", "192.0.2.2:9464")
 
 
 def test_a_page_that_answers(run: Run) -> None:

@@ -62,7 +62,7 @@ def test_its_values_are_those_of_the_events(events: Events) -> None:
     lines = status_lines(shown, True)
     says(
         "\n".join(lines),
-        "accuracy            0.714 0.744 without noise",
+        "accuracy            0.714, 0.744 without noise",
         "epsilon_released    6.79 of 8, at delta 1e-05",
     )
 
@@ -71,10 +71,7 @@ def test_it_says_what_a_round_waits_for_and_when_the_rounds_end() -> None:
     events = make_events(until=5)
     shown = fed(events).snapshot(events[-1].at + 10)
     now = shown["now"]
-    assert (
-        now["waiting"]
-        == "Round 5, MaskedInputCollection: waiting for 39 of 80, 50 s left, then aborts: 41 of 70 needed"
-    )
+    assert now["waiting"] == "Round 5, MaskedInputCollection: 41 of 80 answered, 70 needed, 50 s left, then it aborts"
     assert (now["received"], now["needed"], now["expected"], now["left_s"]) == (41, 70, 80, 50)
     assert [phase["now"] for phase in now["phases"]] == [False, False, True, False, False]
     assert [phase["seconds"] is None for phase in now["phases"]] == [False, False, True, True, True]
@@ -92,7 +89,9 @@ def test_it_says_what_a_round_waits_for_and_when_the_rounds_end() -> None:
         **{"excluded": 0, "set_aside": 0},
     }
     assert shown["privacy"]["projected"].startswith("11 rounds left, about 22 s at 2.0 s a round; epsilon_coordinator ")
-    assert status_lines(shown, False)[1].startswith("now                 the coordinator isn't running; last: Round 5")
+    assert status_lines(shown, False)[1].startswith(
+        "now                 The coordinator ended at 2025-10-09 08:53 UTC, in round 5"
+    )
 
 
 def test_it_names_nobody_unless_told_so(events: Events) -> None:

@@ -184,7 +184,7 @@ async def test_a_browser_shows_what_the_journal_holds(study_folder: Path, tmp_pa
             assert values["Upload, bytes"] == str(done.upload_bytes)
             assert values["Download, bytes"] == str(done.download_bytes)
         assert f"Accuracy {view.accuracy:.3f} on held-out data" in found
-        assert f"Epsilon {view.epsilon_coordinator:.2f} coordinator: of 1000, at delta 1e-1" in found
+        assert f"Epsilon, coordinator {view.epsilon_coordinator:.2f} of 1000, at delta 1e-1" in found
         assert people["on the roster"] == "7"
         assert dropouts == [] == view.dropouts
     finally:
@@ -211,7 +211,7 @@ async def test_hostile_names_are_text_on_a_phone(scheme: str) -> None:
         assert HOSTILE in (await table(tab, "#hosts"))[1][0]
         assert await tab.evaluate("document.documentElement.scrollWidth") == 390  # nothing is cut off
         await tab.keyboard.press("Tab")
-        assert await tab.evaluate("document.activeElement.textContent") == "To what happens now"
+        assert await tab.evaluate("document.activeElement.textContent") == "Skip to the present state"
         unnamed = "[...document.querySelectorAll('[role=img], progress, section:not(:has(h2)), [tabindex]')]"
         assert await tab.evaluate(f"{unnamed}.filter(one => !one.getAttribute('aria-label')).length") == 0
         # What is drawn can be read: the current phase, and each curve's last value.

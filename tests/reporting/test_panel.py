@@ -41,7 +41,7 @@ def test_what_it_shows() -> None:
     says(
         text,
         "Round 5 of 15",
-        "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left",
+        "Round 5, MaskedInputCollection: 41 of 80 answered, 70 needed, 60 s left",
         "80 connected   20 lost",
         "epsilon_coordinator",
         "epsilon_released",

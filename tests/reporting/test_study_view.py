@@ -54,9 +54,9 @@ def test_it_says_what_it_waits_for(events: Events) -> None:
     assert waiting(StudyView()) == "Waiting for the coordinator to start"
     assert waiting(StudyView().apply_all(events[:41])) == "Waiting for 60 of 100 participants to connect"
     view = StudyView().apply_all(make_events(until=5))
-    assert waiting(view) == "Round 5, MaskedInputCollection: waiting for 39 of 80, 60 s left"
-    assert waiting(view, view.last_at + 10).endswith("50 s left")
-    assert waiting(view, view.last_at + 1000).endswith("0 s left")
+    assert waiting(view) == "Round 5, MaskedInputCollection: 41 of 80 answered, 70 needed, 60 s left, then it aborts"
+    assert waiting(view, view.last_at + 10).endswith("50 s left, then it aborts")
+    assert waiting(view, view.last_at + 1000).endswith(" 0 s left, then it aborts")
 
 
 def test_a_pause_between_rounds(events: Events) -> None:
@@ -258,3 +258,9 @@ def test_a_roster_that_grows_and_shrinks() -> None:
     assert view.absent[1] == {5, 6}
     view.apply(AttemptStarted(at=6.0, round=2, attempt=1, cohort=2, absent=(6,)))  # 5 wasn't drawn
     assert view.absent[2] == {6}
+    # What was revoked while no coordinator ran is neither away nor on a host.
+    view.apply(StudyStarted(at=7.0, participants=2, members=(4, 6), rounds=9))
+    assert (view.lost, view.hosts) == ({4}, {4: "h-4"})
+    for failed, told in ((True, "by a fault, which"), (False, "; the same command")):
+        view.apply(StudyFinished(at=8.0, reason="stopped", failed=failed))
+        assert waiting(view).startswith(f"Stopped after 0 of 9 rounds {told}".replace(" ;", ";"))

@@ -19,6 +19,7 @@ from server.study_view import FINISHED, StudyView
 OLD = [json.loads(line) for line in Path(__file__).with_name("old_events.jsonl").read_text().splitlines()]
 LATER: dict[str, dict[str, Any]] = {
     "study_started": {"http_address": ""},
+    "study_finished": {"failed": False},
     "round_completed": {"figures": {}, "reported": {}, "coordinator_files": 0, "coordinator_tasks": 0},
 }
 """Fields that were added since."""

@@ -67,7 +67,7 @@ const draw = {
       (count.hosts ?? []).map((one) => [one.host, one.connected ?? 0, one.dropped ?? 0, one.resting ?? 0, one.lost ?? 0]));
   },
   dropouts(left) {
-    put("aborted", left.total || left.aborted ? `${left.total} in all; ${attempts(left.aborted)} aborted.` : "None so far.");
+    put("aborted", left.total || left.aborted ? `${left.total} in all attempts; ${attempts(left.aborted)} aborted.` : "None so far.");
     rows("dropouts", left.total ? ["Phase", "Reason", "Participants"] : [],
       left.by_phase_and_reason.map((one) => [phaseWords(one.phase), one.reason, one.count]));
   },
@@ -75,7 +75,8 @@ const draw = {
   transcripts(kept) {
     const none = kept.kept ? "A signed file is kept for each round. It names who took part, so this page offers it only "
       + "where it is published, or with sordino serve --page-names." : "None are kept.";
-    put("kept", kept.files.length ? "A signed file for each round, the newest first; sordino transcript verify checks it." : none);
+    put("kept", kept.files.length ? "A signed file for each round, the newest first; sordino transcript verify checks it. "
+      + "The files of earlier rounds are in the coordinator's folder transcripts." : none);
     put("transcripts", ...kept.files.map((name) =>
       node("li", {}, node("a", { href: `transcripts/${name}`, download: name }, name))));
   },
@@ -95,8 +96,8 @@ const tiles = () => {
   const all = !study.rounds ? [] : [
     ["Rounds done", `${now.completed}`, `of ${study.rounds}`],
     ...found.slice(0, 2),
-    ["Epsilon", fixed(privacy.epsilon_coordinator, 2), `coordinator: ${budget("coordinator")}, at delta ${privacy.delta.toExponential()}`],
-    ["Epsilon", fixed(privacy.epsilon_released, 2), `released: ${budget("released")}`],
+    ["Epsilon, coordinator", fixed(privacy.epsilon_coordinator, 2), `${budget("coordinator")}, at delta ${privacy.delta.toExponential()}`],
+    ["Epsilon, released", fixed(privacy.epsilon_released, 2), budget("released")],
     ["Connected", `${participants.connected}`, `of ${participants.roster} participants`],
     ["Dropouts", `${dropouts.total}`, `${attempts(dropouts.aborted)} aborted`],
   ];
@@ -219,7 +220,8 @@ const listen = () => {
   source.onerror = () => {
     closed = true;
     const over = shown.now?.over && shown.now.over !== "stopped";
-    link(over ? "finished; the coordinator has ended" : "no connection, trying again", !over);
+    const since = shown.now ? `, as it was at ${clock(shown.now.at)}` : "";
+    link(over ? "finished; the coordinator has ended" : `no connection, trying again${since}`, !over);
     if (source.readyState === EventSource.CLOSED) setTimeout(listen, 5000);  // an answer that is no stream
   };
 };
