@@ -97,6 +97,7 @@ def _write(
                 copy = Path(scratch) / path.name
                 with contextlib.closing(sqlite3.connect(copy)) as target:
                     connection.backup(target)
+                copy.chmod(0o600)
                 tables[name] = counts(connection)
                 digests[name] = _add(tar, name, copy)
                 others.pop(name, None)
@@ -279,12 +280,15 @@ def _manifest(content: bytes) -> dict[str, Any]:
 
 def _extract(content: Any, path: Path, mode: int) -> str:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    digest = hashlib.sha256()
+    digest, block = hashlib.sha256(), content.read(1 << 20)
+    if block.startswith(_SQLITE):  # earlier releases gave databases the mode that the umask allowed
+        mode &= 0o600
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        while block := content.read(1 << 20):
+        while block:
             digest.update(block)
             file.write(block)
+            block = content.read(1 << 20)
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()

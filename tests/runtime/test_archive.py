@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import tarfile
@@ -87,15 +88,26 @@ def test_databases_are_of_one_moment(tmp_path: Path, folder: Path) -> None:
 
 def test_what_is_in_it(tmp_path: Path, folder: Path) -> None:
     archive = tmp_path / "copy.tar"
+    DurableStore(folder / "state.sqlite", SCHEMA, 7).close()
     manifest = write(archive, folder)
     assert archive.stat().st_mode & 0o777 == 0o600
-    assert manifest["files"].keys() == {"settings", "keys/one.key"}  # nothing of another party or of a process
+    assert manifest["files"].keys() == {"settings", "keys/one.key", "state.sqlite"}  # of no other party or process
     read_archive(archive, tmp_path / "again", accept)
     assert (tmp_path / "again" / "keys/one.key").read_text() == "keys/one.key"
     modes = {name: (tmp_path / "again" / name).stat().st_mode & 0o777 for name in ("", *manifest["files"])}
-    assert modes == {"": 0o700, "settings": 0o644, "keys/one.key": 0o600}
+    assert modes == {"": 0o700, "settings": 0o644, "keys/one.key": 0o600, "state.sqlite": 0o600}
+    with tarfile.open(archive) as tar:
+        assert tar.getmember("state.sqlite").mode == 0o600
     with pytest.raises(InputFailure, match="exists, and a copy is never overwritten"):
         write(archive, folder)
+
+
+def test_a_database_of_an_older_copy_is_for_its_owner_alone(tmp_path: Path) -> None:
+    content = b"SQLite format 3\0" + bytes(2 << 20)
+    files = {"state.sqlite": hashlib.sha256(content).hexdigest()}
+    archive = tar_of(tmp_path / "a.tar", ("state.sqlite", content), manifest_of(files=files))
+    read_archive(archive, tmp_path / "b", accept)
+    assert (tmp_path / "b/state.sqlite").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
