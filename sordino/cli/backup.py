@@ -107,7 +107,7 @@ def described(manifest: dict[str, Any]) -> dict[str, Any]:
     for tables in manifest["tables"].values():
         rows |= {name: tables[name] for name in ("attempts", "versions") if name in tables}
         if "head" in tables:  # a ledger
-            rows["charges"] = tables["rows"]
+            rows["ledger_rows"] = tables["rows"]
         if "rounds" in tables:
             rows["rounds"] = tables["rounds"]
     return {"kind": manifest["kind"], "study": manifest["study"], "made": manifest["made"], **rows}
@@ -117,7 +117,7 @@ def in_words(manifest: dict[str, Any]) -> str:
     """The same as a sentence."""
     known = described(manifest)
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(known["made"]))
-    nouns = {"rounds": "round", "attempts": "attempt", "charges": "charge", "versions": "roster version"}
+    nouns = {"rounds": "round", "attempts": "attempt", "ledger_rows": "ledger row", "versions": "roster version"}
     held = ", ".join(counted(known[key], noun) for key, noun in nouns.items() if key in known)
     whose = {"study": "The study", "host": "A host of", "authority": "The authority of"}[known["kind"]]
     return f"{whose} {known['study']} as of {when}" + (f": {held}." if held else ".")

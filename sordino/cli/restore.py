@@ -27,7 +27,8 @@ _NEXT = {
     "study": "Participants that have answered later rounds refuse it; `sordino serve` then ends with code 41.",
     "host": "What its participants have spent since isn't in its ledger: compare with `sordino budget show STUDY "
     "--participant IDENTITY` on the coordinator's side.",
-    "authority": "Rosters that it has signed since must be known to it first: docs/enrolment.md, Roster versions.",
+    "authority": "Rosters that it has signed since must be known to it first: docs/enrolment.md, Terms, history "
+    "and freshness.",
 }
 
 
@@ -91,4 +92,4 @@ def _check_newest(manifest: dict[str, Any]) -> None:
 
 
 def _said(table: str) -> str:
-    return {"rows": "charges", "versions": "roster versions"}.get(table, table)
+    return {"rows": "ledger rows", "versions": "roster versions"}.get(table, table)

@@ -31,13 +31,16 @@ def test_each_party_has_its_own_copy(run: Run, small_study: Path, tmp_path: Path
         told = json.loads(output(run, "backup", place, "--out", archive, "--json"))
         assert (told["kind"], told["study"], told["files"]) == (kind, "small", len(names(archive)) - 1)
         assert archive.stat().st_mode & 0o777 == 0o600
-        output(run, "restore", archive, again)
+        said = output(run, "restore", archive, again)
         of_others = {"hosts", "authority"} if kind == "study" else set()
         kept = {path.relative_to(place) for path in place.rglob("*") if path.is_file() and path.suffix != ".lock"}
         kept = {path for path in kept if path.parts[0] not in of_others}
         assert {path.relative_to(again) for path in again.rglob("*") if path.is_file()} == kept
         plain = [path for path in kept if path.suffix != ".sqlite"]  # a database's copy counts its own changes
         assert all((again / path).read_bytes() == (place / path).read_bytes() for path in plain)
+    section = said.partition("docs/enrolment.md, ")[2].strip(".\n")
+    text = (Path(__file__).parents[2] / "docs/enrolment.md").read_text().partition(f"\n## {section}\n")[2]
+    assert "**After a restored backup**" in text.partition("\n## ")[0]  # where restore points to
     assert not any(name.startswith(("hosts", "authority/")) for name in names(tmp_path / "study.tar"))
 
 

@@ -39,7 +39,7 @@ def test_backup_and_restore(tmp_path: Path, run: Run) -> None:
         gate.touch()
         first.wait()
         output(run, "backup", study.folder, "--out", newest)
-        told = "has gone on since: 3 charges (the copy"
+        told = "has gone on since: 3 ledger rows (the copy"
         one_clear_error(run, told, "restore", older, tmp_path / "again")
         shutil.rmtree(study.folder / "coordinator")  # the disk is lost
 
@@ -56,7 +56,7 @@ def test_backup_and_restore(tmp_path: Path, run: Run) -> None:
         # The copies from within the round are as if the coordinator had been killed there: its charge stays.
         for name in ("within", "newest"):
             said = output(run, "restore", tmp_path / f"{name}.tar", tmp_path / name)
-            assert "2 rounds, 3 attempts, 3 charges" in said
+            assert "2 rounds, 3 attempts, 3 ledger rows" in said
         from_within = of(study, tmp_path / "within")
         third = from_within.start_coordinator()
         assert from_within.code_of(third) == 0, from_within.story()
