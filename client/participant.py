@@ -265,7 +265,8 @@ class Participant:
             log.info("skips this attempt: it joined it, or a later one, before")
             await self._refuse(number, pb.REFUSAL_CODE_ALREADY_JOINED, error.latest)
         except StorageError as error:
-            reason = f"nothing can be written down, so nothing is sent: {error}; make room and start join again"
+            remedy = "make room" if "disk is full" in str(error) else "see that this folder is there and writable"
+            reason = f"nothing can be written down, so nothing is sent: {error}; {remedy}, and start join again"
             log.error("failed", error=type(error).__name__, reason=reason)
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except (InvalidUpdate, ValueError, ArithmeticError) as error:

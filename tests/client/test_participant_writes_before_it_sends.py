@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -132,11 +133,17 @@ def test_a_disk_that_takes_no_more(played: Play, tmp_path: Path, monkeypatch: py
 
         where.study.phase_message = arrived  # type: ignore[method-assign]
 
+    def no_room(*_: object) -> NoReturn:
+        raise sqlite3.OperationalError("database or disk is full")
+
     async def send(session: Any, message: pb.ParticipantMessage) -> None:
         kind = message.WhichOneof("message")
         if full_at == (message.phase.WhichOneof("message") if kind == "phase" else kind):
             for store in (journals[0]._store, journals[0].ledger._store):
-                store._connection.execute("PRAGMA query_only = 1")
+                if full_at == "ready":
+                    store._connection.execute("PRAGMA query_only = 1")
+                else:
+                    store._apply = no_room  # type: ignore[method-assign]
         await honest(session, message)
 
     monkeypatch.setattr(ClientJournal, "__init__", remember)
@@ -148,7 +155,8 @@ def test_a_disk_that_takes_no_more(played: Play, tmp_path: Path, monkeypatch: py
     failed = [entry for entry in story.logs if entry["event"] == "failed"]
     assert {entry["error"] for entry in failed} == {"StorageError"}
     assert all(entry["reason"].startswith("nothing can be written down, so nothing is sent: ") for entry in failed)
-    assert all("make room and start join again" in entry["reason"] for entry in failed)
+    remedy = "see that this folder is there and writable" if full_at == "ready" else "disk is full; make room"
+    assert all(f"{remedy}, and start join again" in entry["reason"] for entry in failed)
     assert story.of("round_completed") == []
 
 
