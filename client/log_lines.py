@@ -30,10 +30,13 @@ def join_line(logger: object, name: str, message: MutableMapping[str, Any]) -> s
 
 def _round(message: MutableMapping[str, Any]) -> str:
     attempt = f", attempt {message['attempt']}" if "attempt" in message else ""
+    ends = []
     if "sum_of" in message:
-        end = f"{message['in_the_sum']} in the sum of {message['sum_of']}"
-    else:
-        end = "no participant here in a sum" + (f" ({message['reason']})" if message.get("reason") else "")
+        ends.append(f"{message['in_the_sum']} in the sum of {message['sum_of']}")
+    if "outcome_unknown" in message:
+        ends.append(f"outcome unknown of {message['outcome_unknown']} that uploaded")
+    end = ", ".join(ends) or "no participant here in a sum"
+    end += f" ({message['reason']})" if message.get("reason") else ""
     spent = f"; epsilon {message['epsilon']:.3f} of at most {message['max_epsilon']:g}" if "epsilon" in message else ""
     return f"round {message['round']}{attempt}: {end}{spent}"
 
@@ -57,6 +60,7 @@ def _other(message: MutableMapping[str, Any]) -> str:
 class _Attempt:
     begun: set[bytes] = field(default_factory=set)
     over: set[bytes] = field(default_factory=set)
+    uploaded: set[bytes] = field(default_factory=set)  # and not left out
     summed: set[bytes] = field(default_factory=set)
     survivors: int = 0
     reason: str = ""
@@ -79,18 +83,28 @@ class RoundLines:
             self.over(earlier, who, "the coordinator reported no end")
         self._attempts.setdefault(number, _Attempt()).begun.add(who)
 
+    def uploads(self, number: tuple[int, int], who: bytes) -> None:
+        """From here on a sum may hold this participant's input."""
+        if (attempt := self._attempts.get(number)) is not None:
+            attempt.uploaded.add(who)
+
     def in_sum(self, number: tuple[int, int], who: bytes, survivors: int) -> None:
         """A sum of this many participants, including this one, is being opened."""
         if (attempt := self._attempts.get(number)) is not None:
             attempt.summed.add(who)
             attempt.survivors = survivors
 
-    def over(self, number: tuple[int, int], who: bytes, reason: str = "") -> None:
-        """The attempt is over for a participant; the reason matters if no sum holds its input."""
+    def over(self, number: tuple[int, int], who: bytes, reason: str = "", *, left_out: bool = False) -> None:
+        """The attempt is over for a participant; the reason matters unless a sum holds its input.
+
+        ``left_out``: it has heard that no sum holds it.
+        """
         attempt = self._attempts.get(number)
         if attempt is None or who not in attempt.begun:
             return
         attempt.over.add(who)
+        if left_out:
+            attempt.uploaded.discard(who)
         attempt.reason = attempt.reason or reason
         if attempt.over >= attempt.begun:
             self._say(number)
@@ -105,7 +119,11 @@ class RoundLines:
         fields: dict[str, Any] = {"round": number[0]}
         if number[1] > 1:
             fields["attempt"] = number[1]
-        fields["in_the_sum"] = f"{len(attempt.summed)} of {len(attempt.begun)} here"
+        unknown, here = attempt.uploaded - attempt.summed, f"of {len(attempt.begun)} here"
+        if attempt.summed or not unknown:
+            fields["in_the_sum"] = f"{len(attempt.summed)} {here}"
+        if unknown:
+            fields["outcome_unknown"] = f"{len(unknown)} {here}"
         if attempt.summed:
             fields["sum_of"] = attempt.survivors
         elif attempt.reason:

@@ -328,7 +328,7 @@ class Participant:
                 if not message.completed:
                     self._log.info("left out of the round", round=message.round, reason=message.reason)
                 self._drop_attempt()
-                self._over((message.round, message.attempt), message.reason)
+                self._over((message.round, message.attempt), message.reason, left_out=not message.completed)
 
     # ------------------------------------------------------------ the phases
 
@@ -466,6 +466,7 @@ class Participant:
         # An offset equal to the length: only the end of the stream was lost.
         if packed is None or attempt.uploaded or attempt.offset > len(packed):
             raise CoordinatorMisbehaved("MaskedInputCollection", "an upload credit that wasn't asked for")
+        self._lines.uploads(attempt.number, self.identity.public)
         if await self.behaviour.upload(attempt.number, packed, attempt.offset, self._session.upload):
             attempt.uploaded = True
 
@@ -499,6 +500,7 @@ class Participant:
         self._charged = None
         await self._journal.charge(self._entry(charged.terms, charged.number, kind=EXCLUDED))
         self._log.info("the sum was opened without this participant: nothing is charged", round=message.round)
+        self._over(charged.number, "the sum was opened without this participant", left_out=True)
 
     # ------------------------------------------------------------ helpers
 
@@ -541,8 +543,8 @@ class Participant:
     async def _compute(self, function: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(function, *arguments, **more))
 
-    def _over(self, number: Number, reason: str) -> None:
-        self._lines.over(number, self.identity.public, peer_text(reason))
+    def _over(self, number: Number, reason: str, *, left_out: bool = False) -> None:
+        self._lines.over(number, self.identity.public, peer_text(reason), left_out=left_out)
 
     def _drop_attempt(self) -> None:
         """Forget the attempt with its keys, shares and masks."""

@@ -11,6 +11,8 @@ import structlog
 from client.log_lines import RoundLines, join_line
 from client.unreachable import trouble_of
 from tests.support.host_in_process import Play
+from tests.support.study_in_process import PARTICIPANTS
+from wire import coordinator_pb2 as pb
 
 ANNA, BERTA = b"a" * 32, b"b" * 32
 
@@ -65,6 +67,36 @@ def test_who_is_left_out_and_why(logs: list[Any]) -> None:
     assert logs[-1]["reason"] == "the coordinator reported no end"
 
 
+def test_an_end_that_nobody_heard_is_unknown_to_those_that_uploaded(logs: list[Any]) -> None:
+    lines = RoundLines(dict)
+    for number in (1, 2, 3):
+        for who in (ANNA, BERTA):
+            lines.begun((number, 1), who)
+            lines.uploads((number, 1), who)
+        if number > 1:
+            lines.over((number, 1), ANNA, "left out: too late", left_out=True)
+        if number > 2:
+            lines.in_sum((number, 1), BERTA, 40)
+        lines.gone(ANNA)
+        lines.gone(BERTA)
+    base = {"event": "round over", "log_level": "info"}
+    assert logs == [
+        {**base, "round": 1, "outcome_unknown": "2 of 2 here", "reason": "the connection ended"},
+        {**base, "round": 2, "outcome_unknown": "1 of 2 here", "reason": "left out: too late"},
+        {**base, "round": 3, "in_the_sum": "1 of 2 here", "sum_of": 40},
+    ]
+
+
+def test_a_coordinator_that_goes_away_after_the_uploads(played: Play) -> None:
+    def silent(participant: int, message: pb.CoordinatorMessage) -> list[pb.CoordinatorMessage]:
+        return [] if message.WhichOneof("message") in ("survivor_sets", "round_end") else [message]
+
+    story = played(silent, tables={"deadlines": {"consistency_check_s": 0.5}})
+    [over] = [entry for entry in story.logs if entry["event"] == "round over"]
+    assert over["outcome_unknown"] == f"{PARTICIPANTS} of {PARTICIPANTS} here"
+    assert "in_the_sum" not in over
+
+
 def test_only_those_that_take_part_are_counted(logs: list[Any]) -> None:
     lines = RoundLines(dict)
     lines.over((1, 1), ANNA)
@@ -108,6 +140,11 @@ def test_lines_on_a_terminal_are_sentences() -> None:
     assert told == "14:52:07  round 3: 2 of 2 here in the sum of 95; epsilon 1.500 of at most 8"
     left = {**at, "event": "round over", "round": 3, "attempt": 2, "in_the_sum": "0 of 2 here", "reason": "too\nlate"}
     assert join_line(None, "", left) == "14:52:07  round 3, attempt 2: no participant here in a sum (too late)"
+    del left["in_the_sum"]
+    told = join_line(None, "", {**left, "outcome_unknown": "1 of 2 here"})
+    assert told == "14:52:07  round 3, attempt 2: outcome unknown of 1 of 2 here that uploaded (too late)"
+    told = join_line(None, "", {**over, "outcome_unknown": "1 of 4 here"})
+    assert told == "14:52:07  round 3: 2 of 2 here in the sum of 95, outcome unknown of 1 of 4 here that uploaded"
     terms = {"study": "s", "participants": 9, "rounds": 1, "epsilon": 8.0, "delta": 1e-5, "mechanism": "ddgauss"}
     terms |= {"adjacency": "zero-out", "A": 2, "trusts": "nobody alone", "study_sha256": "ab", "task_sha256": "cd"}
     assert join_line(None, "", {**at, "event": "study accepted", **terms}) == (
