@@ -97,6 +97,7 @@ _GAUGES: Final = {
     "sordino_attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
     "sordino_sessions_open": "Open sessions.",
     "sordino_roster_version": "Version of the roster in use.",
+    "sordino_roster_statement_expiry_timestamp_seconds": "When the statement that it is the newest ends; else +Inf.",
     "sordino_enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
     "sordino_event_loop_lag_recent_seconds": "The latest that the event loop came to a timer within the last minute.",
 }
@@ -331,6 +332,7 @@ def _live(study: Study) -> dict[str, float]:
         "ready": len(study.sessions.ready()),
         "sordino_sessions_open": len(study.sessions),
         "sordino_roster_version": study.roster_version,
+        "sordino_roster_statement_expiry_timestamp_seconds": study.roster_in_use.stated()[1],
         "sordino_received_control_bytes": traffic.control_received,
         "sordino_received_vector_bytes": traffic.vectors_received,
         "sordino_sent_control_bytes": traffic.control_sent,

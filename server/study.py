@@ -132,7 +132,7 @@ class Study:
         self._workers = Workers()
         self._compute, self.check_proof = self._workers.compute, self._workers.check_proof
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
-        self._roster = RosterInUse(
+        self.roster_in_use = RosterInUse(
             self._membership,
             self.sessions,
             journal,
@@ -153,7 +153,7 @@ class Study:
             enrolment_open=bool(configuration.coordinator.enrolment_listen),
             emit=self._emit,
             configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
-            use_offered=self._roster.use_offered,
+            use_offered=self.roster_in_use.use_offered,
             charges=self.charges,
         )
         self._pace = Pace(self._plan, self._membership, configuration.deadlines, configuration.study.pause_s)
@@ -394,9 +394,9 @@ class Study:
             # only adds participants, for the next epoch: some would be in two rounds of this one.
             if attempt == first or not self._plan.drawn:
                 within = (round_ - 1) % self._plan.epoch_rounds > 0
-                await self._roster.use_offered(only_removals=within and not self._membership.missing())
+                await self.roster_in_use.use_offered(only_removals=within and not self._membership.missing())
                 await self._cohort_wait.enrolment(round_, attempt)
-            await self._roster.wait_for_authority(round_, attempt)
+            await self.roster_in_use.wait_for_authority(round_, attempt)
             await self._compute(self._pace.look_ahead, round_)
             gathered = await self._cohort_wait.gather(round_, attempt)
             if gathered is not None and await self._one_attempt(*gathered):
@@ -567,7 +567,7 @@ class Study:
             model_digest=bytes(32),
             parameters=self._parameters,
             ticket=self._membership.ticket(round_),
-            newest=self._roster.stated()[0],
+            newest=self.roster_in_use.stated()[0],
         )
         assert config.invited  # noqa: S101  # found here, in the worker
         return config

@@ -34,10 +34,15 @@ LEAST_MEMORY_MB: Final = 256  # the service's limit for a client with one partic
 LEAST_DISK_MB: Final = 100
 REACH_S: Final = 8.0
 SOON_S: Final = 14 * 86_400.0
+DAY_S: Final = 86_400.0
 _BEHIND_S: Final = 60.0  # clocks are set by less than that while a process runs
 
 Check = tuple[str, Callable[[], str]]
 """A check's name, and the check: returns what it found, or raises what is to be done."""
+
+
+class Warned(str):
+    """What a check found, and what is to be done before long."""
 
 
 def run(
@@ -60,7 +65,7 @@ def run(
         except Exception as error:
             failure = explain(error)
             said, ok = " ".join(filter(None, (failure.message, failure.suggestion))), False
-        found.append({"check": name, "ok": ok, "says": said})
+        found.append({"check": name, "ok": ok, "warning": isinstance(said, Warned), "says": said})
         return ok
 
     folder = Path() if directory is None and kind_of(Path()) else directory
@@ -78,8 +83,11 @@ def run(
                 do(*check)
     ok = all(one["ok"] for one in found)
     width = max(len(str(one["check"])) for one in found)
-    marks = {True: typer.style("ok  ", fg="green"), False: typer.style("FAIL", fg="red")}
-    lines = [f"{marks[bool(one['ok'])]}  {one['check']:<{width}}  {one['says']}" for one in found]
+    good, warned, bad = (typer.style(*one) for one in (("ok  ", "green"), ("WARN", "yellow"), ("FAIL", "red")))
+    lines = [
+        f"{(warned if one['warning'] else good) if one['ok'] else bad}  {one['check']:<{width}}  {one['says']}"
+        for one in found
+    ]
     answer(as_json, {"ok": ok, "checks": found}, lines)
     return int(ExitCode.OK if ok else ExitCode.INPUT)
 
@@ -179,17 +187,28 @@ def _of_a_study(party: Party) -> Iterator[Check]:
         listed = verify_roster(table.roster.read_bytes(), known)
         said = f"version {listed.version}, {counted(len(listed), 'participant')}"
         newest = table.roster.with_name(NEWEST_FILE)
-        if not newest.exists():
+        if not newest.exists() or not study.study.roster_valid_h:
             return said
         stated = verify_newest(newest.read_bytes(), known)
         stated.check_clock(time.time())
-        if stated.until < time.time():
-            raise InputFailure(
-                f"the authority's statement that version {stated.version} is the newest ended on "
-                f"{minute(stated.until)} (this machine's clock says {minute(time.time())}): `sordino authority run` "
-                "signs another one."
+        left_s, valid_s = stated.until - time.time(), stated.until - stated.signed
+        if left_s >= valid_s / 2:
+            return f"{said}, the newest until {minute(stated.until)}"
+        ends = "ends" if left_s > 0 else "ended"
+        told = (
+            f"the authority's statement that version {stated.version} is the newest {ends} "
+            f"on {minute(stated.until)} (this machine's clock says {minute(time.time())}): rounds then wait. "
+        )
+        if table.enrolment_listen:
+            told += "`sordino authority run`, where the authority is, signs another one."
+        else:
+            told += (
+                "Where the authority is: sordino authority sign DIR --out FOLDER; and here: cp FOLDER/* "
+                f"{table.roster.parent}/"
             )
-        return f"{said}, the newest until {minute(stated.until)}"
+        if left_s < min(DAY_S, valid_s / 4):
+            raise InputFailure(told)
+        return Warned(f"{said}; {told}")
 
     yield "certificate", certificate
     yield "transcripts", transcript_key

@@ -120,18 +120,33 @@ def test_what_is_to_be_done(run: Run, small_study: Path, fault: str) -> None:
     [
         (-7200, "roster", "this machine's is behind"),
         (-7200, "certificate", "set the clock"),
-        (8 * 86_400, "roster", "`sordino authority run` signs another one"),
+        (8 * 86_400, "roster", "ended on"),
+        (6.5 * 86_400, "roster", "sordino authority sign DIR --out FOLDER; and here: cp FOLDER/*"),
         (815 * 86_400, "certificate", "expires on"),
         (830 * 86_400, "certificate", "expired on"),
     ],
 )
 def test_a_clock_that_is_wrong(
-    run: Run, small_study: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int, check: str, told: str
+    run: Run, small_study: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, check: str, told: str
 ) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + ahead_s)
     _, failed = examined(run, small_study)
     assert told in failed[check]
+
+
+def test_a_statement_that_is_half_over_is_a_warning(
+    run: Run, small_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 5 * 86_400)
+    code, out, _ = run("doctor", small_study)
+    [line] = [line for line in out.splitlines() if line.startswith("WARN")]
+    assert (code, f"cp FOLDER/* {small_study}/" in line) == (0, True)
+    monkeypatch.setenv("SORDINO_COORDINATOR__ENROLMENT_LISTEN", "localhost:1")
+    told = json.loads(run("doctor", small_study, "--json")[1])["checks"]
+    [said] = [one["says"] for one in told if one["warning"]]
+    assert "`sordino authority run`, where the authority is" in said
 
 
 async def test_after_a_round_the_coordinator_is_reached_and_a_clock_that_went_back_is_seen(

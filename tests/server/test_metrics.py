@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,8 @@ async def test_a_studys_figures(study_folder: Path, tmp_path: Path) -> None:
         assert before.get_one("sordino_rounds_completed_total") == 0
         assert before.get_one("sordino_epsilon_spent", reader="coordinator") == 0
         assert before.get_one("sordino_participants", state="roster") == PARTICIPANTS
+        stated = json.loads((study_folder / "newest.json").read_text())
+        assert before.get_one("sordino_roster_statement_expiry_timestamp_seconds") == stated["until"] > time.time()
         assert before.get_one("sordino_model_accuracy_ratio") is None  # not 0: it wasn't evaluated
         async with playing(where.peers({2: {"masked_input": refuses(pb.REFUSAL_CODE_POLICY)}})):
             connected, _ = await scrape(port)
