@@ -132,6 +132,7 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
     """
     members = store.members()
     found = [member for member in members if member.host == who]
+    every = ", or all of them with --whole-host" if found else ""
     beginning = re.sub(r"[\s:]", "", who).lower()
     if not found and len(beginning) >= SHORTEST_BEGINNING and re.fullmatch(r"[0-9a-f]{4,64}", beginning):
         found = [member for member in members if member.identity.hex().startswith(beginning)]
@@ -139,7 +140,8 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
     if len(found) > 1 and not whole_host:
         shown = ", ".join(f"{member.identity.hex()[:12]} ({member.host})" for member in found[:5])
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise AuthorityError(f"{who} means {len(found)} identities: {shown}{more}. Name one by how its identity begins")
+        one = "Name one by how its identity begins"
+        raise AuthorityError(f"{who} means {len(found)} identities: {shown}{more}. {one}{every}")
     return found
 
 

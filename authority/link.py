@@ -89,7 +89,8 @@ def open_link(folder: AuthorityFolder) -> Iterator[Link]:
     if not address:
         raise LinkError(
             f'{folder.path / "authority.toml"} names no coordinator: set coordinator = "HOST:PORT", its port for '
-            "enrolment, or carry the roster by hand with --out"
+            f"enrolment, or carry the roster by hand: sordino authority sign {folder.path} --out FOLDER, and copy its "
+            "files over the coordinator's"
         )
     credentials = grpc.ssl_channel_credentials(folder.keys.tls.pem)
     with grpc.secure_channel(address, credentials, options=CALLER_OPTIONS) as channel:

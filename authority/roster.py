@@ -217,6 +217,15 @@ def validity_s(store: AuthorityStore, version: Version) -> int:
     return 0 if document is None else StudyDocument.from_bytes(document).roster_valid_s
 
 
+def stated_until(store: AuthorityStore) -> int:
+    """When the last statement of the newest version ends; 0: none was made, or the terms want none."""
+    newest = store.newest()
+    if newest is None or not newest.stated:
+        return 0
+    valid_s = validity_s(store, newest)
+    return math.floor(newest.stated) + valid_s if valid_s else 0
+
+
 def state_newest(folder: AuthorityFolder, store: AuthorityStore, newest: Version, now: float) -> bytes:
     """Sign that this version is the newest, for its `validity_s`.
 

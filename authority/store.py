@@ -93,6 +93,7 @@ class Version:
     head: bytes = field(repr=False)  # what is signed of it, as a history of one version
     lottery: bytes | None = field(repr=False)
     published: bool
+    stated: float  # when it was last stated to be the newest; 0: never
 
 
 class AuthorityStore:

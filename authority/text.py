@@ -9,6 +9,7 @@ from typing import Any, Final
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import SHORTEST_BEGINNING
 from authority.requests import Judgement, newest_roster
+from authority.roster import stated_until
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
 from runtime.text import counted, duration
@@ -106,6 +107,7 @@ def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict
         "authority_public_key": folder.keys.public.hex(),
         "coordinator": folder.settings.coordinator,
         "at": now,
+        "until": stated_until(store),
         "members": [
             {
                 "identity": member.identity.hex(),
@@ -147,6 +149,7 @@ def overview_lines(found: dict[str, Any]) -> list[str]:
         f"study        {found['study']}",
         f"fingerprint  {show_fingerprint(bytes.fromhex(found['fingerprint']))}",
         f"coordinator  {found['coordinator'] or 'none: by hand'}",
+        *([f"stated       that the roster is the newest, until {minute(found['until'])}"] if found["until"] else []),
         "",
         f"members ({len(members)}" + (f", {revoked} of them revoked)" if revoked else ")"),
     ]

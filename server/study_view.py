@@ -394,7 +394,7 @@ def waiting(view: StudyView, now: float | None = None) -> str:
     if view.state == AUTHORITY:
         return (
             f"Round {view.round}: the authority's statement that this roster is the newest has ended; waiting for the "
-            "next one (`sordino authority run` or `sign`)"
+            "next one: `sordino authority run`; by hand `sordino authority sign DIR --out F`, then copy F/* here"
         )
     if view.state == CONNECTING:
         then = "it begins without the others" if wait.received >= wait.needed else "the attempt is aborted"

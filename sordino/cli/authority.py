@@ -30,7 +30,8 @@ app = verb_group(
     NAME,
     "Decide who may take part in a study.\n\nThe authority holds the two keys that sign rosters and TLS "
     "certificates. It isn't the coordinator: keep its folder on another machine, under another person's control. It is "
-    "needed when a participant joins, renews a certificate or is revoked, and may be switched off otherwise. "
+    "needed when a participant joins, renews a certificate or is revoked, and once in each roster_valid_h (a week), to "
+    "state that the roster is the newest: [bold]run[/bold], or [bold]sign --out[/bold]. "
     "docs/enrolment.md says what each party has and what a coordinator that lies can't do.",
 )
 
@@ -260,7 +261,7 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
     from authority import text
     from authority.founding import write_roster
     from authority.link import open_link
-    from authority.roster import sign_next
+    from authority.roster import sign_next, stated_until
     from authority.visit import Visit, attend
 
     if not offline and not (out is not None and not folder.settings.coordinator):
@@ -274,8 +275,14 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
     if out is not None:
         with locked(folder.state) as store:
             files = write_roster(folder, store, out, time.time())
-    lines = [*lines, *text.signed_lines(visit, always=True), *(f"wrote {path}" for path in files)]
-    answer(as_json, {**text.signed(visit), "files": [str(path.resolve()) for path in files]}, lines)
+    with locked(folder.state) as store:
+        until = stated_until(store) if files or visit.published is not None else 0
+    lines = [
+        *(*lines, *text.signed_lines(visit, always=True)),
+        *([f"Stated that this version is the newest until {text.minute(until)}."] if until else []),
+        *(f"wrote {path}" for path in files),
+    ]
+    answer(as_json, {**text.signed(visit), "until": until, "files": [str(path.resolve()) for path in files]}, lines)
 
 
 @app.command(
@@ -383,7 +390,7 @@ def revoke_(
     as_json: Json = False,
 ) -> None:
     from authority import text
-    from authority.link import open_link
+    from authority.link import LinkError, open_link
     from authority.visit import Visit, attend
 
     folder = open_folder(directory)
@@ -395,17 +402,23 @@ def revoke_(
             typer.echo(f"revoked {member.host}, identity {member.identity.hex()[:16]}")
         if taken is not None:
             typer.echo(f"took the invitation {taken.code_id.hex()[:8]} back")
-    visit = Visit()
+    visit, later = Visit(), f"sordino authority sign {directory}"
+    if not folder.settings.coordinator:
+        later += " --out FOLDER"
     if sign and gone:
-        with open_link(folder) as link:
-            visit = attend(folder, link, sign=True, chosen=lambda _: False)
+        try:
+            with open_link(folder) as link:
+                visit = attend(folder, link, sign=True, chosen=lambda _: False)
+        except LinkError as error:
+            error.suggestion = f"The revocation is recorded, and takes effect with the next version: {later}"
+            raise
     body = {
         "revoked": [{"identity": member.identity.hex(), "host": member.host} for member in gone],
         "withdrawn": None if taken is None else taken.code_id.hex(),
     }
     lines = text.signed_lines(visit)
     if gone and not sign:
-        lines.append(f"It takes effect with the next version:  sordino authority sign {directory}")
+        lines.append(f"It takes effect with the next version:  {later}")
     if as_json or lines:
         answer(as_json, body | text.signed(visit), lines)
 

@@ -83,7 +83,11 @@ def run(
         raise InputFailure("--desk-places needs --desk PATH.")
     folder = open_folder(directory)
     if not folder.settings.coordinator:
-        raise InputFailure(f'{directory}/authority.toml names no coordinator: set coordinator = "HOST:ENROLMENT-PORT".')
+        raise InputFailure(
+            f'{directory}/authority.toml names no coordinator: set coordinator = "HOST:ENROLMENT-PORT"; or, in a study '
+            f"without enrolment, once in each roster_valid_h: sordino authority sign {directory} --out FOLDER, and cp "
+            "FOLDER/* to the coordinator's folder."
+        )
     policy = None if first_terms is None else load_policy(first_terms)
     stop, reported, notifier = threading.Event(), "", Notifier() if service else Notifier({})
     begins = f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}"

@@ -11,7 +11,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,7 +23,8 @@ import sordino.cli.authority_run as verb
 from authority.folder import AuthorityFolder, open_folder
 from authority.founding import write_roster
 from authority.roster import begin
-from authority.store import exclusive, locked
+from authority.store import admitted, exclusive, locked
+from runtime.text import minute
 from secagg.roster import Roster, verify_roster
 from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from tests.support.enrolment_port import STUDY, Authority, document, identity, port_in_thread, request
@@ -240,11 +241,15 @@ def test_by_hand(run: Run, home: Path, tmp_path: Path) -> None:
     authority = open_folder(home)
     assert verify_roster((tmp_path / "stick/roster.json").read_bytes(), authority.keys.public).version == 1
     later = tmp_path / "terms.json"
-    later.write_bytes(document(epsilon=20.0).to_bytes())
+    later.write_bytes(replace(document(epsilon=20.0), roster_valid_s=86_400).to_bytes())
     terms = ("authority", "terms", home, later, "--offline")
     assert "add --yes if you agree" in refusal(run, *terms)
     said = words(run, *terms, "--yes", "--out", tmp_path / "stick")
     says(said, "What changes", "before: epsilon 50", "Signed version 2")
+    said = output(run, "authority", "sign", home, "--offline", "--out", tmp_path / "stick")
+    until = json.loads((tmp_path / "stick/newest.json").read_text())["until"]
+    says(said, "none was signed", f"Stated that this version is the newest until {minute(until)}.")
+    assert f"is the newest, until {minute(until)}" in output(run, "authority", "show", home)
     out = output(run, "authority", "history", home)
     assert [line.split()[0] for line in out.splitlines()] == ["1", "2"]
     known = ("--authority", authority.keys.public.hex())
@@ -270,7 +275,14 @@ def test_a_coordinator_that_is_away_or_another(run: Run, home: Path, coordinator
     text = (home / "authority.toml").read_text()
     (home / "authority.toml").write_text(text.replace(coordinator.address, ""))
     assert "names no coordinator" in refusal(run, "authority", "approve", home, code=4)
-    assert "names no coordinator" in refusal(run, "authority", "run", home, code=2)
+    by_hand = f"sordino authority sign {home} --out FOLDER"
+    says(refusal(run, "authority", "run", home, code=2), "names no coordinator", by_hand, "cp FOLDER/*")
+    with locked(open_folder(home).state) as store:
+        store.write(*(admitted(bytes([at]) * 32, "ward", False, time.time()) for at in range(2)))
+    assert "or all of them with --whole-host" in refusal(run, "authority", "revoke", home, "ward")
+    said = run("authority", "revoke", home, "ward", "--whole-host", "--sign")
+    assert said[0] == 4
+    says(said[2], "The revocation is recorded", by_hand)
 
 
 def test_run_approves_and_signs_by_itself(

@@ -25,6 +25,7 @@ from server.events import (
     RoundCompleted,
     StudyFinished,
     StudyStarted,
+    WaitingForAuthority,
     WaitingForEnrolment,
     WaitingForParticipants,
 )
@@ -57,6 +58,14 @@ def test_it_says_what_it_waits_for(events: Events) -> None:
     assert waiting(view) == "Round 5, MaskedInputCollection: 41 of 80 answered, 70 needed, 60 s left, then it aborts"
     assert waiting(view, view.last_at + 10).endswith("50 s left, then it aborts")
     assert waiting(view, view.last_at + 1000).endswith(" 0 s left, then it aborts")
+
+
+def test_a_statement_that_has_ended(events: Events) -> None:
+    view = StudyView().apply_all(events[:80])
+    view.apply(WaitingForAuthority(round=1, attempt=1, ended=1.0, at=view.last_at))
+    told = waiting(view)
+    assert "`sordino authority run`" in told
+    assert "`sordino authority sign DIR --out F`, then copy F/* here" in told
 
 
 def test_a_pause_between_rounds(events: Events) -> None:
