@@ -38,6 +38,7 @@ from typing import Any, Final
 from runtime.durable import hold, replace_durably, sync_folder, whole_folder
 from runtime.failure import Failure, InputFailure
 from runtime.key_files import KeyFileError, write_key_file
+from wire.join_code import show_fingerprint
 
 HOST_FILE: Final = "host.toml"
 REQUEST_FILE: Final = Path("join") / "request.json"
@@ -148,6 +149,11 @@ class JoinedHome:
     code_id: bytes
     study: str
     identity: bytes
+
+    @property
+    def shown_identity(self) -> str:
+        """Its beginning, as the authority's page shows it."""
+        return show_fingerprint(self.identity[:8])
 
     @property
     def complete(self) -> bool:

@@ -336,13 +336,14 @@ async def _wait(home: JoinedHome, say: Say) -> None:
 async def _answer(home: JoinedHome, address: str, ca: bytes, say: Say) -> pb.EnrolAnswer:
     """The coordinator's final answer; after its first answer this also waits for an unreachable coordinator."""
     reported, told_at, remind_s, poll_s, taken = "", 0.0, REMIND_S, FIRST_POLL_S, False
+    waits = f"waiting for the study's authority to sign the next roster with identity {home.shown_identity}"
     async with open_channel(address, ca) as channel:
         while True:
             try:
                 answer = await ask(channel, address, home.request)
                 if answer.status in (pb.ENROL_STATUS_ACCEPTED, pb.ENROL_STATUS_REFUSED):
                     return answer
-                taken, state = True, "waiting for the study's authority to sign the next roster"
+                taken, state = True, waits
             except EnrolmentUnavailable as error:
                 if not taken and not reported:  # at once: the address may be mistyped
                     raise NetworkFailure(

@@ -16,10 +16,10 @@ def owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> int
     from client.owners_word import LEFT, PAUSED, RESUMED, write_word
     from sordino.reporting.participation import export, figures, lines
 
-    if home.is_dir() and unfinished(home) is not None:
+    if home.is_dir() and (joining := unfinished(home)) is not None:
         raise InputFailure(
-            f"{home} hasn't joined its study yet, and {wish} is for a host that has: first finish joining by "
-            f"`sordino join --home {home}`."
+            f"{home}, identity {joining.shown_identity}, hasn't joined its study yet, and {wish} is for a host that "
+            f"has: first finish joining by `sordino join --home {home}`."
         )
     settings = load(home).settings()
     journal = settings.host.journal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,9 +60,11 @@ def test_before_anything_was_sent(home: Path, run: Run) -> None:
 
 
 def test_before_it_has_joined(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.joining.folder.unfinished", lambda place: place)
+    monkeypatch.setattr("client.joining.folder.unfinished", lambda place: Mock(shown_identity="ab12"))
     one_clear_error(
-        run, "hasn't joined its study yet, and --pause is for a host that has", "join", "--home", home, "--pause"
+        run,
+        "identity ab12, hasn't joined its study yet, and --pause is for a host that has",
+        *("join", "--home", home, "--pause"),
     )
     assert not (home / WORD_FILE).exists()
 

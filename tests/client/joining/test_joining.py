@@ -376,7 +376,10 @@ def test_another_name_than_requested(unsigned: Joining) -> None:
     unsigned.join(name="laptop")
     thread.join()
     assert load(unsigned.home).host.name == "laptop-2"
-    assert any("waiting for the study's authority to sign the next roster" in line for line in unsigned.said)
+    identity = load_identity(unsigned.home / "keys/participant.key").public.hex()
+    shown = " ".join(identity[at : at + 4] for at in range(0, 16, 4))  # as on the authority's page
+    waits = f"waiting for the study's authority to sign the next roster with identity {shown}."
+    assert any(waits in line for line in unsigned.said)
 
 
 # ---------------------------------------------------------------- refused, with nothing sent and nothing left
