@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from authority import text
@@ -47,6 +47,7 @@ class AuthorityPage:
     def __init__(self, folder: AuthorityFolder) -> None:
         self.password = secrets.token_urlsafe(16)
         self._folder, self._token = folder, secrets.token_urlsafe(16)
+        self._once: tuple[str, Sequence[str]] = ("", ())  # what the next page shows, once, to who has the key
         self._at_work = asyncio.Lock()
         pages = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
         self._template = pages.get_template("authority_page.html.j2")
@@ -63,7 +64,11 @@ class AuthorityPage:
         return Mount("/", PageGuard(app, password=self.password, asked=_ASKED, forms=True))
 
     async def _home(self, request: Request) -> Response:
-        return await self._answer(list)
+        key, said = self._once
+        if not hmac.compare_digest(request.query_params.get("done", "").encode(), key.encode()):
+            return await self._answer()
+        self._once = ("", ())
+        return await self._answer(said)
 
     async def _style(self, request: Request) -> Response:
         return Response((_HERE / "report.css").read_bytes(), media_type="text/css")
@@ -74,21 +79,22 @@ class AuthorityPage:
             form = {name: values[0].strip() for name, values in fields.items()}
             if not hmac.compare_digest(form.get("token", "").encode(), self._token.encode()):
                 return PlainTextResponse("This form is of another page: load the page again.\n", 403)
-            return await self._answer(lambda: act(form))
+            try:
+                async with self._at_work:  # one decision at a time
+                    said = await asyncio.to_thread(act, form)
+            except Failure as error:
+                return await self._answer(failed=error.message)
+            self._once = (secrets.token_urlsafe(16), said)
+            return RedirectResponse(f"/?done={self._once[0]}", 303)  # a reload does nothing again
 
         return answer
 
-    async def _answer(self, act: Callable[[], Sequence[str]]) -> Response:
-        async with self._at_work:  # one decision at a time
-            return await asyncio.to_thread(self._page, act)
+    async def _answer(self, said: Sequence[str] = (), failed: str = "") -> Response:
+        async with self._at_work:
+            return await asyncio.to_thread(self._page, said, failed)
 
-    def _page(self, act: Callable[[], Sequence[str]]) -> Response:
-        said: Sequence[str] = ()
-        failed = away = ""
-        try:
-            said = act()
-        except Failure as error:
-            failed = error.message
+    def _page(self, said: Sequence[str], failed: str) -> Response:
+        away = ""
         requests = []
         try:
             with open_link(self._folder) as link:
@@ -111,7 +117,7 @@ class AuthorityPage:
             choices=[(seconds, duration(seconds + 0.0)) for seconds in VALID_S],
             **(found | {"fingerprint": show_fingerprint(self._folder.keys.fingerprint)}),
         )
-        return HTMLResponse(body, 400 if failed else 200)
+        return HTMLResponse(body, 400 if failed else 200, {"cache-control": "no-store"})
 
     def _approve(self, form: Form) -> Sequence[str]:
         """Judge one request, which its id names with the identity that it is of, as the page has said."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 import http.client
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 from authority.folder import open_folder
+from authority.roster import accept_terms, package_of, sign_next
 from authority.store import locked
+from runtime.text import minute
 from server.http_port import beside
 from sordino.reporting.authority_page import AuthorityPage
 from tests.cli.test_authority_command import Coordinator, codes, coordinator, home  # noqa: F401  # fixtures
 from tests.support.commands import Run, says
-from tests.support.enrolment_port import identity, request
+from tests.support.enrolment_port import document, identity, request
 
 
 class Reader:
@@ -33,6 +37,14 @@ class Reader:
             return answer.status, dict(answer.getheaders()), answer.read().decode()
         finally:
             connection.close()
+
+    def done(self, path: str, **form: str) -> tuple[str, str]:
+        """A form that is obeyed: the page after it, and that page's address."""
+        status, headers, _ = self.ask(path, **form)
+        assert status == 303
+        status, shown, page = self.ask(headers["location"])
+        assert (status, shown["cache-control"]) == (200, "no-store")
+        return page, headers["location"]
 
 
 def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, coordinator: Coordinator) -> None:  # noqa: F811
@@ -64,23 +76,31 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
         status, _, page = me.ask("/approve", token=token, request=ids[0], verdict="refuse")
         assert status == 400  # it was shown with a button to refuse it, and could be accepted since
         says(page, "Not done", "would be judged otherwise now")
-        status, _, page = me.ask("/approve", token=token, request=ids[0], verdict="accept")
-        assert status == 200
+        says(page, "asks for the name clinic-0")
+        page, _ = me.done("/approve", token=token, request=ids[0], verdict="accept")
         says(page, "accepted", "Signed version 2 of the roster: 1 participant.", "The coordinator has version 2.")
         assert len(coordinator.roster(open_folder(home)).entries) == 1
         assert page.count('name="request"') == 1  # the other one waits
         assert me.ask("/approve", token=token, request=ids[0], verdict="accept")[0] == 400
-        status, _, page = me.ask("/invite", token=token, name="ward-7", valid="3600")
-        assert status == 200
+        page, address = me.done("/invite", token=token, name="ward-7", valid="3600")
         says(page, "It is shown only now", "sordino join localhost:", "ward-7")
+        for again in (address, "/", "/?done="):
+            assert "It is shown only now" not in me.ask(again)[2]
+        with locked(open_folder(home).state) as store:
+            assert len(store.invitations()) == 3
         status, _, page = me.ask("/invite", token=token, name="ward-7", valid="3600")
         assert status == 400
         says(page, "Not done", "ward-7")
 
 
 def test_without_a_coordinator_it_says_so(home: Path) -> None:  # noqa: F811
-    shown = AuthorityPage(open_folder(home))
+    folder, now = open_folder(home), time.time()
+    with locked(folder.state) as store:
+        accept_terms(folder, store, replace(document(), roster_valid_s=86_400).to_bytes(), now)
+        sign_next(folder, store, now)
+        package_of(folder, store, now)
+    shown = AuthorityPage(folder)
     with beside([shown.guarded()]) as address:
         status, _, page = Reader(address, shown.password).ask("/")
     assert status == 200
-    says(page, "is it running")
+    says(page, "is it running", f"the newest until {minute(int(now) + 86_400)}")
