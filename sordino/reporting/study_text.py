@@ -130,6 +130,8 @@ class PlainLines:
                 again = f", attempt {event.attempt}" if event.attempt > 1 else ""
                 connected = counted(len(view.connected), "participant")
                 return [f"round {event.round} of {view.started.rounds}{again}: {connected} connected"]
+            case events.AttemptResumed():
+                return [f"round {event.round}: attempt {event.attempt} goes on where it was cut off"]
             case events.PhaseEnded():
                 return self._dropouts(event.phase)
             case events.AttemptAborted():

@@ -13,6 +13,7 @@ from server.attempt.steps import REFUSALS
 from server.events import (
     AttemptAborted,
     AttemptEvent,
+    AttemptResumed,
     AttemptStarted,
     Event,
     ParticipantConnected,
@@ -267,6 +268,8 @@ def test_a_roster_that_grows_and_shrinks() -> None:
     assert view.absent[1] == {5, 6}
     view.apply(AttemptStarted(at=6.0, round=2, attempt=1, cohort=2, absent=(6,)))  # 5 wasn't drawn
     assert view.absent[2] == {6}
+    resumed = AttemptResumed(at=6.5, round=2, attempt=1)
+    assert PlainLines(view).of(resumed) == ["round 2: attempt 1 goes on where it was cut off"]
     # What was revoked while no coordinator ran is neither away nor on a host.
     view.apply(StudyStarted(at=7.0, participants=2, members=(4, 6), rounds=9))
     assert (view.lost, view.hosts) == ({4}, {4: "h-4"})

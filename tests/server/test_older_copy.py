@@ -35,7 +35,7 @@ async def test_most_participants_are_ahead(study_folder: Path, tmp_path: Path) -
             await where.play(peers)
         assert told.value.code == ExitCode.LEDGER
         assert where.of("survivors_frozen") == []  # nothing was charged
-        assert [one["reason"] for one in where.of("study_finished")] == ["stopped"]  # participants come back
+        assert [(one["reason"], one["failed"]) for one in where.of("study_finished")] == [("stopped", True)]
 
 
 def joined_before(peer: Peer, content: Any) -> Iterable[pb.ParticipantMessage]:

@@ -62,6 +62,7 @@ async def test_a_stop_waits_for_a_sum_that_is_open(
             with pytest.raises(asyncio.CancelledError):
                 await where.finish()
     [finished] = where.of("study_finished")
+    assert not finished["failed"]
     assert (finished["reason"], finished["rounds_completed"]) == (STOPPED, 1)
     view = StudyView().apply_all(read_events(state))
     assert [done.round for done in view.rounds] == [1]
