@@ -460,12 +460,12 @@ class Attempt:
                 item.settle(False)
             return
         try:
+            if isinstance(item, Said) and item.phase is None:
+                raise MalformedMessage("an empty phase message")
             if isinstance(item, Left):
                 await self._leave(step, who, item.reason)
             elif isinstance(item, Staged):
                 await self._add_staged(step, who, item)
-            elif item.phase is None:
-                raise MalformedMessage("an empty phase message")
             elif step.late is not None and item.phase == step.late.name:
                 self._outgoing.answered(who)
                 await step.late.handle(who, item.read())

@@ -142,7 +142,7 @@ in_each_phase(
         changed=(
             ("who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)", "self._inbox.takes(who)"),
             ("        if who not in self._alive:\n            if isin", "        if False:\n            if isin"),
-            ("            if name != step.name:\n", "            if False:\n"),
+            ("            elif item.phase == step.name:  #", "            else:  #"),
         ),
     ),
     but=frozenset({CHECK, UNMASK}),
@@ -234,7 +234,7 @@ study_script(
     "they are not kept for later: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: everything_at_once})},
-    Off.instead(ATTEMPT, "            if name != step.name:\n", "            if name is None:\n"),
+    Off.instead(ATTEMPT, "            elif item.phase == step.name:  #", "            else:  #"),
 )
 study_script(
     "empty-phase-message",

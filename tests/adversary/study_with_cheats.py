@@ -322,7 +322,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
 
     def noting_put(self: Any, participant: int, arrival: Any, size: int) -> None:
         put(self, participant, arrival, size)
-        stage.inbox = max(stage.inbox, self._queue.qsize())
+        stage.inbox = max(stage.inbox, len(self._queue))
 
     changes = [
         (client_phases.Masking, "mask", noting_mask),

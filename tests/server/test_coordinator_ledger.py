@@ -251,7 +251,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda state: execute(state, "PRAGMA user_version = 0"),
         "state.sqlite has format 0, this release reads 3: an older one wrote it and keeps its charges there",
     ),
-    "state gone": (Path.unlink, "has 2 charges of which state.sqlite knows nothing: restore that file"),
+    "state gone": (Path.unlink, "has 2 charges of which state.sqlite knows nothing"),
     "a participant's": (replaced_by(About(PARTICIPANT)), "is a participant's ledger, not that of state.sqlite"),
     "another study's": (
         replaced_by(About(COORDINATOR, "eight", "aa" * 32)),
