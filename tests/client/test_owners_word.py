@@ -157,13 +157,23 @@ def test_a_trial_on_one_machine_ends_by_itself(tmp_path: Path, one_machine: bool
 
 async def test_a_patient_host_outlasts_a_coordinator_that_gives_up(tmp_path: Path) -> None:
     """One participant of seven has come: the coordinator gives up, and is served again with all of them."""
-    folder, state = make_folder(tmp_path / "study", rounds=1), tmp_path / "state.sqlite"
-    with capture_logs() as logs:
-        async with coordinator(folder, state, coordinator={"max_attempts": 1}, deadlines={"connect_s": 0.2}) as where:
-            settings = settings_of(folder, tmp_path / "journal.sqlite", where.address, coordinator={"give_up_s": 0.0})
-            where.start()
-            async with host(replace(settings, participants=settings.participants[:1])) as task:
+    folder, state = make_folder(tmp_path / "study"), tmp_path / "state.sqlite"
+    tables = {"coordinator": {"max_attempts": 1}, "deadlines": {"connect_s": 0.2}}
+    async with contextlib.AsyncExitStack() as hosts:
+        with capture_logs() as logs:
+            async with coordinator(folder, state, **tables) as where:
+                patient = settings_of(folder, tmp_path / "host.sqlite", where.address, coordinator={"give_up_s": 0.0})
+                where.start()
+                first = await hosts.enter_async_context(host(replace(patient, participants=patient.participants[:1])))
                 assert (await where.finish()).reason == ABORTED
-                await until(lambda: any("it gave up" in str(one.get("reason")) for one in logs))
-                assert not task.done()
-    assert not ended_studies(settings.host.journal)
+                words = "it gave up (round aborted); the study continues when it is served again"
+                await until(lambda: any(one.get("reason") == words for one in logs))
+                assert not first.done()
+        assert not ended_studies(patient.host.journal)
+        async with coordinator(folder, state, port=int(where.address.rpartition(":")[2])) as where:
+            (tmp_path / "others").mkdir()
+            settings = settings_of(folder, tmp_path / "others" / "journal.sqlite", where.address)
+            where.start()
+            others = await hosts.enter_async_context(host(replace(settings, participants=settings.participants[1:])))
+            assert await first == await others == 0
+            assert [event["u3"] for event in where.of("round_completed")] == [PARTICIPANTS] * 2

@@ -143,19 +143,3 @@ def test_clips_go_on_where_they_were(tmp_path: Path) -> None:
         assert [event["round"] for event in rounds] == [1, 2, 3]
         for event, following in pairwise(rounds):
             assert following["clips"] == event["next_clips"] != event["clips"]
-
-
-def test_given_up_and_served_again(tmp_path: Path) -> None:
-    """A host whose give_up_s is 0 outlasts a coordinator that gives up, and takes part when it is served again."""
-    with running_study(tmp_path / "study", rounds=2, together=range(4)) as study:
-        for home in study.study.hosts:
-            settings = home / "host.toml"
-            settings.write_text(settings.read_text().replace("give_up_s = 60", "give_up_s = 0"))
-        hosts = study.start_host(list(range(4)))  # five are needed
-        first = study.start_coordinator(SORDINO_DEADLINES__CONNECT_S="3", SORDINO_COORDINATOR__MAX_ATTEMPTS="1")
-        assert study.code_of(first) == ExitCode.STUDY
-        study.until(lambda: "it gave up (round aborted); the study continues when it is served" in study.logs(), "word")
-        others = [study.start_host([home]) for home in (4, 5, 6)]
-        assert study.code_of(study.start_coordinator()) == 0, study.story()
-        assert [study.code_of(one) for one in (hosts, *others)] == [0] * 4
-        assert study.survivors(1) == study.survivors(2) == set(EVERYBODY)

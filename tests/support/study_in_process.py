@@ -155,9 +155,9 @@ def with_tables(configuration: StudyConfiguration, tables: Mapping[str, dict[str
 
 @contextlib.asynccontextmanager
 async def coordinator(
-    folder: Path, state: Path, *, connections: int = 64, **tables: dict[str, Any]
+    folder: Path, state: Path, *, connections: int = 64, port: int = 0, **tables: dict[str, Any]
 ) -> AsyncIterator[Coordinator]:
-    """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml."""
+    """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml. Port 0: any."""
     overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": state}, "deadlines": dict(QUICK)}
     for name, table in tables.items():
         overrides.setdefault(name, {}).update(table)
@@ -177,7 +177,7 @@ async def coordinator(
         journal.close()
         raise
     grpc_server = make_session_server(study, connections)
-    port = grpc_server.add_secure_port("127.0.0.1:0", server_credentials(configuration.coordinator))
+    port = grpc_server.add_secure_port(f"127.0.0.1:{port}", server_credentials(configuration.coordinator))
     await grpc_server.start()
     one = Coordinator(folder, study, journal, f"localhost:{port}", events, changed)
     try:
