@@ -113,12 +113,3 @@ def test_the_owners_word(home: Path, run: Run) -> None:
 def test_options_that_contradict(home: Path, arguments: list[str], told: str, run: Run) -> None:
     one_clear_error(run, told, "join", "--home", home, *arguments)
     assert not (home / WORD_FILE).exists()
-
-
-def test_a_word_that_cannot_be_read(home: Path, run: Run) -> None:
-    (home / WORD_FILE).write_text("{")
-    one_clear_error(
-        run, "so this host doesn't take part: run `sordino join` with --pause", "join", "--home", home, "--status"
-    )
-    output(run, "join", "--home", home, "--resume")
-    output(run, "join", "--home", home, "--status")
