@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import shutil
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.archive import MANIFEST
 from server.journal import Journal
+from tests.support.archives import manifest_of, tar_of
 from tests.support.commands import Run, one_clear_error, output
 from tests.support.databases import execute
 
@@ -70,23 +69,16 @@ def test_what_no_copy_is_made_of(run: Run, small_study: Path, tmp_path: Path) ->
 def test_where_nothing_is_restored(run: Run, small_study: Path, tmp_path: Path) -> None:
     archive = tmp_path / "copy.tar"
     output(run, "backup", small_study, "--out", archive)
-    shutil.copy(archive, tmp_path / "whole.tar")
     one_clear_error(run, "is not empty: name a folder that doesn't exist", "restore", archive, small_study)
     one_clear_error(run, "there is no such file", "restore", tmp_path / "none.tar", tmp_path / "again")
     shutil.copy(small_study / "study.toml", archive)
     one_clear_error(run, "copy.tar is damaged, or no copy", "restore", archive, tmp_path / "again")
+    about = {"kind": "host", "study": "small", "from": str(small_study), "under_way": ""}
     for lacking in ("kind", "from", "under_way"):
-        with tarfile.open(tmp_path / "whole.tar") as whole, tarfile.open(archive, "w") as tar:
-            for member in whole:
-                content = whole.extractfile(member)
-                assert content is not None
-                data = content.read()
-                if member.name == MANIFEST:
-                    data = data.replace(f'"{lacking}"'.encode(), b'"else"')
-                    member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+        tar_of(archive, manifest_of(**{name: value for name, value in about.items() if name != lacking}))
         one_clear_error(run, "copy.tar is damaged, or no copy", "restore", archive, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+    output(run, "restore", tar_of(archive, manifest_of(**about)), tmp_path / "again")
 
 
 def test_a_coordinator_is_copied_when_no_attempt_waits_for_its_charge(

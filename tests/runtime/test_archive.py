@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import json
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import runtime.archive
 from runtime.archive import MANIFEST, read_archive, write_archive
 from runtime.durable import DurableStore, StorageError
 from runtime.failure import InputFailure
+from tests.support.archives import manifest_of, tar_of
 from tests.support.databases import query
 from tests.support.ends_and_full_disks import no_room
 
@@ -140,19 +139,6 @@ def test_a_database_that_is_none(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(StorageError, match="can't be read"):
         write(tmp_path / "copy.tar", folder)
     assert not (tmp_path / "copy.tar").exists()
-
-
-def tar_of(path: Path, *members: tuple[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return path
-
-
-def manifest_of(**fields: Any) -> tuple[str, bytes]:
-    return MANIFEST, json.dumps({"format": 1, "files": {}, "tables": {}, "made": 0, **fields}).encode()
 
 
 @pytest.mark.parametrize(
