@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import re
 import time
 from dataclasses import replace
@@ -17,6 +16,7 @@ from runtime.text import minute
 from server.http_port import beside
 from sordino.reporting.authority_page import AuthorityPage
 from tests.cli.test_authority_command import Coordinator, codes, coordinator, home  # noqa: F401  # fixtures
+from tests.server.scraping import answered
 from tests.support.commands import Run, says
 from tests.support.enrolment_port import document, identity, request
 
@@ -29,14 +29,10 @@ class Reader:
 
     def ask(self, path: str, **form: str) -> tuple[int, dict[str, str], str]:
         """Status, headers and body; a form is posted."""
-        connection = http.client.HTTPConnection(self.address, timeout=30)
-        try:
-            kind = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
-            connection.request("POST" if form else "GET", path, urlencode(form) or None, {**self.headers, **kind})
-            answer = connection.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read().decode()
-        finally:
-            connection.close()
+        kind = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
+        method, body = ("POST", urlencode(form)) if form else ("GET", None)
+        status, headers, page = answered(self.address, path, method, body, **self.headers, **kind)
+        return status, headers, page.decode()
 
     def done(self, path: str, **form: str) -> tuple[str, str]:
         """A form that is obeyed: the page after it, and that page's address."""

@@ -22,7 +22,7 @@ from server.study_view import StudyView
 from server.transcripts import FOLDER, file_name
 from sordino.reporting.feed import StudyFeed
 from sordino.reporting.live_page import LivePage, shown_beside
-from tests.server.scraping import quietly
+from tests.server.scraping import answered, quietly, stream
 from tests.support.event_stream import WITHOUT_NOISE, make_events
 from tests.support.study_in_process import coordinator, with_tables
 
@@ -41,17 +41,12 @@ async def shown(page: LivePage) -> AsyncIterator[str]:
 
 
 async def get(address: str, path: str) -> tuple[int, bytes]:
-    reader, writer = await asyncio.open_connection(*address.split(":"))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    return int(head.split()[1]), body
+    return (await asyncio.to_thread(answered, address, path))[::2]
 
 
 async def follow(address: str) -> AsyncIterator[dict[str, Any]]:
     """What each message of the stream holds."""
-    reader, writer = await asyncio.open_connection(*address.split(":"), limit=1 << 20)
-    writer.write(f"GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+    reader, writer, _ = await stream(address, 1 << 20)
     try:
         while True:
             line = await reader.readline()
@@ -122,9 +117,9 @@ async def test_its_weight_and_what_it_answers(tmp_path: Path) -> None:
 
 def test_a_page_beside_a_program_without_a_loop() -> None:
     with shown_beside(LivePage(StudyFeed())) as address:
-        assert asyncio.run(get(address, "/"))[0] == 200
+        assert answered(address, "/")[0] == 200
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(get(address, "/"))
+        answered(address, "/")
 
 
 @contextlib.asynccontextmanager

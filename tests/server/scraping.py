@@ -50,19 +50,35 @@ async def bare_port(folder: Path, **options: float) -> AsyncIterator[tuple[HttpP
         await port.close()
 
 
+Answer = tuple[int, dict[str, str], bytes]  # status, headers in lower case, body
+
+
+def answered(address: str, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
 async def ask(port: HttpPort, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
     """Status, headers and body of one request."""
+    status, named, body = await asyncio.to_thread(answered, port.address, path, method, **headers)
+    return status, named, body.decode()
 
-    def request() -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection(port.address, timeout=20)
-        try:
-            connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read().decode()
-        finally:
-            connection.close()
 
-    return await asyncio.to_thread(request)
+async def stream(address: str, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    """An open stream, or its refusal, and the status line; tried again as a browser does where it is cut off."""
+    while True:
+        with contextlib.suppress(ConnectionError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]), limit=limit)
+            writer.write(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            status = await reader.readline()
+            if status:
+                return reader, writer, status
+        await asyncio.sleep(0.05)
 
 
 class Samples(dict[tuple[str, tuple[tuple[str, str], ...]], float]):

@@ -21,7 +21,7 @@ from runtime.key_files import KeyFileError
 from server.events import Event
 from server.http_port import MOST_STREAMS, HttpPort, stays
 from server.page_guard import PASSWORD_FILE, password_in
-from tests.server.scraping import ask, quietly
+from tests.server.scraping import ask, quietly, stream
 from tests.support.commands import says
 
 PIECE = b"data: " + b"x" * (1 << 16) + b"\n\n"
@@ -66,19 +66,6 @@ async def page_port(folder: Path, state: Path, host: str = "127.0.0.1") -> Async
         yield port
     finally:
         await port.close()
-
-
-async def stream(port: HttpPort, *more: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
-    """An open stream, or its refusal, and the status line; tried again as a browser does where it is cut off."""
-    while True:
-        with contextlib.suppress(ConnectionError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(port.address.rpartition(":")[2]))
-            lines = ("GET /events HTTP/1.1", "Host: 127.0.0.1", *more, "", "")
-            writer.write("\r\n".join(lines).encode())
-            status = await reader.readline()
-            if status:
-                return reader, writer, status
-        await asyncio.sleep(0.05)
 
 
 async def test_on_loopback_it_answers_to_names_of_loopback_alone(study_folder: Path, tmp_path: Path) -> None:
@@ -136,7 +123,7 @@ async def test_a_hundred_streams_are_bounded_and_the_port_continues(
     monkeypatch.setattr(server.http_port, "CONNECTION_S", 1.0)
     monkeypatch.setattr(server.http_port, "CONNECTIONS_A_SECOND", 500.0)
     async with page_port(study_folder, tmp_path) as port:
-        asked = await asyncio.gather(*(stream(port) for _ in range(100)))
+        asked = await asyncio.gather(*(stream(port.address) for _ in range(100)))
         taken = [one for one in asked if b" 200 " in one[2]]
         refused = [one for one in asked if b" 503 " in one[2]]
         assert (len(taken), len(refused)) == (MOST_STREAMS, 100 - MOST_STREAMS)
@@ -149,7 +136,7 @@ async def test_a_hundred_streams_are_bounded_and_the_port_continues(
         # The first one reads nothing of what comes, so it is cut off, and there is room for one more.
         async with asyncio.timeout(60):
             while True:
-                _, one_more, status = await stream(port)
+                _, one_more, status = await stream(port.address)
                 if b" 200 " in status:
                     break
                 one_more.close()
@@ -170,7 +157,7 @@ async def read_on(reader: asyncio.StreamReader) -> None:
 async def test_a_stranger_holds_no_stream(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.http_port, "CONNECTION_S", 0.5)
     async with page_port(study_folder, tmp_path, "0.0.0.0") as port:
-        reader, writer, status = await stream(port)
+        reader, writer, status = await stream(port.address)
         assert b" 401 " in status
         await asyncio.wait_for(reader.read(), 5)
         writer.close()
