@@ -10,23 +10,14 @@ from typing import Any
 
 import pytest
 
-import server.attempt.attempt
 import server.study
 import server.trained_model
 from mechanisms.encoder import Encoder
-from secagg.server_unmasking import Completed
-from tests.support.study_in_process import PARTICIPANTS, coordinator, refuses
+from tests.support.study_in_process import PARTICIPANTS, coordinator, refuses, sums_of
 
 
 async def test_survivors_sum_and_lag(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    completed: list[Completed] = []
-    honest = server.attempt.attempt.Unmasking.close
-
-    def close(phase: Any, parallel: Any) -> Completed:
-        completed.append(honest(phase, parallel))
-        return completed[-1]
-
-    monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
+    completed = sums_of(monkeypatch)
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         peers = where.peers({2: {"masked_input": refuses()}})
         await where.play(peers)

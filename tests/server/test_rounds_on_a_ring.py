@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import server.attempt.attempt
 from mechanisms.encoder import Encoder
-from secagg.server_unmasking import Completed
 from server.transcripts import file_name
 from tests.support.card_of_a_study import authority_of, put_card
 from tests.support.rounds_on_record import coordinator_key
-from tests.support.study_in_process import Peer, coordinator, identities, make_folder, refuses
+from tests.support.study_in_process import Peer, coordinator, identities, make_folder, refuses, sums_of
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.transcript_checks import Chain, verify_transcript
@@ -82,14 +80,7 @@ TWISTS: dict[int, dict[str, Any]] = {
 async def test_sums_are_right_after_dropouts(
     ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    totals: list[Completed] = []
-    honest = server.attempt.attempt.Unmasking.close
-
-    def close(phase: Any, parallel: Any) -> Completed:
-        totals.append(honest(phase, parallel))
-        return totals[-1]
-
-    monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
+    totals = sums_of(monkeypatch)
     async with coordinator(ring_folder, tmp_path / "state.sqlite", connections=2 * MEMBERS) as where:
         keys = identities(ring_folder)
         peers = [Noted(where, key, TWISTS.get(position, {})) for position, key in enumerate(keys)]

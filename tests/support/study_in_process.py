@@ -18,6 +18,7 @@ import grpc
 import numpy as np
 import pytest
 
+import server.attempt.attempt
 from authority.new_study import make_local_study, new_study
 from client.connection import SERVICE, open_channel, open_session
 from client.credentials import load_certificate, load_identity
@@ -27,6 +28,7 @@ from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
+from secagg.server_unmasking import Completed
 from server.coordinator import make_session_server, server_credentials
 from server.events import Event, to_json
 from server.journal import Journal
@@ -368,6 +370,19 @@ class Peer:
             self.session.close()
         if self.channel is not None:
             await self.channel.close()
+
+
+def sums_of(monkeypatch: pytest.MonkeyPatch) -> list[Completed]:
+    """The sums that coordinators open from now on."""
+    found: list[Completed] = []
+    honest = server.attempt.attempt.Unmasking.close
+
+    def close(phase: Any, parallel: Any) -> Completed:
+        found.append(honest(phase, parallel))
+        return found[-1]
+
+    monkeypatch.setattr(server.attempt.attempt.Unmasking, "close", close)
+    return found
 
 
 async def until(condition: Callable[[], object]) -> None:
