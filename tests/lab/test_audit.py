@@ -75,16 +75,16 @@ def test_right_mechanisms_are_not_accused(mechanism: str) -> None:
 
 
 def test_noise_divided_by_four_is_caught() -> None:
-    """By the bound on epsilon alone, in at least 10 of 12 audits. One is missed with a chance of 2.4e-4 at most: 3 of
-    12 in 3e-9 of runs.
+    """By the bound on epsilon alone, in at least 7 of 8 audits. One is missed with a chance of 2.4e-4 at most: 2 of 8
+    in 1.6e-6 of runs. Were half of them missed, 96 % of runs would fail.
     """
     caught = 0
-    for seed, mechanism in itertools.product(range(3), MECHANISMS):
+    for seed, mechanism in itertools.product(range(2), MECHANISMS):
         row = audit(replace(LARGE, mechanism=mechanism, seed=seed, noise_divided_by=4))
         caught += row["violation"]
         assert row["noise_short"]
         assert row["noise_found"] == pytest.approx(0.25, abs=0.03)
-    assert caught >= 10
+    assert caught >= 7
 
 
 def test_updates_that_are_not_clipped_are_caught() -> None:

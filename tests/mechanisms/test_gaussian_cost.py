@@ -30,21 +30,26 @@ MILLION = {"clients": 1000, "dim": 10**6, "bits": 18, "colluders": 50, "min_surv
 
 
 def steepest(variance: int) -> mpmath.mpf:
-    """The largest increment of Phi^-1(F(k)) of Skellam noise, squared, within 14 deviations."""
-    with mpmath.workdps(70):
+    """The largest increment of Phi^-1(F(k)) of Skellam noise, squared, within 14 deviations.
+
+    To 30 digits: tails are summed from their small end, and the claim is about the fifth digit.
+    """
+    with mpmath.workdps(30):
         last = int(14 * math.sqrt(variance))
-        weights = [mpmath.besseli(k, variance) for k in range(last + 300)]
+        weights = [mpmath.besseli(k, variance) for k in (last + 300, last + 299)]
+        for k in range(last + 299, 0, -1):
+            weights.append(weights[-2] + weights[-1] * 2 * k / variance)
         tail, at = mpmath.mpf(0), []
-        for weight in reversed(weights):
+        for weight in weights:
             tail += weight * mpmath.exp(-variance)
             at.append(tail)
         at.reverse()  # P[X >= k]
-        deviates = []
+        deviates, z = [], mpmath.mpf(0)
         for chance in at[1 : last + 1]:
-            z = mpmath.sqrt(-2 * mpmath.log(chance)) if chance < 0.1 else mpmath.mpf(0.5)
-            for _ in range(12):
+            for _ in range(6):  # from the deviate before
                 beyond = mpmath.erfc(z / mpmath.sqrt(2)) / 2
                 z += mpmath.log(beyond / chance) * beyond * mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(z * z / 2)
+            assert abs(beyond / chance - 1) < 1e-25
             deviates.append(z)
         return max(2 * deviates[0], *(b - a for a, b in pairwise(deviates))) ** 2
 
@@ -227,8 +232,8 @@ def check(number: int) -> float | None:
 
 
 def test_random_plans_are_never_charged_less_than_an_independent_epsilon() -> None:
-    found = [one for number in range(30) if (one := check(number)) is not None]
-    assert len(found) > 12
+    found = [one for number in range(22) if (one := check(number)) is not None]
+    assert len(found) > 8
 
 
 @pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 
@@ -38,6 +40,7 @@ def ghash(h: bytes, data: bytes) -> bytes:
     return y.to_bytes(16, "big")
 
 
+@lru_cache(1 << 12)  # who opens needs it again, and so do the same rounds with other sides by the reference
 def _tag(key: bytes, ciphertext: bytes, associated: bytes) -> bytes:
     """The tag for the all-zero nonce of 12 bytes; block 1 of the counter masks it."""
     h, first = encrypt_blocks(key, [bytes(16), bytes(15) + b"\x01"])

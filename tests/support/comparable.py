@@ -16,13 +16,20 @@ from secagg.commitments import MerkleForest
 from secagg.context import RoundConfig
 from tests.support.naive_variants import CLIENT, SERVER
 
-_FIXED = frozenset({bytes, int, str, bool, type(None), RoundConfig})  # nothing in them can change
+_FIXED = {bytes, int, str, bool, type(None), RoundConfig}  # nothing in them can change; `freeze` adds to them
 _SEQUENCES = frozenset({list, tuple})
+_SCALARS = {"bytes", "int", "str", "bool", "tuple[bytes, ...]", "tuple[int, ...]"}
 
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
+
+
+def _is_fixed(kind: Any) -> bool:
+    """Most of what a phase holds are frozen messages of bytes and numbers."""
+    how = kind.__dataclass_params__
+    return how.frozen and how.eq and all(one.type in _SCALARS for one in fields(kind))
 
 
 def freeze(value: Any) -> Any:
@@ -41,6 +48,9 @@ def freeze(value: Any) -> Any:
     if isinstance(value, bytes | int | str | float | None | type | ModuleType) or callable(value):
         return value
     if is_dataclass(value):
+        if _is_fixed(kind):
+            _FIXED.add(kind)
+            return value
         return (kind.__name__, *[freeze(getattr(value, name)) for name in _names(kind)])
     if hasattr(value, "__dict__"):
         return (type(value).__name__, freeze(vars(value)))

@@ -55,12 +55,11 @@ def variant(module: ModuleType, removed: tuple[str, ...], exchanged: tuple[tuple
     for old, new in exchanged:
         assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module.__name__}"
         source = source.replace(old, new)
-    tree: ast.AST = ast.parse(source)
+    tree: Any = ast.parse(source)
     for fragment in removed:
         remover = _Remover(fragment)
         tree = remover.visit(tree)
         assert remover.removed == 1, f"{fragment!r} fits {remover.removed} checks of {module.__name__}"
-    tree = ast.fix_missing_locations(tree)
     naive = ModuleType(module.__name__)
     naive.__dict__.update({name: vars(module)[name] for name in ("__file__", "__package__") if name in vars(module)})
     exec(compile(tree, f"{module.__name__} without {removed} with {exchanged}", "exec"), naive.__dict__)
@@ -74,7 +73,7 @@ class _Remover(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST:
         if _only_refuses(node) and self.fragment in ast.unparse(node):
             self.removed += 1
-            return ast.Pass()
+            return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
 
 
