@@ -371,6 +371,25 @@ def _says_what_epsilon_is(text: str, rows: list[dict[str, Any]]) -> None:
     )
 
 
+def _bits_say_where_no_plan_holds(folder: Path) -> None:
+    read = list(csv.DictReader((folder / "bits-images-ddgauss.csv").open()))
+    assert {row["4 bits"] for row in read} == {"infeasible"}
+    assert all(0 < float(row["20 bits"]) < 1 for row in read)
+    noise = list(csv.DictReader((folder / "bits-images-noise.csv").open()))
+    assert {row["4 bits"] for row in noise} == {"infeasible"}
+    assert all(1 <= float(row["20 bits"]) < 1.01 for row in noise)
+
+
+def _a_plan_for_no_dropout_aborts_and_the_other_goes_on(folder: Path) -> None:
+    first, second = list(csv.DictReader((folder / "dropout-epsilon.csv").open()))
+    assert float(first["spent, plan for 0 %"]) == pytest.approx(float(first["spent, ignoring"]), rel=1e-3)
+    assert second["spent, plan for 0 %"] == "round aborted"
+    assert float(second["spent, ignoring"]) > 1.2 * float(second["claimed, ignoring"])
+
+
+FOUND = {"bits": _bits_say_where_no_plan_holds, "dropout": _a_plan_for_no_dropout_aborts_and_the_other_goes_on}
+
+
 @pytest.mark.usefixtures("miniature")
 @pytest.mark.parametrize(
     ("name", "more", "tables", "figures"),
@@ -403,6 +422,7 @@ def test_each_experiment_writes_its_tables_and_figures(
     runs = (folder / FILE).read_text()
     rows = [json.loads(line) for line in runs.splitlines()]
     assert {row["seed"] for row in rows} == {1, 2, *SEEDS}
+    FOUND.get(name, lambda _: None)(folder)
     for table in {"clipping": ("clipping-best", "clipping-epsilon-4"), "bits": tables}.get(name, tables[:1]):
         if name not in ("dropout", "sampling"):  # whose epsilon is the coordinator's
             _says_what_epsilon_is((folder / f"{table}.csv").read_text(), rows)
@@ -412,26 +432,6 @@ def test_each_experiment_writes_its_tables_and_figures(
     assert all(choice["grid"] and choice["chosen"] for choice in body["choices"])
     assert (folder / FILE).read_text() == runs  # nothing was played again
     assert json.loads((folder / "outcome.json").read_text())["tables"] == body["tables"]
-
-
-@pytest.mark.usefixtures("miniature")
-def test_bits_says_where_no_plan_holds(run: Run, tmp_path: Path) -> None:
-    run("experiment", "bits", "--parts", "images", "--seeds", 1, "--workers", 1, "--output", tmp_path)
-    read = list(csv.DictReader((tmp_path / "bits-images-ddgauss.csv").open()))
-    assert {row["4 bits"] for row in read} == {"infeasible"}
-    assert all(0 < float(row["20 bits"]) < 1 for row in read)
-    noise = list(csv.DictReader((tmp_path / "bits-images-noise.csv").open()))
-    assert {row["4 bits"] for row in noise} == {"infeasible"}
-    assert all(1 <= float(row["20 bits"]) < 1.01 for row in noise)
-
-
-@pytest.mark.usefixtures("miniature")
-def test_a_plan_for_no_dropout_aborts_and_the_other_goes_on(run: Run, tmp_path: Path) -> None:
-    run("experiment", "dropout", "--seeds", 1, "--workers", 1, "--output", tmp_path)
-    first, second = list(csv.DictReader((tmp_path / "dropout-epsilon.csv").open()))
-    assert float(first["spent, plan for 0 %"]) == pytest.approx(float(first["spent, ignoring"]), rel=1e-3)
-    assert second["spent, plan for 0 %"] == "round aborted"
-    assert float(second["spent, ignoring"]) > 1.2 * float(second["claimed, ignoring"])
 
 
 def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
