@@ -42,7 +42,7 @@ def attempt_of(seed: int, ring: bool) -> Attempt:
         attempt=draw.randint(1, 9),
         sharing=(degree, draw.randint(2, max(2, degree // 2 + draw.choice((0, 0, 1))))) if ring else None,
         adversary=draw.choice(("malicious", "malicious", "semi-malicious", "curious")) if ring else "malicious",
-        key_agreement=draw.choice((*KEY_AGREEMENTS, "x25519", "x25519")),  # a round of hybrid keys takes a second
+        key_agreement=draw.choice(KEY_AGREEMENTS),
         released=released(draw, count, least),
     )
     if ring and draw.random() < 0.2:
