@@ -477,7 +477,7 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
     assert [re.sub(r"\d+", "N", one) for one in said] == [
         "coordinator away, trying again until it is stopped",
         "coordinator away for N s, trying again until it is stopped",
-        "coordinator away for N min, trying again until it is stopped",
+        "coordinator away for N minutes, trying again until it is stopped",
         "the coordinator is back",
     ]
     assert rows_of(journal.with_name("spent.sqlite")) == []  # rounds without it cost nothing
