@@ -6,8 +6,9 @@ HOME is a host's folder, BEHAVIOUR the `LoadOptions` as JSON. Each participant i
 TLS channel and models; it fetches and verifies study document and roster, and verifies the others' signatures. With
 ``verify_once`` all share one roster and the signatures found valid, as the participants of one `sordino join` do.
 Journal and threads are always shared. Two things differ from deployment: the parent can compute the vector too, and a
-participant leaves, is late, cheats or is away as scheduled. A bad link is a proxy in this process. SIGUSR1 brings the
-storms that have come and were not brought yet (`storms_come`). At its end the process writes `CONNECTIONS_FILE`.
+participant leaves, is late, cheats or is away as scheduled. With ``thin`` much more does (`sordino.lab.loadtest.thin`).
+A bad link is a proxy in this process. SIGUSR1 brings the storms that have come and were not brought yet
+(`storms_come`). At its end the process writes `CONNECTIONS_FILE`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from sordino.lab.loadtest.faults import Delay, Drop, Storm, messages_of, upload_
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
 from sordino.lab.loadtest.sums import vector
+from sordino.lab.loadtest.thin import ThinParticipant, ThinProcess
 
 _KINDS: Final = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 PHASE_OF: Final = dict(zip(_KINDS, PHASES, strict=True))
@@ -212,6 +214,7 @@ class ParticipantGroup:
         """Storms that have come here."""
         self._behaviours: list[PlannedBehaviour] = []
         self._keep_roster = RosterCache().keep if load.verify_once else None
+        self._thin = ThinProcess(settings, load) if load.thin else None
 
     async def stay(self) -> None:
         """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
@@ -234,7 +237,7 @@ class ParticipantGroup:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(proxy.close() for proxy in self._proxies.values()), return_exceptions=True)
 
-    def _host(self, entry: HostedParticipant, me: int, identity: bytes) -> ParticipantHost:
+    def _host(self, entry: HostedParticipant, me: int, identity: bytes) -> ParticipantHost | ThinParticipant:
         """One participant as a host. Raises `Failure`: a key or the task can't be used."""
         settings = replace(self._settings, participants=(entry,))
         if me in self._ports:
@@ -242,6 +245,8 @@ class ParticipantGroup:
             settings = replace(settings, coordinator=replace(settings.coordinator, address=address))
         behaviour = PlannedBehaviour(self._load, me, identity, self._executor)
         self._behaviours.append(behaviour)
+        if self._thin is not None:
+            return ThinParticipant(self._thin, load_identity(entry.key), behaviour)
         return ParticipantHost(
             settings,
             self._journal,

@@ -78,7 +78,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     sums = f"{result['sums_ok']} of {counted(done, 'sum')} {right}" if done else "no sums"
     lines = [
         f"participants        {options['clients']} in {counted(options['processes'], 'process', 'processes')}, "
-        "a TLS channel each",
+        f"a TLS channel each{'; thin: they do none of their own work' if options['thin'] else ''}",
         f"plan                min_survivors {plan['min_survivors']}, A {plan['A']}; graph {graph}, threshold "
         f"{plan['threshold']}; keys {options['key_agreement']}",
         f"vector              {options['dim']:,} values of {counted(options['bits'], 'bit')}"
@@ -114,6 +114,11 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"client processes    {result['client_cpu_s']:.1f} s CPU, the largest {result['client_peak_rss_mb']:.0f} MB; "
         f"{result['wall_s']:.0f} s from start to end"
     )
+    if (mean := result["round_mean"]) is not None:
+        lines.append(
+            f"a round             takes {mean['wall_s']:.2f} s: the coordinator {mean['server_cpu_s']:.2f} s CPU, the "
+            f"client processes {mean['client_cpu_s']:.2f} s ({mean['participant_cpu_ms']:.1f} ms a participant)"
+        )
     lines += _fault_lines(result)
     return [part for line in lines for part in _folded(line)]
 

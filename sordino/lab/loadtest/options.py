@@ -72,6 +72,9 @@ class LoadOptions(Table):
     key_agreement: Literal["x25519", "x25519-mlkem768"] = _load(
         "x25519", help="of channels and masks: x25519, or x25519-mlkem768"
     )
+    adversary: Literal["malicious", "curious"] = _load(
+        "malicious", help="the coordinator that the plan protects from; curious: survivor sets aren't signed"
+    )
     rounds: int = _load(5, help="rounds to begin, aborted ones included", ge=1)
     seed: int = _load(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1)
     deadline_s: float | None = _seconds(
@@ -96,6 +99,11 @@ class LoadOptions(Table):
     )
     verify_once: bool = _load(
         False, help="participants of one process verify each signature once, as in one sordino join"
+    )
+    thin: bool = _load(
+        False,
+        help="participants that do none of a participant's own work and send all that the coordinator checks, so that "
+        "one machine can load a coordinator with thousands",
     )
     drop: float = _planned(0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1")
     at: Literal["any", faults.PhaseName] = _planned(
@@ -188,6 +196,28 @@ class LoadOptions(Table):
                 yield f"--storm: two come at the same moment, round={round_},at={at}. Change the round or at of one."
         if self.rounds in self.crashes:
             yield f"--crash {self.rounds} is after the last round. Raise --rounds, or use an earlier round."
+
+        if self.thin and (unsupported := self._not_thin()):
+            yield (
+                "--thin participants never read what others send, don't resume, and leave out the masks of everybody "
+                f"that isn't planned to leave: use it without {', '.join(unsupported)}."
+            )
+
+    def _not_thin(self) -> list[str]:
+        """Options that thin participants don't support, where they are set."""
+        given = {
+            "--noise": self.noise,
+            "--verify-once": self.verify_once,
+            "--key-agreement x25519-mlkem768": self.key_agreement != "x25519",
+            "--stragglers beyond --deadline": self.stragglers is not None and self.stragglers.to_s >= self.seconds,
+            "--link": self.links,
+            "--storm": self.storms,
+            "--crash": self.crashes,
+            "--kills": self.kills,
+            "--cheats": self.cheats,
+            "--availability": self.availability,
+        }
+        return [name for name, value in given.items() if value]
 
     @property
     def seconds(self) -> float:

@@ -121,7 +121,8 @@ class LoadTest:
     keeps_logs: bool = False
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
-    before_rounds_cpu_s: float | None = None
+    before_rounds_cpu_s: tuple[float, float] | None = None
+    """CPU time of the coordinator and of all client processes when the first round began."""
     zero_until: dict[str, float] = field(default_factory=dict)
     cut_short: CutShort | None = None
     asked: StopRequest = field(default_factory=StopRequest)
@@ -224,8 +225,8 @@ class LoadTest:
         for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
             self._seen = event.seq
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
-                self.coordinator.measure()
-                self.before_rounds_cpu_s = self.coordinator.cpu_s
+                self._measure()
+                self.before_rounds_cpu_s = self.coordinator.cpu_s, self._client_cpu_s
             if len(outcomes.rounds) < self.options.rounds:
                 ended = outcomes.apply(event)
                 self._note_recoveries(outcomes.view)
@@ -243,6 +244,10 @@ class LoadTest:
     def _cpu_s(self) -> float:
         """Of the coordinator, those that were killed among it, when last measured."""
         return self._cpu_of_killed_s + self.coordinator.cpu_s
+
+    @property
+    def _client_cpu_s(self) -> float:
+        return sum(child.cpu_s for child in self.clients)
 
     def _crash(self, outcomes: Outcomes) -> None:
         self._crashes.pop(0)
@@ -352,15 +357,29 @@ class LoadTest:
                 resets += found["resets"]
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
+    def _round_mean(self, outcomes: Outcomes) -> dict[str, float] | None:
+        """Where the time of a round goes, the pauses between rounds included; None without any."""
+        rounds = len(outcomes.rounds)
+        if not rounds or self.before_rounds_cpu_s is None:
+            return None
+        server, clients = self.before_rounds_cpu_s
+        return {
+            "wall_s": round(sum(one.seconds for one in outcomes.rounds) / rounds, 3),
+            "server_cpu_s": round((self._cpu_s - server) / rounds, 3),
+            "client_cpu_s": round((self._client_cpu_s - clients) / rounds, 3),
+            "participant_cpu_ms": round(1000 * (self._client_cpu_s - clients) / rounds / self.options.clients, 2),
+        }
+
     def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
         plan = self.study.plan
         figures = figures_of(plan)
         rows, ledger_error = self._ledger()
         result = outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
-            "server_cpu_s_before_rounds": round(self.before_rounds_cpu_s or 0.0, 2),
+            "server_cpu_s_before_rounds": round((self.before_rounds_cpu_s or (0.0, 0.0))[0], 2),
+            "round_mean": self._round_mean(outcomes),
             "server_peak_rss_mb": round(self.coordinator.peak_mb, 1),
-            "client_cpu_s": round(sum(child.cpu_s for child in self.clients), 2),
+            "client_cpu_s": round(self._client_cpu_s, 2),
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "wall_s": round(wall_s, 1),
             "disturbances": [one.to_json() for one in self.recoveries],

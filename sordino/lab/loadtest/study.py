@@ -9,7 +9,6 @@ from mechanisms.plan import InfeasiblePlan
 from runtime.failure import ExitCode, Failure, InputFailure
 from secagg.errors import InvalidParameters
 from secagg.parameters import HARARY, assumed_colluders, choose_graph, complete_graph_threshold, default_min_survivors
-from secagg.sharing import MALICIOUS
 from sordino.lab.loadtest.faults import dropped_count
 from sordino.lab.loadtest.options import TASK, LoadOptions
 
@@ -118,6 +117,7 @@ def _study(options: LoadOptions, port: int, stddevs: float) -> NewStudy:
         epsilon=_EPSILON,
         bits=options.bits,
         key_agreement=options.key_agreement,
+        adversary=options.adversary,
         max_dropout=missing,
         adversarial=adversarial,
         min_survivors=survivors,
@@ -138,5 +138,5 @@ def _survivors(options: LoadOptions, adversarial: float, threshold: int) -> int:
     """The fewest possible; or, if that allows sharing on a ring, as many as independent drops leave."""
     colluders = assumed_colluders(options.clients, adversarial, options.missing)
     more = min(_left(options), default_min_survivors(options.clients, colluders, options.missing))
-    sparse = more > threshold and choose_graph(options.clients, colluders, more, MALICIOUS) == HARARY
+    sparse = more > threshold and choose_graph(options.clients, colluders, more, options.adversary) == HARARY
     return more if sparse else threshold
