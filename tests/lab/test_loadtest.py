@@ -254,6 +254,7 @@ def result_of(*streams: Sequence[Event]) -> dict[str, Any]:
     result = outcomes_of(*streams).figures() | {
         "server_cpu_s": 3.21,
         "server_cpu_s_before_rounds": 1.0,
+        "round_mean": {"wall_s": 2.0, "server_cpu_s": 1.1, "client_cpu_s": 0.4, "participant_cpu_ms": 20.0},
         "server_peak_rss_mb": 123.4,
         "client_cpu_s": 9.9,
         "client_peak_rss_mb": 80.0,
@@ -388,6 +389,20 @@ def test_the_last_table_and_lines_are_complete() -> None:
     says("\n".join(lines), "graph complete, threshold 12", "100 values of 20 bits; 128 travel", *told)
     on_ring = result | {"plan": PLAN | {"graph": "harary", "degree": 56, "threshold": 31}}
     assert "graph ring of 56, threshold 31" in "\n".join(final_lines(on_ring))
+
+
+def test_thin_participants_are_named_and_so_is_why_their_sum_can_be_wrong() -> None:
+    """A dropout that wasn't planned leaves its masks in the sum."""
+    stranger = next(who for who in range(20) if who not in OPTIONS.drops(1, 1))
+    result = result_of([*attempt_events(1)[:-1], dropped(stranger, "MaskedInputCollection"), attempt_events(1)[-1]])
+    wrong = result | {"sums_wrong": [1], "options": result["options"] | {"thin": True}}
+    says(broken_bounds(wrong, OPTIONS)[0], "not that of the survivors: round 1 (", "masks of 1 unplanned dropout)")
+    says(
+        " ".join(" ".join(final_lines(wrong)).split()),
+        "a TLS channel each; thin",
+        "the coordinator 1.10 s CPU",
+        "20.0 ms a",
+    )
 
 
 def test_the_lines_of_its_rounds() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,13 @@ import pytest
 from runtime.failure import InputFailure
 from secagg.context import RoundConfig
 from secagg.in_memory import InMemoryAttempt, fresh_roster
-from secagg.messages import (
-    ADVERTISE_KEYS,
-    CONSISTENCY_CHECK,
-    MASKED_INPUT,
-    SHARE_KEYS,
-    UNMASKING,
-    SurvivorSets,
-)
+from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING, SurvivorSets
 from secagg.parameters import COMPLETE, HARARY, RoundParameters
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.sums import plain_sum
 from sordino.lab.loadtest.thin import ThinAttempt
 from tests.support.commands import Run, says
+from wire import codec
 
 LOAD = LoadOptions(thin=True, clients=100, dim=50, drop=0.2, seed=7)
 
@@ -55,7 +48,9 @@ class ThinInMemory(InMemoryAttempt):
                 return attempt.mask(key, message.u2)
         if isinstance(message, SurvivorSets):
             attempt.sets = message
-        return attempt.sign(key) if self.coordinator.name == CONSISTENCY_CHECK else attempt.reveal(key)
+        if self.coordinator.name == CONSISTENCY_CHECK:
+            return attempt.sign(key)
+        return codec.read_unmasking_reply(attempt.reveal(key))
 
 
 def attempt_of(graph: str, adversary: str) -> ThinInMemory:

@@ -472,7 +472,11 @@ def _always(result: Mapping[str, Any]) -> Iterator[str]:
         what = "not the noise of" if result["options"]["noise"] else "not that of"
         rounds = ", ".join(map(str, wrong))
         unplanned = result["drops"]["unplanned"] if result["options"]["thin"] else 0
-        why = f" (thin participants leave out the masks of {counted(unplanned, 'unplanned dropout')})" if unplanned else ""
+        why = (
+            f" (thin participants leave out the masks of {counted(unplanned, 'unplanned dropout')})"
+            if unplanned
+            else ""
+        )
         yield f"{len(wrong)} of {sums} {'is' if len(wrong) == 1 else 'are'} {what} the survivors: round {rounds}{why}"
     if result.get("ledger_error"):
         yield f"the coordinator's ledger doesn't verify: {result['ledger_error']}"

@@ -134,7 +134,8 @@ class ThinAttempt:
         listed = [(who, one.digest() if isinstance(one, Advertisement) else one) for who, one in keys.members]
         self.context = cohort_context(self._round_context, [(self._identity(who), one) for who, one in listed])
         self.graph = graph_of(tuple(who for who, _ in listed), config.parameters, self.context)
-        self._holders, self._leaves, self._revealed = map(cache, (self.graph.holders, self._leaves_of, self._reveal))
+        self._holders, self._leaves = cache(self.graph.holders), cache(self._leaves_of)
+        self._revealed = cache(self._reveal)
         self._set = cache(lambda bitmap: frozenset(Subset(bitmap, self.graph.u1)))
         self._u2_digest = cache(lambda u2: set_of(config, self.context, "u2", self._set(u2)))
         self._statement = cache(lambda u2, u3: survivor_statement(config, self.context, self._set(u2), self._set(u3)))
@@ -166,9 +167,9 @@ class ThinAttempt:
         words = vector(self._load.seed, *self._number, key.public, dim=parameters.dim, bits=parameters.bits)
         masks = [(self_mask_key(self._seed(key), key.public, *size, self.context), 1)]
         for other in self.leaving.intersection(self._holders(me)) & members - {me}:
-            ends = [(self._identity(who), self._mask_key(who).public) for who in sorted((me, other))]
+            low, high = ((self._identity(who), self._mask_key(who).public) for who in sorted((me, other)))
             shared = self._mask_key(me).agree(self._mask_key(other).public)
-            masks.append((pairwise_mask_key(shared, *ends, *size, self.context), 1 if me < other else -1))
+            masks.append((pairwise_mask_key(shared, low, high, *size, self.context), 1 if me < other else -1))
         apply_masks(words, masks, parameters.bits)
         packed = pack(words, parameters.bits)
         sha256 = hashlib.sha256(packed).digest()
@@ -178,14 +179,16 @@ class ThinAttempt:
     def sign(self, key: IdentityKey) -> ConsistencySignature:
         return ConsistencySignature(key.sign(self._statement(self.sets.u2, self.sets.u3)))
 
-    def reveal(self, key: IdentityKey) -> UnmaskingReply:
+    def reveal(self, key: IdentityKey) -> pb.UnmaskingReply:
         u2, u3 = self._set(self.sets.u2), self._set(self.sets.u3)
         dealers = (dealer for dealer in self._holders(self._me(key)) if dealer in u2)
-        return UnmaskingReply(tuple(self._revealed(dealer, dealer in u3) for dealer in dealers))
+        return pb.UnmaskingReply.FromString(b"".join(self._revealed(dealer, dealer in u3) for dealer in dealers))
 
-    def _reveal(self, dealer: int, survived: bool) -> SelfMaskSeedShare | MaskKeyShare:
+    def _reveal(self, dealer: int, survived: bool) -> bytes:
+        """A dealer's entry of every holder's reply, serialised."""
         secret = self._secret(SELF_MASK_SEED if survived else MASK_KEY, dealer)
-        return (SelfMaskSeedShare if survived else MaskKeyShare)(secret.share, secret.salt)
+        share = (SelfMaskSeedShare if survived else MaskKeyShare)(secret.share, secret.salt)
+        return codec.write_unmasking_reply(UnmaskingReply((share,))).SerializeToString()
 
 
 class ThinProcess:
@@ -281,7 +284,7 @@ class ThinParticipant:
             except (DocumentUnavailable, TimeoutError) as error:
                 trouble = str(error) or "it is silent"
             self._behaviour.away(trouble)
-            await asyncio.sleep(random.uniform(*RETRY_S))  # noqa: S311  # spreads the load
+            await asyncio.sleep(random.uniform(*RETRY_S))  # spreads the load
 
     async def _take_part(self, session: Session) -> bool:
         """Answer until the session ends, and with it the attempt under way; whether the study has ended too."""
@@ -327,9 +330,9 @@ class ThinParticipant:
                 if attempt.signed:
                     await self._say("consistency", codec.write_consistency(attempt.sign(key)))
                 else:
-                    await self._say("unmasking", codec.write_unmasking_reply(attempt.reveal(key)))
+                    await self._say("unmasking", attempt.reveal(key))
             case "unmasking_request":
-                await self._say("unmasking", codec.write_unmasking_reply(attempt.reveal(key)))
+                await self._say("unmasking", attempt.reveal(key))
 
     async def _upload(self, chunks: AsyncIterator[bytes]) -> bool:
         await self._session.upload(chunks)
