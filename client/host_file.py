@@ -6,6 +6,7 @@ copied to another machine: all paths are relative to the file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -219,7 +220,7 @@ class HostConfiguration(Settings):
 
 def _repeated(values: Sequence[Any]) -> Any:
     """The first value that occurs twice; None if there is none."""
-    return next((value for value in values if values.count(value) > 1), None)
+    return next((value for value, number in Counter(values).items() if number > 1), None)
 
 
 def host_toml(
