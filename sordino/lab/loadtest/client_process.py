@@ -177,7 +177,7 @@ class PlannedBehaviour(Behaviour):
 
 
 _CUTS = itertools.count(1)  # of all participants of the process
-_CUTS_PER_WALK: Final = 8
+_CUTS_PER_WALK: Final = 16  # of 50 ms each, in a process of five hundred
 
 
 async def _first_half(packed: bytes | bytearray, under_way: asyncio.Event) -> AsyncIterator[bytes]:
