@@ -125,7 +125,7 @@ class ThinAttempt:
         return mask_key_of(self._secret(MASK_KEY, who).symbols, self._round_context, self._identity(who))
 
     def advertise(self, key: IdentityKey) -> Advertisement:
-        keys = self._mask_key(self._me(key)).public, AgreementKey(os.urandom(KEY_BYTES)).public
+        keys = self._mask_key(self._me(key)).public, os.urandom(KEY_BYTES)  # nobody agrees with the channel key
         return Advertisement(*keys, key.sign(advertisement_statement(self._round_context, key.public, *keys)))
 
     def begin(self, keys: CohortKeys) -> None:
