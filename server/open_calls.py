@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 log = structlog.get_logger()
 
-FIRST_MESSAGE_S: Final = 5.0  # longest wait for the one message of a unary call
+FIRST_MESSAGE_S: Final = 20.0  # longest wait for the one message of a unary call; thousands at once are read that late
 MOST_PEERS: Final = 10_000  # with a remembered rate
 WRITE_S: Final = 60.0  # longest wait until the caller takes one message of a streamed answer
 
