@@ -164,7 +164,9 @@ class Demo:
         while True:
             if self.asked.to_end:
                 raise KeyboardInterrupt
-            running = self.coordinator.running  # asked before reading, so that no last event is missed
+            # Asked before reading, so that no last event is missed: clients end once they have heard the study's end.
+            running = self.coordinator.running
+            codes = [None if child.killed else child.poll() for child in self.clients]
             for event in read_events(state, seen):
                 seen = event.seq
                 self.page.note(event)
@@ -176,7 +178,7 @@ class Demo:
             self.display.panel.without_noise = accuracies(self.early)
             self.page.compare(self.display.panel.without_noise)
             self._faults()
-            self._watch_clients()
+            self._watch_clients(codes)
             if time.monotonic() >= measure_at:
                 measure_at = time.monotonic() + _MEMORY_EVERY_S
                 for child in (self.coordinator, *self.clients):
@@ -222,10 +224,9 @@ class Demo:
         chosen = [self.clients[index] for index in (2, 6) if index < len(self.clients)]
         return chosen[: max(0, min(KILLED_HOSTS, spare))]
 
-    def _watch_clients(self) -> None:
-        """Report a client that ends by itself during the study: that is a fault of ours."""
-        for child in self.clients:
-            code = child.poll()
+    def _watch_clients(self, codes: Sequence[int | None]) -> None:
+        """Report a client that has ended by itself, with its code, during the study: that is a fault of ours."""
+        for child, code in zip(self.clients, codes, strict=True):
             if code is not None and not child.killed and not child.ended:
                 child.ended = True
                 self.display.remark(f"{child.name} ended with code {code}: {child.last_words()}")

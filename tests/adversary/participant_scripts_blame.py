@@ -97,6 +97,7 @@ HURRIES = Off(  # nor does it wait for those that take noise back, after which a
     changed=(
         ("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),
         ("linger = 1.0 if", "linger = 0.0 if"),
+        ("self._alive, AT_ONCE)", "self._alive, 1)"),
     ),
     shows="budget reached",
 )

@@ -22,8 +22,9 @@ import os
 import random
 import struct
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 import numpy as np
@@ -85,12 +86,13 @@ from wire.study import LARGEST_DOCUMENT, StudyDocument, round_parameters
 _ATTEMPTS_HELD: Final = 2
 
 
-class _Secret(NamedTuple):
+@dataclass(frozen=True)
+class _Secret:
     """One of a dealer's two secrets, which is also every holder's share of it."""
 
-    symbols: NDArray[np.uint16]
-    share: bytes
-    salt: bytes
+    symbols: NDArray[np.uint16] = field(repr=False)
+    share: bytes = field(repr=False)
+    salt: bytes = field(repr=False)
 
 
 class ThinAttempt:
@@ -150,7 +152,8 @@ class ThinAttempt:
     def deal(self, key: IdentityKey) -> SealedShares:
         me, degree = self._me(key), self.graph.degree
         kinds, dealer = (MASK_KEY, SELF_MASK_SEED), (key.public,) * 2
-        _, shares, salts = zip(*(self._secret(kind, me) for kind in kinds), strict=True)
+        secrets = [self._secret(kind, me) for kind in kinds]
+        shares, salts = zip(*((one.share, one.salt) for one in secrets), strict=True)
         leaves: list[bytes] = []
         for holder in self._holders(me):
             leaves += self._leaves(holder).leaves(kinds, dealer, salts, shares)
