@@ -19,6 +19,7 @@ import pytest
 import server.http_port
 from runtime.failure import NetworkFailure
 from server import coordinator as process
+from server.events import Pausing
 from server.http_port import MOST_CONNECTIONS, MOST_HEADER_BYTES, HttpPort
 from tests.server.scraping import ask, bare_port, quietly, scrape
 from tests.support.commands import says
@@ -64,6 +65,7 @@ async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_
                 "needed": 5,
             }
             where.journal._store._connection.execute("PRAGMA query_only = 1")  # as a full disk: nothing is taken
+            where.journal.emit(Pausing(round=1, left_s=1.0))
             await until(lambda: where.journal.failure is not None)
             status, body = await readiness(port)
             assert (status, body["ready"]) == (503, False)
@@ -71,6 +73,7 @@ async def test_ready_once_the_study_is_served_and_no_longer_when_it_stops(study_
             shown, _ = await scrape(port)
             assert (shown.get_one("sordino_ready"), shown.get_one("sordino_storage_writable")) == (0, 0)
             where.journal._store._connection.execute("PRAGMA query_only = 0")
+            where.journal.emit(Pausing(round=1, left_s=1.0))
             await until(lambda: where.journal.failure is None)
             assert (await readiness(port))[0] == 200
             port.stopping()
