@@ -231,9 +231,11 @@ def _usage(error: Any) -> str:
 def _refused_value(error: Any) -> str | None:
     """What is wrong with the value of an option, in our words; None for all other errors."""
     cause, parameter = error.__cause__, getattr(error, "param", None)
-    if parameter is None or not hasattr(cause, "errors"):
+    # Below typer 0.29, which Flower pins, only a sentence says what was given.
+    told = re.fullmatch(r"'(.*)' is not a valid (int|float).*", getattr(error, "message", ""))
+    if parameter is None or not (told or hasattr(cause, "errors")):
         return None
-    detail = cause.errors()[0]
+    detail: dict[str, Any] = {"input": told[1], "type": f"{told[2]}_parsing"} if told else cause.errors()[0]
     option, given, limits = parameter.opts[0], detail.get("input"), detail.get("ctx", {})
     shown = f"{option} {given}" if option.startswith("-") else f"{given}"  # an argument has no name for users
     kind = detail["type"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from sordino.lab.bench.peers import run as peers
 
@@ -39,6 +42,16 @@ def fake_environment(root: Path, **versions: str) -> Path:
     for name, version in versions.items():
         (packages / f"{name}-{version}.dist-info").mkdir(parents=True)
     return python
+
+
+def test_sordino_can_be_installed_beside_flower() -> None:
+    """Flower pins what both use: a higher bound of ours would leave `sordino[flower,server]` without a solution."""
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", peers.REQUIREMENTS.read_text(), re.M))
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(one) for one in project["dependencies"] + project["optional-dependencies"]["server"]]
+    both = [one for one in wanted if one.name in pins]
+    assert len(both) > 10
+    assert [str(one) for one in both if not one.specifier.contains(pins[one.name])] == []
 
 
 def test_an_environment_is_found_once_it_is_built_with_these_versions(tmp_path: Path) -> None:
