@@ -55,8 +55,8 @@ def test_a_notebook_runs(name: str, shows: list[str], tmp_path: Path, monkeypatc
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in stored["cells"]), "clear its outputs"
 
 
-# The cell that is run again is sometimes cancelled once more, without an interruption: docs/status.md, *Next*.
-@pytest.mark.xfail(strict=False, reason="a known fault: the next run may end as interrupted once more")
+# The last round may be refused by policies after the cut-off attempt's charge: docs/status.md, *Next*.
+@pytest.mark.xfail(strict=False, reason="a known fault: hosts may refuse the last round unheard")
 async def test_an_interrupted_kernel_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real SIGINT in the midst of the rounds; then the same cell of the same kernel continues."""
     notebook = client("serve_and_read_the_ledger.ipynb", tmp_path, monkeypatch)
@@ -87,7 +87,7 @@ async def test_an_interrupted_kernel_loses_nothing(tmp_path: Path, monkeypatch: 
         assert (stopped.outcome, stopped.ledger().head.rows >= stopped.view.completed >= 2) == ("stopped", True)
         told.clear()
         reply = await run(serving)
-        assert reply["status"] == "ok", "\n".join(reply.get("traceback", []))[-3000:]
+        assert reply["status"] == "ok", (reply.get("evalue"), printed("stderr")[-3000:])  # its traceback may be older
         assert printed("stdout").startswith(f"round {stopped.view.completed + 1}: sum of 8")
     study = sordino.ServedStudy.read(tmp_path / "run-study")
     # Participants may have been charged for the attempt that was cut off: then one round less fits in their budgets.
