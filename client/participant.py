@@ -251,9 +251,7 @@ class Participant:
             await self._refuse(number, pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED)
         except PolicyRefusal as error:
             log.warning("refused by policy", rule=error.reason, reason=str(error))
-            # The study's budget is the coordinator's too; nothing else that a policy says is told.
-            spent = error.reason == "epsilon-in-plan"
-            await self._refuse(number, pb.REFUSAL_CODE_BUDGET if spent else pb.REFUSAL_CODE_POLICY)
+            await self._refuse(number, pb.REFUSAL_CODE_BUDGET if error.own_budget else pb.REFUSAL_CODE_POLICY)
         except UploadRejected as error:
             # Usually the coordinator has dropped this participant already; otherwise this spares it the deadline.
             log.info("upload not taken", reason=str(error))
@@ -523,6 +521,7 @@ class Participant:
             terms.document.plan,
             self._journal.ledger.totals,
             study_sha256=terms.study_sha256,
+            identity=self.identity.public,
             data_name=self.data_name,
             number=number,
             model_sha256=model_sha256,

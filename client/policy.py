@@ -41,11 +41,18 @@ REASONS: Final = (
 
 
 class PolicyRefusal(Exception):
-    """The study or a round breaks what the participant accepted: ``reason``, one of `REASONS`, and a ``sentence``."""
+    """The study or a round breaks what the participant accepted.
 
-    def __init__(self, reason: str, sentence: str) -> None:
+    Attributes:
+        reason: one of `REASONS`.
+        sentence: what was found, and what is allowed.
+        own_budget: this identity alone has spent the study's budget, by charges that the coordinator caused: it may
+            hear that, and no other reason.
+    """
+
+    def __init__(self, reason: str, sentence: str, *, own_budget: bool = False) -> None:
         super().__init__(f"{reason}: {sentence}")
-        self.reason, self.sentence = reason, sentence
+        self.reason, self.sentence, self.own_budget = reason, sentence, own_budget
 
 
 def task_digest(task: str, options: Mapping[str, Any]) -> bytes:
@@ -274,6 +281,7 @@ def check_round(
     totals: Totals,
     *,
     study_sha256: bytes,
+    identity: bytes,
     data_name: str,
     number: tuple[int, int],
     model_sha256: bytes,
@@ -305,27 +313,35 @@ def check_round(
                 f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from "
                 f"{again}",
             )
-    check_budget(policy, plan, totals, study_sha256=study_sha256, data_name=data_name)
+    check_budget(policy, plan, totals, study_sha256=study_sha256, identity=identity, data_name=data_name)
 
 
-def check_budget(policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, data_name: str) -> None:
+def check_budget(
+    policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, identity: bytes, data_name: str
+) -> None:
     """Whether a participant may be charged once more: in the study, by the study's plan, and over all studies.
 
     Raises PolicyRefusal if the coming charge, at h_min, would exceed a limit.
     """
     spent, coming = totals.spent(study_sha256, data_name), price(plan, plan.h_min)
     draws = plan.clients * plan.padded_dim
-    after = epsilon(coming.order, spent.renyi + coming.cost, plan.delta, spent.all_draws + draws)
+    own = totals.spent_by(study_sha256, identity)
+    after, own_after = (
+        epsilon(coming.order, one.renyi + coming.cost, plan.delta, one.all_draws + draws) for one in (spent, own)
+    )
+    own_budget = not own_after <= plan.budget_coordinator
     if not after <= policy.max_epsilon:
         raise PolicyRefusal(
             "epsilon-in-study",
             f"one more round would bring epsilon to {after:.3f}, above max_epsilon {policy.max_epsilon:g}",
+            own_budget=own_budget,
         )
     # The coordinator's filter stops there too; this check holds against a coordinator that ignores its filter.
     if not after <= plan.budget_coordinator:
         raise PolicyRefusal(
             "epsilon-in-plan",
             f"one more round would bring epsilon to {after:.3f}, above the study's budget {plan.budget_coordinator:g}",
+            own_budget=own_budget,
         )
     if policy.max_epsilon_total is None:
         return

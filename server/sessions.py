@@ -238,7 +238,6 @@ class Sessions:
             old.cut_off()
             self.lost(old, REPLACED)
         self.left_early.discard(identity)
-        self._resting.pop(identity, None)
         host = self._roster.entries[participant].host
         session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
         self._by_participant[participant] = session
@@ -249,6 +248,7 @@ class Sessions:
         if not session.ready:
             session.ready = True
             self._broke_at.pop(session.identity, None)
+            self._resting.pop(session.identity, None)
             self.changed.set()
 
     def lost(self, session: Session, reason: str) -> None:
@@ -259,6 +259,7 @@ class Sessions:
             self._resting[session.identity] = session.rests_until
         elif not session.ready:
             self.left_early.add(session.identity)
+            self._resting.pop(session.identity, None)
         elif reason in RESUMABLE and session.identity in self._roster.positions:
             self._broke_at[session.identity] = time.monotonic()
         if self._by_participant.get(session.participant) is session:

@@ -199,16 +199,21 @@ def test_policy(played: Play) -> None:
     refused(story, "one host runs 7 participants, but only 2 are assumed to collude")
 
 
+@pytest.mark.parametrize("limit", ["max_epsilon 20", "the study's budget 20"])
 @pytest.mark.parametrize("whose", ["its own", "another identity over the same data"])
-def test_a_participants_budget_ends_first(study_folder: Path, tmp_path: Path, played: Play, whose: str) -> None:
+def test_a_participants_budget_ends_first(tmp_path: Path, played: Play, whose: str, limit: str) -> None:
     """Earlier charges, even for attempts without a sum, count: the participant refuses, and logs why.
 
-    If charges counted by identity, a new join code for the same data would begin without charges.
+    If charges counted by identity, a new join code for the same data would begin without charges. The coordinator hears
+    of a spent budget if its own attempts spent it, whichever limit ends it; it never hears that another identity took
+    part with the same data.
     """
+
+    folder = make_folder(tmp_path / "study", epsilon=20.0)
 
     def spend(where: Coordinator) -> None:
         journal = tmp_path / "journal.sqlite"
-        settings = settings_of(study_folder, journal)
+        settings = settings_of(folder, journal)
         first = where.study._membership.roster.entries[0].identity
         [part] = [one.part for one in settings.participants if load_identity(one.key).public == first]
         opened = ClientJournal(journal, ledger_of(journal))
@@ -222,14 +227,15 @@ def test_a_participants_budget_ends_first(study_folder: Path, tmp_path: Path, pl
             identity=first if whose == "its own" else bytes(32),
             data=data_name(settings.data, part),
         )
-        opened.ledger.append(replace(entry, cost=1e6)).result()
+        opened.ledger.append(replace(entry, cost=2 * entry.cost)).result()
         opened.close()
 
-    story = played(prepare=spend)
+    story = played(folder=folder, prepare=spend, policy={} if "max" in limit else {"max_epsilon": 100.0})
     assert story.ended == 0
-    assert set(story.refusals) == {(0, pb.REFUSAL_CODE_POLICY)}
+    told = pb.REFUSAL_CODE_BUDGET if whose == "its own" else pb.REFUSAL_CODE_POLICY
+    assert set(story.refusals) == {(0, told)}
     assert {kind for who, kind in story.sent if who == 0} == set()
-    assert any("above max_epsilon 1000" in reason for reason in story.reasons())
+    assert any(f"above {limit}" in reason for reason in story.reasons())
     assert [event["u3"] for event in story.of("round_completed")] == [PARTICIPANTS - 1] * 2
 
 

@@ -66,6 +66,7 @@ def round_(
         of.plan,
         spent or Totals(),
         study_sha256=sha256(of),
+        identity=who,
         data_name=who.hex(),
         number=number,
         model_sha256=MODEL,
@@ -248,7 +249,7 @@ def test_nothing_here_is_given_data() -> None:
         given = set(inspect.signature(check).parameters)
         assert given <= {
             *("configuration", "document", "study_sha256", "totals", "policy", "plan", "roster"),
-            *("data_name", "number", "model_sha256", "clips"),
+            *("identity", "data_name", "number", "model_sha256", "clips"),
         }
 
 
@@ -328,7 +329,7 @@ def test_a_new_identity_gets_no_fresh_budget() -> None:
     limits = policy(max_epsilon_total=9.0)
 
     def ask() -> None:
-        check_budget(limits, of.plan, spent, study_sha256=sha256(of), data_name=mine)
+        check_budget(limits, of.plan, spent, study_sha256=sha256(of), identity=who, data_name=mine)
 
     for number in range(1, 7):
         for who in (ME, OTHER, b"\x44" * 32):  # of one host in one round, or one after the other

@@ -55,8 +55,6 @@ def test_a_notebook_runs(name: str, shows: list[str], tmp_path: Path, monkeypatc
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in stored["cells"]), "clear its outputs"
 
 
-# The last round may be refused by policies after the cut-off attempt's charge: docs/status.md, *Next*.
-@pytest.mark.xfail(strict=False, reason="a known fault: hosts may refuse the last round unheard")
 async def test_an_interrupted_kernel_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real SIGINT in the midst of the rounds; then the same cell of the same kernel continues."""
     notebook = client("serve_and_read_the_ledger.ipynb", tmp_path, monkeypatch)

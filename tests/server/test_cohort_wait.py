@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import server.sessions
 from secagg.roster import Roster, RosterEntry
 from server.cohort_wait import CohortWait
 from server.events import RESTING
-from server.sessions import Sessions
+from server.sessions import CLOSED, Sessions
 
 ROSTER = Roster("ward", 1, tuple(RosterEntry(bytes([number]) * 32, f"host-{number}") for number in range(1, 8)))
 
@@ -140,6 +141,20 @@ def test_a_later_roster_draws_who_was_sent_away(sessions: Sessions, monkeypatch:
     _, ready = asyncio.run(wait.gather(2, 1)) or (None, frozenset())
     assert (len(ready), clock[0]) == (5, 1810.0)
     clock[0] = 2000.0
+    assert sessions.resting() == frozenset()
+
+
+def test_who_is_back_from_a_rest_is_waited_for_until_it_is_ready(sessions: Sessions) -> None:
+    """A new session isn't ready at once: a round that began in that moment would go on without its participant."""
+    for entry in ROSTER.entries[:2]:
+        session = sessions.open(entry.identity)
+        sessions.set_ready(session)
+        session.rests_until = time.monotonic() + 900.0
+        sessions.lost(session, RESTING)
+    back, gone = (sessions.open(entry.identity) for entry in ROSTER.entries[:2])
+    assert sessions.resting() == {0, 1}
+    sessions.set_ready(back)
+    sessions.lost(gone, CLOSED)
     assert sessions.resting() == frozenset()
 
 

@@ -148,6 +148,11 @@ class Totals:
         study = self.studies.get(study_sha256.hex())
         return Spent() if study is None else study.of_data(data)
 
+    def spent_by(self, study_sha256: bytes, identity: bytes) -> Spent:
+        """What one identity of a participant's ledger has spent in one study."""
+        study = self.studies.get(study_sha256.hex())
+        return Spent() if study is None else study.spent.get(identity.hex(), Spent())
+
     def check(self, entry: LedgerEntry) -> None:
         """Check that `add` would accept the row.
 
