@@ -280,6 +280,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
         dropouts: participants that left the attempt.
         key_to_sum_s: from the first public key to the open sum.
         phase_seconds: by phase.
+        phase_cpu_s: CPU time of the coordinator, by phase and kind (`server.cpu_split`).
         upload_bytes, download_bytes: mean of a participant, protobuf framing included, TLS not.
         vector_bytes: of the masked vector alone.
         accuracy, loss: on the coordinator's own data; None where there is no model to judge.
@@ -309,6 +310,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
     dropouts: int = 0
     key_to_sum_s: float = 0.0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    phase_cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     upload_bytes: int = 0
     download_bytes: int = 0
     vector_bytes: int = 0

@@ -74,6 +74,7 @@ def round_completed(
         dropouts=figures.dropouts,
         key_to_sum_s=round(figures.key_to_sum_s, 3),
         phase_seconds=figures.phase_seconds,
+        phase_cpu_s=figures.cpu.figures(),
         upload_bytes=upload,
         download_bytes=download,
         vector_bytes=(plan.padded_dim * plan.bits + 7) // 8,

@@ -91,7 +91,6 @@ class Attempt:
         self._outgoing = Outgoing(self._slots.get, self._alive, self._compute)
         self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._over = False
-        self._phase_name = ADVERTISE_KEYS
         self._waiting: set[int] = set()  # of the phase under way: may still answer
         self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
@@ -142,7 +141,7 @@ class Attempt:
         who = session.participant
         if who not in self._alive:
             return False
-        if resume is None and self._inbox.messages[who] == 0 and self._phase_name == ADVERTISE_KEYS:
+        if resume is None and self._inbox.messages[who] == 0 and self.figures.phase == ADVERTISE_KEYS:
             received = 0  # not even the announcement has reached it; or it was started again, and will say so
         elif resume is None:
             self._slots.give_up(who)  # it was started again: what it would need is gone
@@ -198,9 +197,9 @@ class Attempt:
             ) from error
         except ReconstructionFailed as error:
             self.cheats.update(error.culprits)
-            raise AttemptFailed(self._phase_name, "shares rebuild no secret", 0, 0) from error
+            raise AttemptFailed(self.figures.phase, "shares rebuild no secret", 0, 0) from error
         except ProtocolError as error:
-            raise AttemptFailed(self._phase_name, str(error), 0, 0) from error
+            raise AttemptFailed(self.figures.phase, str(error), 0, 0) from error
         finally:
             self._over = True
             self._slots.close()
@@ -403,7 +402,7 @@ class Attempt:
     async def _collect(self, step: Step) -> None:
         """Wait until all have answered or left, enough have answered, too few still can, or the deadline has passed."""
         name, needed = step.name, step.needed
-        self._phase_name = name
+        self.figures.begin(name)
         began = time.monotonic()
         self._deadline = began + self._deadlines_s[name]
         if step.late is not None:

@@ -12,6 +12,7 @@ from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHA
 from secagg.parameters import RoundParameters
 from secagg.server_phases import MaskedInputCollection
 from server.attempt.uploads import UploadRefused
+from server.cpu_split import CpuSplit
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
@@ -114,11 +115,17 @@ class AttemptFailed(Exception):
 class AttemptFigures:
     """What is told of an attempt when it has ended; of one that goes on after a restart, times of the rest alone."""
 
+    phase: str = ADVERTISE_KEYS  # under way
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    cpu: CpuSplit = field(default_factory=lambda: CpuSplit(ADVERTISE_KEYS))
     received: dict[str, int] = field(default_factory=dict)
     dropouts: int = 0
     first_key_at: float | None = None
     key_to_sum_s: float = 0.0
+
+    def begin(self, phase: str) -> None:
+        self.phase = phase
+        self.cpu.begin(phase)
 
 
 def check_offer(masked: MaskedInputCollection, who: int, offer: pb.MaskedInputOffer) -> None:

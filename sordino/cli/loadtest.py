@@ -75,7 +75,7 @@ def _say(line: str) -> None:
 def _print(result: dict[str, Any], out: Path | None) -> None:
     from rich.console import Console
 
-    from sordino.lab.loadtest.display import WIDTH, final_lines, round_table
+    from sordino.lab.loadtest.display import WIDTH, cpu_table, final_lines, round_table
 
     console = Console()
     if not console.is_terminal:
@@ -83,6 +83,9 @@ def _print(result: dict[str, Any], out: Path | None) -> None:
     if result["rounds"]:
         console.print()
         console.print(round_table(result))
+    if result["phase_cpu_s"]:
+        console.print()
+        console.print(cpu_table(result))
     typer.echo("\n" + "\n".join(final_lines(result)))
     if out is not None:
         figures = "figures (SVG and PNG), " if result["rounds"] else ""

@@ -22,6 +22,7 @@ from runtime.failure import ExitCode, Failure
 from secagg.masking import word_dtype
 from secagg.messages import PHASES
 from secagg.parameters import choose_graph, complete_graph_threshold
+from server.cpu_split import KINDS
 from server.events import (
     CONNECTING,
     AttemptAborted,
@@ -36,7 +37,7 @@ from server.events import (
     WaitingForParticipants,
 )
 from sordino.lab.loadtest import tables
-from sordino.lab.loadtest.display import final_lines, round_line, round_table
+from sordino.lab.loadtest.display import cpu_table, final_lines, round_line, round_table
 from sordino.lab.loadtest.disturbances import Kills
 from sordino.lab.loadtest.faults import PHASE_NAMES, dropped_count, drops_of
 from sordino.lab.loadtest.figure import write_figures
@@ -212,6 +213,7 @@ def attempt_events(
         at=at + seconds,
         seconds=seconds,
         phase_seconds={phase: 0.1 * (index + 1) for index, phase in enumerate(PHASES)},
+        phase_cpu_s={phase: dict.fromkeys(KINDS, 0.25 * round_) for phase in PHASES},
         survivors=tuple(survivors),
         sum_sha256=digest,
         upload_bytes=1000,
@@ -380,9 +382,12 @@ def test_the_last_table_and_lines_are_complete() -> None:
     console = Console(width=80, file=None, record=True, quiet=False)
     with console.capture() as capture:
         console.print(round_table(result))
+        console.print(cpu_table(result))
     table = capture.get()
     says(table, "sum right", "SUM WRONG", "aborted", "2.2", "p95")
     assert max(map(len, table.splitlines())) <= 80
+    *_, cpu = (line.split() for line in table.splitlines() if line.strip())
+    assert cpu == ["all", *["1.88"] * len(PHASES), "9.38"]  # the mean of the rounds with a sum, 1 and 2
     lines = final_lines(result)
     assert max(map(len, lines)) <= 80
     told = ("1 of 2 sums right", "1 x ShareKeys", "12 of 12 planned", "p99 12.0")

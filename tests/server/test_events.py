@@ -20,7 +20,13 @@ OLD = [json.loads(line) for line in Path(__file__).with_name("old_events.jsonl")
 LATER: dict[str, dict[str, Any]] = {
     "study_started": {"http_address": ""},
     "study_finished": {"failed": False},
-    "round_completed": {"figures": {}, "reported": {}, "coordinator_files": 0, "coordinator_tasks": 0},
+    "round_completed": {
+        "figures": {},
+        "reported": {},
+        "coordinator_files": 0,
+        "coordinator_tasks": 0,
+        "phase_cpu_s": {},
+    },
 }
 """Fields that were added since."""
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from runtime.text import counted
 from secagg.messages import PHASES
+from server.cpu_split import KINDS
 from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, round_name, seconds_in
 
 _DIM: Final = "bright_black"
@@ -66,6 +67,22 @@ def round_table(result: Mapping[str, Any]) -> Table:
                 f"{result['round_s'][share]:.2f}",
                 "",
             )
+    return table
+
+
+def cpu_table(result: Mapping[str, Any]) -> Table:
+    """Seconds of the coordinator's CPU in a round, by what spends them and by phase; empty without a sum.
+
+    What follows a phase, until the next one begins, is counted with it.
+    """
+    split = result["phase_cpu_s"]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style=_DIM)
+    table.add_column("CPU s a round")
+    for name in (*_SHORT[: len(PHASES)], "all"):
+        table.add_column(name, justify="right")
+    for label, kinds in (*((kind, (kind,)) for kind in KINDS), ("all", KINDS)):
+        values = [sum(spent[kind] for kind in kinds) for spent in split.values()]
+        table.add_row(label, *(f"{value:.2f}" for value in (*values, sum(values))))
     return table
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from runtime.text import counted
 from secagg.messages import PHASES
+from server.cpu_split import KINDS
 from server.events import CONNECTING, AttemptAborted, AttemptStarted, Event, ParticipantDropped, RoundCompleted
 from server.study_view import AttemptView, StudyView
 from sordino.lab.loadtest.faults import Delay, Drop
@@ -37,7 +38,7 @@ UNPLANNED: Final = "unplanned"
 _NOTICED_S: Final = 1.0  # within which the coordinator notices a lost connection
 _MOST_POINTS: Final = 600  # that are kept of a curve
 _SIGNING: Final = "ConsistencyCheck"
-_NOT_WRITTEN: Final = ("besides", "upload_bytes", "download_bytes")  # of a round, to result.json
+_NOT_WRITTEN: Final = ("besides", "phase_cpu_s", "upload_bytes", "download_bytes")  # of a round, to result.json
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -80,6 +81,8 @@ class EndedRound:
     """With its log, when the round was read."""
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     """Of the coordinator's event loop."""
+    phase_cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """CPU time of the coordinator, by phase and kind (`server.cpu_split`)."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
 
@@ -193,6 +196,7 @@ class Outcomes:
             completed=True,
             seconds=event.seconds,
             phase_seconds=event.phase_seconds,
+            phase_cpu_s=event.phase_cpu_s,
             survivors=len(event.survivors),
             sum_ok=right,
             server_rss_mb=event.coordinator_rss_mb,
@@ -343,6 +347,7 @@ class Outcomes:
             "sums_wrong": [one.round for one in done if not one.sum_ok],
             "round_s": spread(seconds, (0.5, 0.95)) | {"max": _rounded(max(seconds, default=None))},
             "phase_s": {name: spread(values, (0.5, 0.95)) for name, values in times.items()},
+            "phase_cpu_s": _mean_split([one.phase_cpu_s for one in done]),
             "key_to_sum_s": percentile([one.key_to_sum_s for one in self.view.rounds], 0.5) if done else None,
             "loop_lag_ms": self.lag_ms(),
             "upload_bytes": _mean([one.upload_bytes for one in done]),
@@ -370,6 +375,15 @@ class Outcomes:
             "drop_reasons": dict(Counter(map(_why, self.view.dropouts)).most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
+
+
+def _mean_split(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The mean of rounds, by phase and kind."""
+
+    def mean(phase: str, kind: str) -> float:
+        return round(sum(one.get(phase, {}).get(kind, 0.0) for one in rounds) / len(rounds), 3)
+
+    return {phase: {kind: mean(phase, kind) for kind in KINDS} for phase in (PHASES if rounds else ())}
 
 
 def growth(done: Sequence[EndedRound]) -> dict[str, tuple[float, float]] | None:
