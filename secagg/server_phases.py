@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,6 @@ from secagg.messages import (
 from secagg.packing import add_packed, packed_size
 from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Upload, Uploaded
 from secagg.server_unmasking import Unmasking
-
-_DEALING_FIELDS: Final = "32s32s64s"  # root, seed commitment, signature
 
 
 class AdvertiseKeys(ServerPhase):
@@ -208,11 +206,7 @@ class ShareKeys(ServerPhase):
         dealings = dict(sorted(self._dealings.items()))
         ciphertexts, trees, positions = self._ciphertexts, self._trees, self._positions
         width = self._ciphertext_bytes
-        shape = len(self.cohort.u1), struct.calcsize(_DEALING_FIELDS)
-        dealing_fields: NDArray[np.uint8] = np.zeros(shape, dtype=np.uint8)
-        for dealer, dealing in dealings.items():
-            row = dealing.root + dealing.seed_commitment + dealing.signature
-            dealing_fields[positions[dealer]] = np.frombuffer(row, dtype=np.uint8)
+        hybrid = self.cohort.config.parameters.hybrid
         del self._ciphertexts, self._trees
         u2 = to_bitmap(members, self.cohort.u1)
 
@@ -224,18 +218,17 @@ class ShareKeys(ServerPhase):
             # On the complete graph a dealer is one of its holders, but not one of its neighbours.
             columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
             sealed = np.take(ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
-            roots, commitments, signatures = zip(
-                *struct.iter_unpack(_DEALING_FIELDS, np.take(dealing_fields, rows, axis=0).tobytes()), strict=True
-            )
+            public = [dealings[dealer] for dealer in dealers]
+            seeds = [dealings[who].seed_for(receiver, places[who]) for who in dealers] if hybrid else []
             shares = map(
                 DealtShare,
                 dealers,
                 struct.unpack(f"{width}s" * len(dealers), sealed),
-                roots,
+                [one.root for one in public],
                 trees.paths(rows, among_holders),
-                commitments,
-                signatures,
-                *zip(*(dealings[dealer].seed_for(receiver, places[dealer]) for dealer in dealers), strict=True),
+                [one.seed_commitment for one in public],
+                [one.signature for one in public],
+                *zip(*seeds, strict=True),
             )
             return NeighbourShares(tuple(shares), u2)
 

@@ -9,6 +9,7 @@ serialised once, away from the event loop, and joined from parts; the bytes are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -44,6 +45,13 @@ class MalformedMessage(ValueError):
 
 def _either(data: bytes, one: int, other: int, name: str) -> bytes:
     return _sized(data, other if len(data) == other else one, name)
+
+
+def _each_sized(values: Iterable[bytes], name: str, *lengths: int) -> tuple[bytes, ...]:
+    found = tuple(values)
+    if wrong := {*map(len, found)} - {*lengths}:
+        _sized(next(one for one in found if len(one) in wrong), lengths[0], name)
+    return found
 
 
 def _sized(value: bytes, length: int, name: str) -> bytes:
@@ -108,14 +116,11 @@ def write_sealed_shares(message: SealedShares) -> pb.SealedShares:
 
 def read_sealed_shares(message: pb.SealedShares) -> SealedShares:
     return SealedShares(
-        tuple(
-            _either(one, CIPHERTEXT_BYTES, KEM_CIPHERTEXT_BYTES + CIPHERTEXT_BYTES, "ciphertext")
-            for one in message.ciphertexts
-        ),
-        tuple(_sized(leaf, 32, "leaf") for leaf in message.leaves),
+        _each_sized(message.ciphertexts, "ciphertext", CIPHERTEXT_BYTES, KEM_CIPHERTEXT_BYTES + CIPHERTEXT_BYTES),
+        _each_sized(message.leaves, "leaf", 32),
         _sized(message.seed_commitment, 32, "seed_commitment"),
         _sized(message.signature, 64, "signature"),
-        tuple(_sized(one, WRAPPED_BYTES, "wrapped seed") for one in message.wrapped),
+        _each_sized(message.wrapped, "wrapped seed", WRAPPED_BYTES),
     )
 
 
@@ -239,9 +244,38 @@ def enveloped(field: str, content: bytes) -> bytes:
     return b"".join((bytes([number << 3 | _LENGTH_DELIMITED]), varint(len(content)), content))
 
 
-def neighbour_shares(round_: int, attempt: int, shares: NeighbourShares) -> bytes:
-    """The message with the shares that its neighbours dealt to one participant."""
-    return enveloped("neighbour_shares", write_neighbour_shares(round_, attempt, shares).SerializeToString())
+class NeighbourSharesWriter:
+    """Writes the shares that reach each participant; what a dealer tells all its holders is serialised once."""
+
+    def __init__(self, round_: int, attempt: int) -> None:
+        self._head = pb.NeighbourShares(round=round_, attempt=attempt).SerializeToString()
+        self._around: dict[tuple[int, int, int, bytes, bytes, bytes], tuple[bytes, bytes, bytes]] = {}
+
+    def write(self, message: NeighbourShares) -> bytes:
+        parts = [self._head]
+        for one in message.shares:
+            dealer, ciphertext, root, path, commitment, signature, wrapped, pair = one
+            if not ciphertext or not path or wrapped or pair:
+                parts.append(self._alone(one))
+                continue
+            alike = dealer, len(ciphertext), len(path), root, commitment, signature
+            around = self._around.get(alike)
+            if around is None:
+                around = self._around[alike] = self._cut(one)
+            parts += (around[0], ciphertext, around[1], path, around[2])
+        u2 = pb.NeighbourShares(u2=message.u2).SerializeToString()
+        return enveloped("neighbour_shares", b"".join((*parts, u2)))
+
+    def _alone(self, share: DealtShare) -> bytes:
+        return write_neighbour_shares(0, 0, NeighbourShares((share,), b"")).SerializeToString()
+
+    def _cut(self, share: DealtShare) -> tuple[bytes, bytes, bytes]:
+        """What stands before the ciphertext, between it and the path, and after that."""
+        whole, length = self._alone(share), len(share.ciphertext)
+        after = len(whole) - pb.DealtShare(seed_commitment=share.seed_commitment, signature=share.signature).ByteSize()
+        path = after - len(share.path)
+        ciphertext = after - pb.DealtShare(root=share.root, path=share.path).ByteSize() - length
+        return whole[:ciphertext], whole[ciphertext + length : path], whole[after:]
 
 
 class UnmaskingRequestWriter:
@@ -272,20 +306,20 @@ class CohortKeysWriter:
 
     def __init__(self, round_: int, attempt: int) -> None:
         self._head = pb.CohortKeys(round=round_, attempt=attempt).SerializeToString()
-        self._members: dict[tuple[int, bool], bytes] = {}
+        self._full: dict[int, bytes] = {}
+        self._digests: dict[int, bytes] = {}
         self._last: tuple[list[bytes], bytes] = ([], b"")
 
     def write(self, keys: CohortKeys) -> bytes:
-        parts = [self._head, *(self._member(who, entry) for who, entry in keys.members)]
+        full, digests, parts = self._full, self._digests, [self._head]
+        for who, entry in keys.members:
+            known = digests if isinstance(entry, bytes) else full
+            written = known.get(who)
+            if written is None:
+                # A message that holds this member alone is the member's field.
+                one = write_cohort_keys(0, 0, CohortKeys(((who, entry),)))
+                written = known[who] = one.SerializeToString()
+            parts.append(written)
         if parts != self._last[0]:  # quick: equal parts are the same objects
             self._last = (parts, enveloped("cohort_keys", b"".join(parts)))
         return self._last[1]
-
-    def _member(self, who: int, entry: Advertisement | bytes) -> bytes:
-        key = (who, isinstance(entry, Advertisement))
-        written = self._members.get(key)
-        if written is None:
-            # A message that holds this member alone is the member's field.
-            one = write_cohort_keys(0, 0, CohortKeys(((who, entry),)))
-            written = self._members[key] = one.SerializeToString()
-        return written

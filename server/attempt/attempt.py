@@ -249,7 +249,7 @@ class Attempt:
         )
         masked, shares = await self._compute(share.close)
 
-        await self._outgoing.each(shares, lambda one: codec.neighbour_shares(round_, attempt, one))
+        await self._outgoing.each(shares, codec.NeighbourSharesWriter(round_, attempt).write)
         # The ciphertexts hold both kinds of share. They are freed, with the paths, once all have answered: until then a
         # participant may return that lacks its own (decision 0012).
         del shares

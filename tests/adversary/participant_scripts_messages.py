@@ -249,7 +249,7 @@ deals(
     "short-seed-commitment",
     "signs a commitment to its seed that is a byte short",
     lambda me, honest: dealing(me, honest, seed_commitment=honest.seed_commitment[:-1]),
-    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "the seed commitment is not"),), shows="crash"),
+    Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "the seed commitment is not"),), shows="is not named"),
     reason="32 bytes",
 )
 deals(

@@ -41,7 +41,7 @@ async def test_the_core_has_one_thread(study_folder: Path, tmp_path: Path, monke
             if name in vars(kind) or name == "close":
                 watch(monkeypatch, kind, name, seen, f"{phase}.{name}")
     watch(monkeypatch, server.workers, "check_proof", seen, "check_proof")
-    watch(monkeypatch, codec, "neighbour_shares", seen, "neighbour_shares")
+    watch(monkeypatch, codec.NeighbourSharesWriter, "write", seen, "neighbour_shares")
     watch(monkeypatch, codec.CohortKeysWriter, "write", seen, "cohort_keys")
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
         peers = where.peers({0: {"advertise_keys": refuses()}, 1: {"share_keys": refuses()}})

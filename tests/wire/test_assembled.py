@@ -52,13 +52,22 @@ def test_no_participant_is_taken_for_another() -> None:
         assert codec.read_cohort_keys(pb.CoordinatorMessage.FromString(writer.write(keys)).cohort_keys) == keys
 
 
+def dealt(who: int, receiver: int, **more: bytes) -> DealtShare:
+    path = bytes([receiver]) * 32 * (7 + receiver % 2)
+    share = DealtShare(who, bytes([receiver]) * 112, bytes([who]) * 32, path, bytes(32), bytes([who]) * 64)
+    return share._replace(**more)
+
+
 def test_neighbour_shares() -> None:
-    shares = NeighbourShares(
-        tuple(DealtShare(who, bytes(112), bytes(32), bytes(32 * 8), bytes(32), bytes(64)) for who in range(200)),
-        bytes(range(25)),
-    )
-    whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, shares))
-    assert codec.neighbour_shares(3, 1, shares) == whole.SerializeToString()
+    """Receivers at leaves of both heights, seeds from some dealers; and dealers that say something else, or nothing."""
+    writer = codec.NeighbourSharesWriter(3, 1)
+    for receiver in range(4):
+        shares = [dealt(who, receiver) for who in range(200)]
+        shares += [dealt(who, receiver, wrapped=bytes(80), pair=bytes(32)) for who in range(100)]
+        shares += [dealt(7, receiver, signature=bytes(64)), dealt(8, receiver, path=b"", ciphertext=b"")]
+        message = NeighbourShares((*shares, DealtShare(0, b"x", b"", b"y", b"", b"")), bytes(range(25)))
+        whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, message))
+        assert writer.write(message) == whole.SerializeToString()
 
 
 @pytest.mark.parametrize("others", [0, 1, 40])
