@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import grpc
@@ -30,6 +30,7 @@ log = structlog.get_logger()
 SERVICE = "sordino.v1.Coordinator"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
+_CUT_ONCE = 4_000_000  # bytes of a document whose chunks are held, beside it
 HEARTBEAT = codec.message(heartbeat=pb.Heartbeat())
 
 # From an error to the status for the peer, which gets a bland sentence; the log has the detail.
@@ -207,6 +208,12 @@ async def _upload(
         await _refuse(study, context, STATUS[type(error)], str(error))
 
 
+@lru_cache(maxsize=4)
+def _cut(document: bytes) -> tuple[bytes, ...]:
+    """Once for all that fetch it: 400 kB take 0.4 ms each time, most of it for fresh pages."""
+    return tuple(frames(document))
+
+
 async def _download(
     study: Study, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
 ) -> AsyncIterator[bytes]:
@@ -215,6 +222,6 @@ async def _download(
     if document is None:
         await _refuse(study, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
     study.downloaded(session, len(document))
-    for frame in frames(document):
+    for frame in _cut(document) if len(document) <= _CUT_ONCE else frames(document):
         yield frame
         study.sessions.traffic.documents_sent += len(frame)

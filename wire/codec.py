@@ -238,10 +238,10 @@ def message(**content: Any) -> bytes:
     return pb.CoordinatorMessage(**content).SerializeToString()
 
 
-def enveloped(field: str, content: bytes) -> bytes:
-    """A `CoordinatorMessage` around a field that has been serialised."""
+def enveloped(field: str, *content: bytes) -> bytes:
+    """A `CoordinatorMessage` around a field that has been serialised, in one part or several."""
     number = pb.CoordinatorMessage.DESCRIPTOR.fields_by_name[field].number
-    return b"".join((bytes([number << 3 | _LENGTH_DELIMITED]), varint(len(content)), content))
+    return b"".join((bytes([number << 3 | _LENGTH_DELIMITED]), varint(sum(map(len, content))), *content))
 
 
 class NeighbourSharesWriter:
@@ -264,7 +264,7 @@ class NeighbourSharesWriter:
                 around = self._around[alike] = self._cut(one)
             parts += (around[0], ciphertext, around[1], path, around[2])
         u2 = pb.NeighbourShares(u2=message.u2).SerializeToString()
-        return enveloped("neighbour_shares", b"".join((*parts, u2)))
+        return enveloped("neighbour_shares", *parts, u2)
 
     def _alone(self, share: DealtShare) -> bytes:
         return write_neighbour_shares(0, 0, NeighbourShares((share,), b"")).SerializeToString()
@@ -288,7 +288,7 @@ class UnmaskingRequestWriter:
     def write(self, request: UnmaskingRequest) -> bytes:
         parts = [self._signature(who, signature) for who, signature in request.signatures]
         uploads = write_unmasking_request(0, 0, UnmaskingRequest((), request.uploads)).SerializeToString()
-        return enveloped("unmasking_request", b"".join((self._head, *parts, uploads)))
+        return enveloped("unmasking_request", self._head, *parts, uploads)
 
     def _signature(self, who: int, signature: bytes) -> bytes:
         written = self._signatures.get(who)
@@ -321,5 +321,5 @@ class CohortKeysWriter:
                 written = known[who] = one.SerializeToString()
             parts.append(written)
         if parts != self._last[0]:  # quick: equal parts are the same objects
-            self._last = (parts, enveloped("cohort_keys", b"".join(parts)))
+            self._last = (parts, enveloped("cohort_keys", *parts))
         return self._last[1]
