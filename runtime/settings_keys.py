@@ -2,7 +2,8 @@
 
 A settings file is a pydantic model of tables (`runtime.settings_file`). Each key is declared with `key`.
 `settings_keys` lists the keys, `build` makes a model from values by option name, `settings_toml` writes the commented
-file, tests/server/study_docs.py the table for the docs. `sordino.cli.options` makes options of the same keys.
+file, tests/server/study_docs.py the table for the docs. `sordino.cli.options` makes options of the same keys,
+`runtime.option_values` a model of what was given.
 """
 
 from __future__ import annotations

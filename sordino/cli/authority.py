@@ -18,10 +18,11 @@ from authority.invitations import invite as make_invitation
 from authority.store import locked
 from learning.task_names import FLOWER
 from runtime.failure import ExitCode, InputFailure
+from runtime.option_values import built
 from runtime.text import counted, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
-from sordino.cli.options import built, chosen, options, with_options
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 from wire.join_code import show_fingerprint
 

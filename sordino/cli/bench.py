@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure
+from runtime.option_values import built, task_options
 from runtime.text import terminal_width
 from secagg.masking import choose_keystream
 from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
-from sordino.cli.options import built, chosen, options, task_options, with_options
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, epilog, verb_group
 from sordino.lab.bench.bounds import BOUNDS, broken
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios

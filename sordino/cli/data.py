@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
-from sordino.cli.options import unknown
+from runtime.option_values import unknown
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 if TYPE_CHECKING:

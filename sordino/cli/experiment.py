@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure, listing
+from runtime.option_values import built, check_folder, check_picture, check_ranges, one_of
 from runtime.settings_file import Table
 from runtime.settings_keys import key
-from sordino.cli.options import built, check_folder, check_picture, check_ranges, chosen, one_of, options, with_options
+from server.study_file import StudyConfiguration
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, counting, epilog, rewritable, verb_group
 from sordino.planning.options import numbers
 
@@ -79,11 +81,11 @@ def _dme(as_json: Json = False, **given: Any) -> int:
     sizes = sorted(set(numbers("--clients", own.clients, int, "whole numbers")))
     targets = sorted(set(numbers("--epsilons", own.epsilons, float, "numbers")))
     widths = sorted(set(numbers("--bits", own.bits, int, "whole numbers")))
-    check_ranges(delta=own.delta, clip=own.clip, k_stddevs=own.k_stddevs)
+    check_ranges(StudyConfiguration, delta=own.delta, clip=own.clip, k_stddevs=own.k_stddevs)
     for width in widths:
-        check_ranges(bits=width)
+        check_ranges(StudyConfiguration, bits=width)
     for target in targets:
-        check_ranges("--epsilons", epsilon=target)
+        check_ranges(StudyConfiguration, "--epsilons", epsilon=target)
     if sizes[0] < 3:
         raise InputFailure(f"--clients {sizes[0]} is too few. Use at least 3.")
 
@@ -177,7 +179,7 @@ def _audit(as_json: Json = False, **given: Any) -> int:
     usual, usual_rounds = _SCALES[own.scale]
     people = usual if own.canaries is None else own.canaries
     values = max(usual, people) if own.dim is None else own.dim
-    check_ranges(**own.model_dump(include={"epsilon", "delta", "bits", "clip", "max_dropout"}))
+    check_ranges(StudyConfiguration, **own.model_dump(include={"epsilon", "delta", "bits", "clip", "max_dropout"}))
     for option, number, least, most in (
         *(("--noise-divided-by", one, 1, 1000) for one in divisors),
         ("--dim", values, people, 1 << 20),

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, Literal
 
 from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.option_values import built
 from runtime.settings_file import Table
 from runtime.settings_keys import key
-from sordino.cli.options import built, chosen, options, with_options
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, epilog
 from wire.guarantee import CURIOUS_TRUST
 

@@ -14,10 +14,11 @@ from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import APP, OWN
 from runtime.address import split_address
 from runtime.failure import ExitCode, InputFailure
+from runtime.option_values import settled
 from runtime.text import counted, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
-from sordino.cli.options import options, settled, with_options
+from sordino.cli.options import options, with_options
 from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import Json, epilog
 from sordino.planning.expected_errors import default_bounds_note

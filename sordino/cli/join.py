@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
+from runtime.option_values import built
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.api.participant import Participant
-from sordino.cli.options import built, chosen, options, with_options
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import EndWith
 
 NAME = "join"

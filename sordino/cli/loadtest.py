@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode
-from sordino.cli.options import chosen, options, settled, with_options
+from runtime.option_values import settled
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import A_STUDY, epilog
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 

@@ -10,8 +10,9 @@ import typer
 
 from learning.task_names import BOUNDED
 from runtime.failure import ExitCode, InputFailure
+from runtime.option_values import built, check_picture, task_options
 from runtime.settings_keys import settings_keys
-from sordino.cli.options import built, check_picture, chosen, options, task_options, with_options
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import answer, epilog
 from sordino.planning.expected_errors import default_bounds_note
 from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions

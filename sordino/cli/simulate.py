@@ -16,10 +16,11 @@ from pydantic import ValidationError
 from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, InputFailure
+from runtime.option_values import built, check_folder, in_options, settled
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from server.study_tables import TaskTable
-from sordino.cli.options import built, check_folder, chosen, in_options, options, settled, with_options
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import epilog
 from sordino.lab.simulation.settings import (

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from learning.data_names import APP, OWN
 from learning.task_names import CLASSIFIER, FLOWER, TASKS, trained_task
 from runtime.failure import InputFailure
+from runtime.option_values import task_options
 from server.study_tables import TaskTable
-from sordino.cli.options import chosen, task_options
+from sordino.cli.options import chosen
 
 
 def over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
