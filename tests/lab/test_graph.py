@@ -10,7 +10,7 @@ import pytest
 from runtime.failure import ExitCode, Failure
 from secagg.parameters import RoundParameters
 from secagg.sharing import ADVERSARIES, Sharing
-from sordino.cli.graph import graph_figures, graph_lines
+from sordino.lab.graph import graph_figures, graph_lines
 from tests.support.commands import Run, output, refusal, says
 from wire.study import plan_study, round_parameters
 
