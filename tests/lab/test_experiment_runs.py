@@ -22,9 +22,9 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
-from sordino.cli.experiment import EXPERIMENTS
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
+from sordino.lab.experiments.grid import EXPERIMENTS
 from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, Stages, choose
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play

@@ -1,0 +1,161 @@
+"""The grids of simulated studies: what each is, its options, and playing one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from runtime.failure import InputFailure
+from runtime.option_values import one_of
+from runtime.settings_file import Table
+from runtime.settings_keys import key
+from sordino.planning.options import numbers
+
+if TYPE_CHECKING:
+    from sordino.lab.experiments.outcome import Outcome
+    from sordino.lab.experiments.runs import Standing
+
+_MOST_SEEDS: Final = 100
+_option = partial(key, panel="Options")
+EXPERIMENTS: Final = {
+    "clipping": (
+        "Fixed clips against clips that follow a quantile, flat and by layer: accuracy against epsilon and first clip.",
+        ("10 to 20 minutes", "four months by estimate, on the CPU"),
+        (),
+    ),
+    "blur-lus": (
+        "DP-FedAvg, AE-DPFL, the distributed discrete Gaussian and BLUR + LUS: accuracy against epsilon, "
+        "heterogeneity, sparsity, local steps, active participants and local rate; norms before clipping.",
+        ("15 to 40 minutes", "half a year by estimate, on the CPU: see --device and --parts"),
+        ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates"),
+    ),
+    "bits": (
+        "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
+        "Gaussian, on images and on the next word of a text.",
+        ("10 to 20 minutes", "images two months, text years, by estimate on the CPU"),
+        ("images", "text"),
+    ),
+    "compression": (
+        "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
+        "parameter.",
+        ("5 to 15 minutes", "a month by estimate, on the CPU"),
+        (),
+    ),
+    "sampling": (
+        "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
+        "coordinator.",
+        ("10 minutes", "months by estimate, on the CPU"),
+        (),
+    ),
+    "dropout": (
+        "Participants that leave silently: accuracy, epsilon as planned and as spent, aborted rounds, and what a "
+        "system that ignores them claims.",
+        ("1 minute", "days by estimate"),
+        (),
+    ),
+}
+"""Name to help, times of both scales, and parts that --parts may name; the module is called as the experiment."""
+
+
+class GridOptions(Table):
+    """Options of a grid of simulated studies."""
+
+    scale: Literal["small", "paper"] = _option("small", help="small, or paper: the published size; see below")
+    seeds: str = _option("1,2,3", help="one run of each setting for each; noise is always fresh", metavar="S,S,...")
+    workers: int | None = _option(
+        None, help="processes, one run in each at a time", shown="one for each core", ge=1, le=256
+    )
+    output: Path | None = _option(None, help="for runs, tables and figures", metavar="FOLDER")
+    data: str | None = _option(
+        None, help="data set of images, instead of the scale's", shown="the scale's", metavar="NAME"
+    )
+    colour: str | None = _option(None, help="CIFAR-10, for the papers' size", shown="none", metavar="NAME")
+    text: str | None = _option(None, help="data set of words", shown="the scale's", metavar="NAME")
+    parts: str | None = _option(None, help="of the experiment", shown="all", metavar="PART,...")
+    device: Literal["cpu", "cuda", "auto"] = _option("cpu", help="of models that train with torch: cpu, cuda or auto")
+
+
+def _seeds(given: str) -> list[int]:
+    from sordino.lab.experiments.outcome import SEEDS
+
+    found = list(dict.fromkeys(numbers("--seeds", given, int, "whole numbers")))
+    if min(found) < 0 or len(found) > _MOST_SEEDS:
+        raise InputFailure(f"--seeds {given}: up to {_MOST_SEEDS} whole numbers from 0 on.")
+    if set(found) & set(SEEDS):
+        wording = " and ".join(map(str, SEEDS))
+        raise InputFailure(f"--seeds {given}: {wording} are those of selections. Use others.")
+    return found
+
+
+def _data_sets(own: GridOptions) -> dict[str, str]:
+    """Return the named data sets by kind. Raises Failure: an option holds no name of a data set."""
+    from learning.data_names import check_dataset_name
+
+    found = {}
+    for option, kind, name in (
+        ("data", "images", own.data),
+        ("colour", "colour", own.colour),
+        ("text", "text", own.text),
+    ):
+        if name is not None:
+            try:
+                check_dataset_name(name)
+            except ValueError as error:
+                raise InputFailure(f"--{option} {name} {error}.") from None
+            found[kind] = name
+    return found
+
+
+def play(
+    name: str, own: GridOptions, folder: Path, told: Callable[[Standing], None]
+) -> tuple[Outcome, dict[str, Any], int]:
+    """Play an experiment, or continue it, and write its files to a folder, its JSON among them.
+
+    Returns the outcome, its JSON, and the number of files. Raises Failure: an option can't be, or the folder.
+    """
+    from learning.blocks import DatasetError
+    from learning.options import OptionError
+    from sordino.lab.experiments.outcome import Request, write
+    from sordino.lab.experiments.runs import ExperimentError, RunPool
+    from sordino.lab.simulation.record import versions
+    from sordino.lab.simulation.settings import SimulationError
+
+    *_, known = EXPERIMENTS[name]
+    for option, value, fits in (
+        ("--colour", own.colour, name == "blur-lus"),
+        ("--text", own.text, name == "bits"),
+        ("--parts", own.parts, bool(known)),
+    ):
+        if value is not None and not fits:
+            raise InputFailure(f"{option} {value}: {name} has no use for it. Leave it out.")
+    parts = [] if own.parts is None else [part.strip() for part in own.parts.split(",")]
+    for part in parts:
+        one_of("--parts", part, known)
+    request = Request(own.scale, _seeds(own.seeds), _data_sets(own), parts=parts)
+    began = time.monotonic()
+    try:
+        pool = RunPool(folder, own.workers or os.cpu_count() or 1, told, own.device)
+        outcome = import_module(f"sordino.lab.experiments.{name.replace('-', '_')}").play(pool, request)
+        files = write(outcome, folder)
+    except (ExperimentError, DatasetError, OptionError, SimulationError) as error:
+        raise InputFailure(f"{error}.") from None
+    except OSError as error:
+        raise InputFailure(f"--output {folder} can't be used: {error}.") from None
+    body: dict[str, Any] = {
+        "experiment": name,
+        "scale": request.scale,
+        "seeds": request.seeds,
+        "data": request.data,
+        "parts": request.parts,
+        "versions": versions(),
+        "wall_s": round(time.monotonic() - began, 1),
+        **outcome.to_json(),
+    }
+    (folder / "outcome.json").write_text(json.dumps(body) + "\n", encoding="utf-8")
+    return outcome, body, len(files) + 1
