@@ -6,7 +6,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +16,22 @@ from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, task_options
 from runtime.text import terminal_width
 from secagg.masking import choose_keystream
-from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, epilog, verb_group
 from sordino.lab.bench.bounds import BOUNDS, broken
 from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.secagg import Setting, run_attempt
+from sordino.lab.bench.text import (
+    Shown,
+    about_graph,
+    comparisons_table,
+    noise_table,
+    primitives_table,
+    ratios_table,
+    secagg_table,
+    training_table,
+)
 from sordino.lab.bench.timing import describe, one_line
-from sordino.planning.notes import no_ring
 
 NAME = "bench"
 app = verb_group(
@@ -46,11 +54,14 @@ def _secagg(
     **given: Any,
 ) -> int:
     setting = built(Setting, chosen(given, Setting))
-    figures = run_attempt(setting, threads) | {"warnings": _about_graph(setting)}
+    figures = run_attempt(setting, threads) | {"warnings": about_graph(setting)}
     if as_json:
         typer.echo(json.dumps(figures))
     else:
-        _print_secagg(figures)
+        shown = secagg_table(figures)
+        _print_table(shown)
+        width = terminal_width()
+        typer.echo("\n" + "\n".join(textwrap.fill(one, width, break_on_hyphens=False) for one in shown.below))
     wrong = "the sum that was opened is not the sum of the survivors' vectors"
     return _judge("secagg", [] if figures["sum_ok"] else [wrong])
 
@@ -83,16 +94,7 @@ def noise(
         figures = run(law, stddev, dim, runs)
     except ValueError as error:
         raise InputFailure(str(error)) from error
-    row = (
-        law,
-        f"{stddev:g}",
-        f"{figures['stddev_seen']:.6g}",
-        f"{dim:,}",
-        *_spread(figures["ns_per_sample_spread"], ".2f"),
-        f"{figures['setup_ms']:.1f}",
-    )
-    head = ("law", "standard deviation", "seen", "values", "ns a sample", "min", "max", "set up, ms")
-    _show(figures, head, [row], as_json)
+    _show(figures, noise_table(law, stddev, dim, figures), as_json)
     wrong = "mean or variance of the draws are more than six standard errors from the law's"
     return _judge("noise", [] if figures["law_ok"] else [wrong])
 
@@ -127,28 +129,7 @@ def training(
         figures = run(task, task_options(task_option, {}), participants, examples, threads, runs)
     except (ValueError, TaskUnavailable) as error:
         raise InputFailure(str(error)) from error
-    names = {
-        "one_by_one": "one by one",
-        "one_by_one_torch_threads": f"one by one, {figures['threads']} threads in each operation",
-        "at_once": f"at once, {figures['threads']} threads",
-    }
-    rows = [
-        (
-            names[way],
-            *_spread(seconds, ".3f", ("minimum", "median", "maximum")),
-            f"{figures['cpu_seconds'][way]['minimum']:.3f}",
-        )
-        for way, seconds in figures["seconds"].items()
-    ]
-    for key, limit in (figures["limits"] or {}).items():
-        if key != "operations":
-            bound = f"{limit['seconds_at_the_faster']:.3f}"
-            operations = f"{figures['limits']['operations']:.3g} operations"
-            rows.append((f"limit: {operations}, {key.removeprefix('threads_')} threads", bound, "", "", ""))
-    title = f"{task}, {figures['dim']:,} values, {participants} x {examples} examples"
-    result = {"machine": machine, **figures}
-    below = [f"At once is {figures['speedup']:.2f} times as fast as one by one."]
-    _show(result, (title, "least, s", "median", "most", "CPU"), rows, as_json, below)
+    _show({"machine": machine, **figures}, training_table(task, participants, examples, figures), as_json)
     return _judge("training", [] if figures["same"] else ["training at once gives other updates than one by one"])
 
 
@@ -162,11 +143,7 @@ def primitives(runs: Runs = 7, as_json: Json = False) -> int:
 
     machine = _calibrated()
     rows = run(runs)
-    shown: list[tuple[str, ...]] = []
-    for above, row in zip([{}, *rows], rows, strict=False):
-        group = "" if above.get("group") == row["group"] else row["group"]
-        shown.append((group, row["name"], row["unit"], *_spread(row, ".3g")))
-    _show({"machine": machine, "primitives": rows}, ("", "", "unit", "median", "min", "max"), shown, as_json)
+    _show({"machine": machine, "primitives": rows}, primitives_table(rows), as_json)
     return int(ExitCode.OK)
 
 
@@ -196,19 +173,8 @@ def everything(
     faults = broken({row["path"]: row["ratio"]["median"] for row in rows}, most, largest=True)
     if figure is not None:
         draw_ratios(rows, most, one_line(machine), figure)
-    shown = [
-        (
-            f"{row['name']}\n  {row['limit_name']}",
-            f"{row['ours']['median']:.3g}",
-            f"{row['limit']['median']:.3g}",
-            row["unit"],
-            *_spread(row["ratio"], ".2f"),
-            f"{most[row['path']]:g}" if row["path"] in most else "",
-        )
-        for row in rows
-    ]
-    head = ("path", "ours", "limit", "unit", "ratio", "min", "max", "bound")
-    _show({"machine": machine, "paths": rows, "bounds": most, "broken": faults}, head, shown, as_json)
+    result = {"machine": machine, "paths": rows, "bounds": most, "broken": faults}
+    _show(result, ratios_table(rows, most), as_json)
     return _judge("all", faults)
 
 
@@ -231,14 +197,7 @@ def peers(
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
-    from sordino.lab.bench.peers.run import (
-        PeerFailed,
-        PeersMissing,
-        compare_noise,
-        compare_rounds,
-        compare_secagg,
-        find_environment,
-    )
+    from sordino.lab.bench.peers.run import PeerFailed, PeersMissing, compare_all
 
     _check_figure(figure)
     machine, least = _calibrated(), dict(BOUNDS["least"])
@@ -246,46 +205,16 @@ def peers(
     if (clients, dim, drop) != (50, 100_000, 0.2):
         least.pop("flower_secagg")
     try:
-        python = find_environment()
-        found = {
-            "flower_secagg": compare_secagg(python, clients=clients, dim=dim, drop=drop, repeats=repeats),
-            "opendp_noise": compare_noise(python, stddev=stddev, dim=1_000_000, repeats=repeats),
-            "flower_round": compare_rounds(python, repeats=repeats),
-        }
+        found, names = compare_all(clients=clients, dim=dim, drop=drop, stddev=stddev, repeats=repeats)
     except (PeersMissing, PeerFailed, ValueError) as error:
         raise InputFailure(str(error)) from error
-    plain = found["flower_round"].setting
-    names = {
-        "flower_secagg": (f"one attempt, n = {clients}, d = {dim:,}, {drop:.0%} leave", "Flower SecAgg+"),
-        "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
-        "flower_round": (
-            f"a round of ten Flower nodes, {plain['ours_over_plain']:.2f} times plain FedAvg's",
-            "Flower SecAgg+",
-        ),
-    }
     faults = broken({key: one.ratio.median for key, one in found.items()}, least, largest=False)
     comparisons = {key: one.to_json() for key, one in found.items()}
     if figure is not None:
         rows = [{"name": names[key][0], "peer_name": names[key][1], **one} for key, one in comparisons.items()]
         draw_comparisons(rows, one_line(machine), figure)
-    shown, below = [], []
-    for key, one in comparisons.items():
-        work, peer = names[key]
-        shown.append(
-            (
-                f"{work}\n  {peer} {next(iter(one['versions'].values()))}",
-                f"{one['ours']['median']:.3g}",
-                f"{one['peers']['median']:.3g}",
-                one["unit"],
-                *_spread(one["ratio"], ".0f"),
-                f"{least[key]:g}" if key in least else "",
-            )
-        )
-        for side, lines in one["includes"].items():
-            below += [f"{peer if side == 'peer' else 'Sordino'} ({work}):", *(f"  {line}" for line in lines)]
-    head = ("work", "ours", "peer", "unit", "peer / ours", "min", "max", "bound")
     result = {"machine": machine, "comparisons": comparisons, "bounds": least, "broken": faults}
-    _show(result, head, shown, as_json, below)
+    _show(result, comparisons_table(comparisons, names, least), as_json)
     return _judge("peers", faults)
 
 
@@ -307,79 +236,27 @@ def _calibrated() -> dict[str, Any]:
     return describe()
 
 
-def _about_graph(setting: Setting) -> list[str]:
-    """Where the graph isn't the one asked for, or not the one that our rules ask for; without full stops."""
-    plan = setting.parameters
-    whose = (plan.cohort, plan.colluders, plan.min_survivors, plan.adversary)
-    rules = sparse_sharing(*whose)
-    if setting.degree is None or setting.threshold is None:
-        return [no_ring(*whose, "lower --dropout")] if setting.graph == HARARY and rules is None else []
-    against = f"against this coordinator, with min_survivors {plan.min_survivors}"
-    if rules is None:
-        threshold = complete_graph_threshold(plan.cohort, plan.colluders)
-        return [f"another system's setting: our rules ask for the complete graph, threshold {threshold} {against}"]
-    if setting.degree >= rules.degree and setting.threshold >= rules.threshold:
-        return []
-    return [f"another system's setting: our rules ask for degree {rules.degree}, threshold {rules.threshold} {against}"]
-
-
-def _print_secagg(figures: dict[str, Any]) -> None:
-    _print_table(
-        ("phase", "clients, CPU ms", "coordinator, CPU ms"),
-        [
-            (phase, f"{1e3 * spent['client']:.1f}", f"{1e3 * spent['server']:.1f}")
-            for phase, spent in figures["phases"].items()
-        ],
-    )
-    verdict = "is right" if figures["sum_ok"] else "IS WRONG"
-    graph = "complete graph" if figures["graph"] == "complete" else f"ring (k-regular) of degree {figures['degree']}"
-    paragraphs = (
-        f"The sum of {figures['survivors']} of {figures['clients']} participants {verdict}: {figures['dim']:,} "
-        f"values of {figures['bits']} bits, {graph}, threshold {figures['threshold']}, min_survivors "
-        f"{figures['min_survivors']}, keys by {figures['key_agreement']}.",
-        *(f"Note: {warning}." for warning in figures["warnings"]),
-        f"CPU: {figures['cpu_s']:.3f} s in all, one client {1e3 * figures['client_cpu_s']:.1f} ms, coordinator "
-        f"{1e3 * figures['server_cpu_s']:.1f} ms; wall {figures['wall_s']:.3f} s.",
-        f"A client sends {figures['upload_bytes']:,} bytes and receives {figures['download_bytes']:,}; "
-        f"peak memory of the process {figures['peak_rss_mb']:.0f} MB.",
-    )
-    width = terminal_width()
-    typer.echo("\n" + "\n".join(textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs))
-
-
-def _show(
-    result: Mapping[str, Any],
-    head: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    as_json: bool,
-    below: Sequence[str] = (),
-) -> None:
-    """Print the result as JSON; or as a table, with further lines and the machine below it."""
+def _show(result: Mapping[str, Any], shown: Shown, as_json: bool) -> None:
+    """Print the result as JSON; or as a table, with the lines and the machine below it."""
     if as_json:
         typer.echo(json.dumps(result))
         return
-    _print_table(head, rows)
-    lines = [*below, *([one_line(result["machine"])] if "machine" in result else [])]
+    _print_table(shown)
+    lines = [*shown.below, *([one_line(result["machine"])] if "machine" in result else [])]
     if lines:
         typer.echo("\n" + "\n".join(lines))
 
 
-def _spread(
-    values: Mapping[str, float], how: str, names: tuple[str, ...] = ("median", "minimum", "maximum")
-) -> list[str]:
-    return [format(values[name], how) for name in names]
-
-
-def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def _print_table(shown: Shown) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(head):
-        is_text = number == 0 or not rows or not rows[0][number][:1].isdigit()
+    for number, name in enumerate(shown.head):
+        is_text = number == 0 or not shown.rows or not shown.rows[0][number][:1].isdigit()
         table.add_column(name, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
+    for row in shown.rows:
         table.add_row(*row)
     console = Console()
     # Piped into a file, a table isn't cut to 80 columns.

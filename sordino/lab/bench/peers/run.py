@@ -280,3 +280,28 @@ def _run(command: Sequence[str], timeout_s: float) -> Figures:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1]
         raise PeerFailed(f"{name}: ended with {done.returncode}: {said}")
     return details
+
+
+def compare_all(
+    *, clients: int, dim: int, drop: float, stddev: float, repeats: int
+) -> tuple[dict[str, Comparison], dict[str, tuple[str, str]]]:
+    """The three comparisons; and of each what the work is, and whose the peer is.
+
+    Raises PeersMissing, PeerFailed, ValueError: as each of them.
+    """
+    python = find_environment()
+    found = {
+        "flower_secagg": compare_secagg(python, clients=clients, dim=dim, drop=drop, repeats=repeats),
+        "opendp_noise": compare_noise(python, stddev=stddev, dim=1_000_000, repeats=repeats),
+        "flower_round": compare_rounds(python, repeats=repeats),
+    }
+    plain = found["flower_round"].setting
+    names = {
+        "flower_secagg": (f"one attempt, n = {clients}, d = {dim:,}, {drop:.0%} leave", "Flower SecAgg+"),
+        "opendp_noise": (f"discrete Gaussian, standard deviation {stddev:g}", "OpenDP"),
+        "flower_round": (
+            f"a round of ten Flower nodes, {plain['ours_over_plain']:.2f} times plain FedAvg's",
+            "Flower SecAgg+",
+        ),
+    }
+    return found, names
