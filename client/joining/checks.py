@@ -10,7 +10,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from client.enrolment import Look, look
 from client.host_file import DataTable, HostConfiguration, HostTable
 from client.joining.description import changed_terms, listed, terms_of
 from client.joining.folder import BY_PLACE, HOST_FILE, DataChoice, JoinedHome, only_process
+from client.joining.options import JoinOptions
 from client.journal import newest_seen
 from client.policy import PolicyRefusal, check_study, check_terms
 from client.policy_file import POLICY_FILE, PolicyTable, load_policy
@@ -43,47 +44,6 @@ from wire.study import StudyDocument
 _NOTHING: Final = "Nothing was sent, and no folder was made."
 USUAL_DATA: Final[dict[str, Any]] = DataTable().model_dump(exclude={"parts"})
 """The data of a participant if no option names others."""
-
-
-@dataclass(frozen=True)
-class JoinOptions:
-    """The options of `sordino join` with a join code; None for a default.
-
-    Attributes:
-        address, code: may be empty for `client.joining.joining.get_place`.
-        home: the participant's folder; by default named after the study.
-        policy_file: by default the shown plan becomes the policy once it is accepted.
-        agreed: join without asking.
-        name: of the process on the roster; by default derived from the code.
-        dataset, partition, alpha, shards, seed: by default `USUAL_DATA`.
-        part, parts: the part of the data, from 1, and the number of parts; by default derived from the code, of as
-            many as the plan has participants; of data that an app loads, all. `BY_PLACE`: the place on the roster
-            decides the part.
-        data: the participant's own file, instead of a part of a set.
-        data_identity: what the ledger knows the data by that an app loads.
-        task: module:Class on this machine, if the study's task isn't one of Sordino's.
-        ledger: by default in the folder.
-        kept: called when the folder is written, before the request is sent.
-    """
-
-    address: str
-    code: str = field(repr=False)
-    home: Path | None
-    policy_file: Path | None = None
-    agreed: bool = False
-    name: str | None = None
-    dataset: str | None = None
-    partition: str | None = None
-    alpha: float | None = None
-    shards: int | None = None
-    seed: int | None = None
-    part: int | str | None = None
-    parts: int | None = None
-    data: Path | None = None
-    data_identity: str | None = None
-    task: str | None = None
-    ledger: Path | None = None
-    kept: Callable[[], None] = lambda: None
 
 
 # ------------------------------------------------------------ the task

@@ -34,10 +34,10 @@ from client.enrolment import (
 )
 from client.host_file import host_toml
 from client.joining import checks, folder
-from client.joining.checks import JoinOptions
 from client.joining.description import describe_study
 from client.joining.folder import JoinedHome
 from client.joining.local_enrolment import Say, join_code_at
+from client.joining.options import JoinOptions
 from learning.data_checks import check_form_fits, check_task_takes
 from runtime.failure import Failure, InputFailure, NetworkFailure
 from runtime.key_files import KeyFileError, read_key_file

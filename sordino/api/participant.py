@@ -90,8 +90,8 @@ class Participant:
         if home is not None and homes is not None:
             raise InputFailure("--home names one home, --homes a folder of them: use one.")
         if code is not None or desk is not None or homes is not None:
-            from client.joining.checks import JoinOptions
             from client.joining.joining import get_place
+            from client.joining.options import JoinOptions
             from runtime.health_file import showing_life
 
             if address is None and (code is not None or desk is not None):

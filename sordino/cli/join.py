@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from client.joining.options import CODE, Joining
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built
 from runtime.settings_file import Table
@@ -47,7 +48,7 @@ EPILOG = (
 )
 _option = partial(key, panel="Options")
 _owner = partial(typer.Option, rich_help_panel="A host that has joined: your say, while it runs or not")
-_code, _data = (partial(key, None, panel=panel) for panel in ("Joining by code", "Data, when joining by code"))
+_code = partial(key, None, panel=CODE)
 
 
 class Participation(Table):
@@ -78,45 +79,6 @@ class Participation(Table):
     code_file: Path | None = _code(help="a file with the join code", metavar="FILE")
     accept: bool | None = _code(help="show how the study's terms have changed, and accept them in the folder --home")
     yes: bool | None = _code(help="agree without being asked")
-
-
-class Joining(Table):
-    """Options that say how a place in a study is got, and over which data."""
-
-    desk: Path | None = _code(
-        help="the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
-    )
-    homes: Path | None = _code(
-        help="folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
-    )
-    name: str | None = _code(
-        help="name of this process on the roster, which all participants read", shown="drawn at random", metavar="HOST"
-    )
-    task: str | None = _code(
-        help="the study's task, where it isn't one of Sordino's: a module here that you have read and trust",
-        metavar="MODULE:CLASS",
-    )
-    ledger: Path | None = _code(
-        help="ledger of what is spent: one for all studies over the same data", shown="in the folder", metavar="FILE"
-    )
-    dataset: str | None = _data(help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset")
-    data: Path | None = _data(
-        help="a file or folder of your own, in the place of a part of a set: see docs/your_own_data.md", metavar="FILE"
-    )
-    data_identity: str | None = _data(
-        help="where the task is a Flower app, which loads your data: a name for them, the same in all studies",
-        metavar="NAME",
-    )
-    partition: str | None = _data(
-        help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural", shown="dirichlet"
-    )
-    alpha: float | None = _data(help="Dirichlet only: small is uneven", shown="1.0")
-    shards: int | None = _data(help="shards only: runs of one class for each", ge=1, shown="2")
-    seed: int | None = _data(help="seed of the partition; public", shown="1")
-    part: str | None = _data(
-        help="your part, from 1; place: by your place on the roster", shown="drawn at random", metavar="K"
-    )
-    parts: int | None = _data(help="parts in all", ge=1, shown="as many as the plan has", metavar="N")
 
 
 def _run(
@@ -172,8 +134,8 @@ def _run(
         typer.echo(line, err=as_json)
 
     if how.accept:
-        from client.joining.checks import JoinOptions
         from client.joining.joining import accept as accept_changed
+        from client.joining.options import JoinOptions
 
         accept_changed(JoinOptions("", "", home or Path(), agreed=bool(how.yes), task=own.task), say)
         return int(ExitCode.OK)

@@ -19,8 +19,8 @@ from client.connection import Channels
 from client.credentials import RENEWED_FILE, CertificateError, ClientCertificate, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.host_file import load
-from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
+from client.joining.options import JoinOptions
 from client.participant_host import ParticipantHost
 from client.renewal import PENDING_FILE, Renewal
 from client.settings import HostSettings

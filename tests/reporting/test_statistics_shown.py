@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.joining.checks import JoinOptions, check_task
+from client.joining.checks import check_task
 from client.joining.description import _task as described
+from client.joining.options import JoinOptions
 from learning.make_task import make_task
 from learning.tasks.statistic import Estimate
 from runtime.failure import Failure

@@ -15,8 +15,8 @@ import pytest
 import client.joining.joining
 from client.connection import open_channel
 from client.enrolment import EnrolmentRefused, ask, look
-from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
+from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
 from runtime.text import LONGEST, clock_text, duration, peer_text, printable
 from sordino.cli import _tell

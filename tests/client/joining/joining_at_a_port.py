@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
-from client.joining.checks import JoinOptions
 from client.joining.joining import join_by_code
+from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
 from runtime.key_files import KeyFileError
 from tests.support.enrolment_port import Authority

@@ -23,10 +23,11 @@ import client.joining.joining
 from client.credentials import load_certificate, load_identity
 from client.enrolment import EnrolmentUnavailable, Look
 from client.host_file import load
-from client.joining.checks import JoinOptions, accepted_plan, check_accepts
+from client.joining.checks import accepted_plan, check_accepts
 from client.joining.description import _form_asked, describe_study
 from client.joining.folder import DataChoice
 from client.joining.joining import join_by_code
+from client.joining.options import JoinOptions
 from client.journal import ClientJournal
 from client.policy import PolicyRefusal, check_study
 from client.policy_file import PolicyTable

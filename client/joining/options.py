@@ -1,0 +1,95 @@
+"""Options of joining: how a place in a study is got, and over which data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from runtime.settings_file import Table
+from runtime.settings_keys import key
+
+CODE: Final = "Joining by code"
+_code, _data = (partial(key, None, panel=panel) for panel in (CODE, "Data, when joining by code"))
+
+
+class Joining(Table):
+    """Options that say how a place in a study is got, and over which data."""
+
+    desk: Path | None = _code(
+        help="the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
+    )
+    homes: Path | None = _code(
+        help="folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
+    )
+    name: str | None = _code(
+        help="name of this process on the roster, which all participants read", shown="drawn at random", metavar="HOST"
+    )
+    task: str | None = _code(
+        help="the study's task, where it isn't one of Sordino's: a module here that you have read and trust",
+        metavar="MODULE:CLASS",
+    )
+    ledger: Path | None = _code(
+        help="ledger of what is spent: one for all studies over the same data", shown="in the folder", metavar="FILE"
+    )
+    dataset: str | None = _data(help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset")
+    data: Path | None = _data(
+        help="a file or folder of your own, in the place of a part of a set: see docs/your_own_data.md", metavar="FILE"
+    )
+    data_identity: str | None = _data(
+        help="where the task is a Flower app, which loads your data: a name for them, the same in all studies",
+        metavar="NAME",
+    )
+    partition: str | None = _data(
+        help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural", shown="dirichlet"
+    )
+    alpha: float | None = _data(help="Dirichlet only: small is uneven", shown="1.0")
+    shards: int | None = _data(help="shards only: runs of one class for each", ge=1, shown="2")
+    seed: int | None = _data(help="seed of the partition; public", shown="1")
+    part: str | None = _data(
+        help="your part, from 1; place: by your place on the roster", shown="drawn at random", metavar="K"
+    )
+    parts: int | None = _data(help="parts in all", ge=1, shown="as many as the plan has", metavar="N")
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """The options of `sordino join` with a join code; None for a default.
+
+    Attributes:
+        address, code: may be empty for `client.joining.joining.get_place`.
+        home: the participant's folder; by default named after the study.
+        policy_file: by default the shown plan becomes the policy once it is accepted.
+        agreed: join without asking.
+        name: of the process on the roster; by default derived from the code.
+        dataset, partition, alpha, shards, seed: by default `USUAL_DATA`.
+        part, parts: the part of the data, from 1, and the number of parts; by default derived from the code, of as
+            many as the plan has participants; of data that an app loads, all. `BY_PLACE`: the place on the roster
+            decides the part.
+        data: the participant's own file, instead of a part of a set.
+        data_identity: what the ledger knows the data by that an app loads.
+        task: module:Class on this machine, if the study's task isn't one of Sordino's.
+        ledger: by default in the folder.
+        kept: called when the folder is written, before the request is sent.
+    """
+
+    address: str
+    code: str = field(repr=False)
+    home: Path | None
+    policy_file: Path | None = None
+    agreed: bool = False
+    name: str | None = None
+    dataset: str | None = None
+    partition: str | None = None
+    alpha: float | None = None
+    shards: int | None = None
+    seed: int | None = None
+    part: int | str | None = None
+    parts: int | None = None
+    data: Path | None = None
+    data_identity: str | None = None
+    task: str | None = None
+    ledger: Path | None = None
+    kept: Callable[[], None] = lambda: None
