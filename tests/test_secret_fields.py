@@ -51,7 +51,6 @@ SHOWN: dict[str, str] = {
     "server.study_tables.DataTable.seed": PUBLIC_SEED,
     "client.joining.folder.DataChoice.seed": PUBLIC_SEED,
     "client.joining.options.JoinOptions.seed": PUBLIC_SEED,
-    "client.joining.options.Joining.seed": PUBLIC_SEED,
     "sordino.lab.experiments.options.DmeOptions.seed": PUBLIC_SEED,
     "sordino.lab.experiments.options.AuditOptions.seed": PUBLIC_SEED,
     "sordino.lab.experiments.options.AuditOptions.noise_divided_by": SETTING,

@@ -262,7 +262,7 @@ async def accept_terms(
     rows = terms_of(document) if before is None else changed_terms(StudyDocument.from_bytes(before), document)
     for line in ("The terms have changed", "", *listed(rows, terminal_width() - 2), ""):
         say(line)
-    options = JoinOptions("", "", None, task=task or held["study"]["task"])
+    options = JoinOptions(task=task or held["study"]["task"])
     check_task(options, document.task, document.task_options)
     host = HostTable(**held["host"])
     version, stated = newest_seen(home.path / host.journal, home.study)

@@ -13,7 +13,6 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -60,17 +59,14 @@ _HEADER: Final = (
 Found = TypeVar("Found")
 
 
-async def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes: Path | None) -> Path:
+async def get_place(options: JoinOptions, say: Say) -> Path:
     """The participant's folder, complete; the same call continues after an interruption. Raises as `join_by_code`.
 
-    This requests a code at the authority's socket ``desk`` only to make a new folder, once the coordinator listens. The
-    socket takes it back unless the folder was made, so a process that fails repeatedly uses up no places.
-
-    Args:
-        options: may lack the code and the address.
-        homes: folder of homes, of which this process takes a free one.
+    This requests a code at the authority's local enrolment socket only to make a new folder, once the coordinator
+    listens. The socket takes it back unless the folder was made, so a process that fails repeatedly uses up no places.
     """
     home: JoinedHome | None = None
+    desk, homes = options.desk, options.homes
     if homes is not None:
         wanted = _read_code(options.code).fingerprint if options.code else None
         path, home = folder.take_home(
@@ -81,7 +77,7 @@ async def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes:
             begin=bool(options.code) or desk is not None,
             say=say,
         )
-        options = replace(options, home=path)
+        options = options.model_copy(update={"home": path})
     elif desk is not None:
         home = folder.home_at(options.address) if options.home is None else folder.open_home(options.home)
     if home is not None:
@@ -91,7 +87,7 @@ async def get_place(options: JoinOptions, say: Say, *, desk: Path | None, homes:
         return await join_by_code(options, say)
     await _patiently(lambda: reach(options.address), say)
     with join_code_at(desk, say) as given:
-        return await join_by_code(replace(options, code=given.code, kept=given.keep), say)
+        return await join_by_code(options.model_copy(update={"code": given.code, "kept": given.keep}), say)
 
 
 async def join_by_code(options: JoinOptions, say: Say) -> Path:

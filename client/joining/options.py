@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from pydantic import Field
 
 from runtime.settings_file import Table
 from runtime.settings_keys import key
@@ -15,9 +16,27 @@ CODE: Final = "Joining by code"
 _code, _data = (partial(key, None, panel=panel) for panel in (CODE, "Data, when joining by code"))
 
 
-class Joining(Table):
-    """Options that say how a place in a study is got, and over which data."""
+class JoinOptions(Table):
+    """What `sordino join` and `sordino.Participant` take to get a place in a study; None for a default.
 
+    Attributes:
+        address, code: may be empty for `client.joining.joining.get_place`.
+        home: the participant's folder; by default named after the study.
+        policy_file: by default the shown plan becomes the policy once it is accepted.
+        agreed: join without asking.
+        name: by default derived from the code.
+        dataset, partition, alpha, shards, seed: by default `client.joining.checks.USUAL_DATA`.
+        part: by default derived from the code; `BY_PLACE`: the place on the roster decides.
+        parts: by default as many as the plan has participants; of data that an app loads, one.
+        kept: called when the folder is written, before the request is sent.
+    """
+
+    address: str = ""
+    code: str = Field(default="", repr=False)
+    home: Path | None = None
+    policy_file: Path | None = None
+    agreed: bool = False
+    kept: Callable[[], None] = lambda: None
     desk: Path | None = _code(
         help="the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
     )
@@ -48,48 +67,7 @@ class Joining(Table):
     alpha: float | None = _data(help="Dirichlet only: small is uneven", shown="1.0")
     shards: int | None = _data(help="shards only: runs of one class for each", ge=1, shown="2")
     seed: int | None = _data(help="seed of the partition; public", shown="1")
-    part: str | None = _data(
+    part: str | int | None = _data(  # a number in the words of the command stays text
         help="your part, from 1; place: by your place on the roster", shown="drawn at random", metavar="K"
     )
     parts: int | None = _data(help="parts in all", ge=1, shown="as many as the plan has", metavar="N")
-
-
-@dataclass(frozen=True)
-class JoinOptions:
-    """The options of `sordino join` with a join code; None for a default.
-
-    Attributes:
-        address, code: may be empty for `client.joining.joining.get_place`.
-        home: the participant's folder; by default named after the study.
-        policy_file: by default the shown plan becomes the policy once it is accepted.
-        agreed: join without asking.
-        name: of the process on the roster; by default derived from the code.
-        dataset, partition, alpha, shards, seed: by default `USUAL_DATA`.
-        part, parts: the part of the data, from 1, and the number of parts; by default derived from the code, of as
-            many as the plan has participants; of data that an app loads, all. `BY_PLACE`: the place on the roster
-            decides the part.
-        data: the participant's own file, instead of a part of a set.
-        data_identity: what the ledger knows the data by that an app loads.
-        task: module:Class on this machine, if the study's task isn't one of Sordino's.
-        ledger: by default in the folder.
-        kept: called when the folder is written, before the request is sent.
-    """
-
-    address: str
-    code: str = field(repr=False)
-    home: Path | None
-    policy_file: Path | None = None
-    agreed: bool = False
-    name: str | None = None
-    dataset: str | None = None
-    partition: str | None = None
-    alpha: float | None = None
-    shards: int | None = None
-    seed: int | None = None
-    part: int | str | None = None
-    parts: int | None = None
-    data: Path | None = None
-    data_identity: str | None = None
-    task: str | None = None
-    ledger: Path | None = None
-    kept: Callable[[], None] = lambda: None

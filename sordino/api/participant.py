@@ -82,7 +82,7 @@ class Participant:
         """
         options, home = dict(self._options), self._home
         address, policy, agreed = (options.pop(name, None) for name in ("address", "policy", "yes"))
-        code, desk, homes = (options.pop(name, None) for name in ("code", "desk", "homes"))
+        code, desk, homes = (options.get(name) for name in ("code", "desk", "homes"))
         if address is not None:
             _check_address(address)
         if code is not None and desk is not None:
@@ -93,14 +93,16 @@ class Participant:
             from client.joining.joining import get_place
             from client.joining.options import JoinOptions
             from runtime.health_file import showing_life
+            from runtime.option_values import settled
 
             if address is None and (code is not None or desk is not None):
                 option = "--code" if code is not None else "--desk"
                 raise InputFailure(f"HOST:PORT is missing: {option} needs the coordinator's port for enrolment.")
             options["part"] = _part(options.get("part"))
-            wanted = JoinOptions(address or "", code or "", home, policy_file=policy, agreed=bool(agreed), **options)
+            stated = {"address": address or "", "home": home, "policy_file": policy, "agreed": bool(agreed)}
+            wanted = settled(lambda: JoinOptions(**options, **stated), lambda made: made, {}, JoinOptions)
             with showing_life():  # the authority may admit it days later
-                home = await get_place(wanted, self._say, desk=desk, homes=homes)
+                home = await get_place(wanted, self._say)
             address, policy = None, None  # both are in the folder now
         elif agreed or options:
             raise InputFailure(

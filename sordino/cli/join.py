@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client.joining.options import CODE, Joining
+from client.joining.options import CODE, JoinOptions
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built
 from runtime.settings_file import Table
@@ -119,8 +119,8 @@ def _run(
 
     if end_with:
         end_with_parent(end_with)
-    values = chosen(given, Joining)
-    own, how = built(Joining, values), built(Participation, chosen(given, Participation))
+    values = chosen(given, JoinOptions)
+    own, how = built(JoinOptions, values), built(Participation, chosen(given, Participation))
     home, code = how.home, how.code
     asked = {"--status": status, "--pause": pause, "--resume": resume, "--leave": leave, "--export": export is not None}
     if wishes := [name for name, wanted in asked.items() if wanted]:
@@ -135,9 +135,8 @@ def _run(
 
     if how.accept:
         from client.joining.joining import accept as accept_changed
-        from client.joining.options import JoinOptions
 
-        accept_changed(JoinOptions("", "", home or Path(), agreed=bool(how.yes), task=own.task), say)
+        accept_changed(JoinOptions(home=home or Path(), agreed=bool(how.yes), task=own.task), say)
         return int(ExitCode.OK)
     if how.code_file is not None:
         if code is not None:
@@ -191,4 +190,4 @@ def _code_in(file: Path) -> str:
         raise InputFailure(f"the join code in {file} can't be read: {reason}.") from None
 
 
-run = with_options(_run, options(Participation, Joining))
+run = with_options(_run, options(Participation, JoinOptions))

@@ -83,7 +83,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     (tmp_path / "port").mkdir()
     with port_in_thread(tmp_path / "port", authority) as (where, _):
         code = authority.code().to_text()
-        asyncio.run(join_by_code(JoinOptions(where.address, code, tmp_path / "home", agreed=True), lambda _: None))
+        asyncio.run(
+            join_by_code(
+                JoinOptions(address=where.address, code=code, home=tmp_path / "home", agreed=True), lambda _: None
+            )
+        )
         member, number = where.study.members, where.study.roster_version
     with port_in_thread(tmp_path / "port", authority, signs=False) as (where, beside):
         where.study.members, where.study.roster_version = member, number

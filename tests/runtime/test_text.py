@@ -98,7 +98,9 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
 
     def ends(code: str, host: Path) -> str:
         with pytest.raises(Failure) as error:
-            asyncio.run(join_by_code(JoinOptions(where.address, code, host, agreed=True), lambda _: None))
+            asyncio.run(
+                join_by_code(JoinOptions(address=where.address, code=code, home=host, agreed=True), lambda _: None)
+            )
         return error.value.message
 
     with port_in_thread(tmp_path / "port", authority) as (where, _):
@@ -111,7 +113,12 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
                 assert "are kept" in told
                 assert "no further use" not in told
                 answers.pop(0)
-        assert asyncio.run(join_by_code(JoinOptions(where.address, code, home, agreed=True), lambda _: None)) == home
+        assert (
+            asyncio.run(
+                join_by_code(JoinOptions(address=where.address, code=code, home=home, agreed=True), lambda _: None)
+            )
+            == home
+        )
         answers.append(lambda data: authority.answer(read_request(data), accepted=False, reason="enough of them"))
         monkeypatch.setattr(client.joining.joining, "ask", refuses)
         told = ends(authority.code().to_text(), tmp_path / "another")

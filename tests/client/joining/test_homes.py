@@ -50,9 +50,8 @@ class Containers:
 
     def start(self, **changes: Any) -> str:
         """A container; the name of its home."""
-        desk = changes.pop("desk", self.desk)
-        options = self.joining.options(**({"code": "", "home": None, "part": BY_PLACE} | changes))
-        path = asyncio.run(get_place(options, self.joining.said.append, desk=desk, homes=self.homes))
+        usual = {"code": "", "home": None, "part": BY_PLACE, "desk": self.desk, "homes": self.homes}
+        path = asyncio.run(get_place(self.joining.options(**(usual | changes)), self.joining.said.append))
         home = open_home(path)
         assert home is not None
         assert home.complete
@@ -177,8 +176,8 @@ def test_without_homes_the_folder_goes_on_too(containers: Containers) -> None:
     joining = containers.joining
 
     def join(home: Path | None) -> Path:
-        options = joining.options(code="", home=home)
-        return asyncio.run(get_place(options, joining.said.append, desk=containers.desk, homes=None))
+        options = joining.options(code="", home=home, desk=containers.desk)
+        return asyncio.run(get_place(options, joining.said.append))
 
     assert join(joining.home) == join(joining.home) == joining.home
     assert join(None) == join(None) == Path(STUDY)

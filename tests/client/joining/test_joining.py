@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,7 +222,7 @@ def test_an_app_is_given_all_its_data_unless_their_owner_cuts_them(joining: Join
 
 def test_python_can_join_with_whatever_the_command_can() -> None:
     inside = {"home", "policy_file", "agreed", "kept"}
-    assert {one.name for one in fields(JoinOptions)} - inside <= ParticipantOptions.__annotations__.keys()
+    assert JoinOptions.model_fields.keys() - inside <= ParticipantOptions.__annotations__.keys()
     assert Participant(code="x", seed=0, yes=False)._options == {"code": "x", "seed": 0}  # nought is a choice
 
 
