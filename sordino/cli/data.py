@@ -15,9 +15,7 @@ from runtime.option_values import unknown
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 if TYPE_CHECKING:
-    from learning.prepared_data import PreparedSet
-    from sordino.lab.preparation.catalogue import Entry
-    from sordino.lab.preparation.made import Options
+    pass
 
 NAME = "data"
 app = verb_group(
@@ -43,14 +41,15 @@ def list_sets(as_json: Json = False) -> int:
     from learning.prepared_data import prepared_sets
     from runtime.text import terminal_width
     from sordino.lab.preparation.catalogue import CATALOGUE
+    from sordino.lab.preparation.text import about, figures, megabytes, sizes
 
     where = data_folder().absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
     body = {
         "folder": str(where),
         "shipped": ["fashion-mnist-subset"],
-        "prepared": {name: _figures(one) for name, one in made.items()},
-        "can_be_made": {entry.name: _about(entry) for entry in CATALOGUE.values()},
+        "prepared": {name: figures(one) for name, one in made.items()},
+        "can_be_made": {entry.name: about(entry) for entry in CATALOGUE.values()},
         "formats": list(FORMATS),
     }
     width, lines = terminal_width(), ["Ready"]
@@ -64,12 +63,12 @@ def list_sets(as_json: Json = False) -> int:
 
     row("fashion-mnist-subset", "6,000 + 2,000 images of Fashion-MNIST; ships with sordino")
     for name, one in made.items():
-        row(name, str(one.manifest.get("title", "")), _sizes(one))
+        row(name, str(one.manifest.get("title", "")), sizes(one))
     lines += ["", "Can be made: sordino data prepare NAME"]
     for entry in CATALOGUE.values():
         if entry.name not in made:
             described = [one for one in entry.described() if one]
-            row(entry.name, entry.title, *described, f"{entry.licence}; {_megabytes(entry)} to fetch")
+            row(entry.name, entry.title, *described, f"{entry.licence}; {megabytes(entry)} to fetch")
     lines += ["", "Read where they lie: FORMAT:PATH"]
     row("formats", ", ".join(FORMATS))
     return answer(as_json, body, [*lines, "", f"Prepared sets lie in {where}"])
@@ -126,6 +125,7 @@ def prepare(
     from sordino.lab.preparation.catalogue import CATALOGUE, make_from_format, make_set
     from sordino.lab.preparation.fetching import fetch, installed
     from sordino.lab.preparation.made import Options
+    from sordino.lab.preparation.text import figures, shown, sizes, what_it_needs
 
     where = data_folder().absolute()
     wanted = called or name
@@ -153,7 +153,7 @@ def prepare(
             packages = " and ".join(str(package) for package in entry.packages)
             raise InputFailure(f"{name} is made from {packages}: name each with a --from, in this order.")
         options = Options(**given)
-        typer.echo("\n".join(_shown(entry, options, paths, where / wanted)), err=as_json)
+        typer.echo("\n".join(shown(entry, options, paths, where / wanted)), err=as_json)
         _agree(yes)
         with tempfile.TemporaryDirectory(prefix="sordino-data-") as work:
             sources = [path.absolute() for path in paths] or [
@@ -163,56 +163,10 @@ def prepare(
             made = make_set(entry, sources, where / wanted, options)
     natural = " --partition natural" if "users" in made.manifest["train"] else ""
     lines = [
-        f"\nMade {made.folder}: {_sizes(made)}.\nSHA-256 {made.sha256}",
-        f"Use it:  sordino init my-study --dataset {wanted}{natural}{_used(made)}",
+        f"\nMade {made.folder}: {sizes(made)}.\nSHA-256 {made.sha256}",
+        f"Use it:  sordino init my-study --dataset {wanted}{natural}{what_it_needs(made)}",
     ]
-    return answer(as_json, _figures(made) | {"manifest": made.manifest}, lines)
-
-
-def _used(made: PreparedSet) -> str:
-    """What else `init` needs for this set: the task that fits its examples, and no more participants than users.
-
-    What examples look like, the task takes from the set (`authority.study_data.fitted`).
-    """
-    import numpy as np
-
-    from authority.new_study import Making
-    from learning.partitions import FEWEST_EXAMPLES
-
-    described = f" {made.manifest['use']}" if "use" in made.manifest else ""
-    if made.manifest["arrays"]["train_features"]["dtype"] == "int32":  # words or categories
-        sequences = len(made.manifest["arrays"]["train_labels"]["shape"]) == 2
-        classes = made.manifest["train"]["classes"]
-        described += " --task lstm" if sequences else f" --task histogram --task-option bins={classes}"
-    users = made.users("train")
-    usual = most = Making().participants
-    if users is not None:
-        most = int((np.bincount(users) >= FEWEST_EXAMPLES).sum())
-    if most < usual:
-        described += f" --participants {most} --hosts {min(most, 4)}" + (" --max-dropout 0" if most < 10 else "")
-    return described
-
-
-def _shown(entry: Entry, options: Options, paths: list[Path], target: Path) -> list[str]:
-    """What is shown before the question whether to make the set."""
-    from sordino.lab.preparation.fetching import installed, spoken
-
-    lines = [f"{entry.name}: {entry.title}", ""]
-
-    def line(key: str, text: str) -> None:
-        lines.append(f"  {key:<9} {text}")
-
-    content, users = entry.described(options)
-    line("holds", content)
-    line("users", users or "none: a partition makes them up")
-    line("licence", entry.licence)
-    for number, package in enumerate(entry.packages):
-        line("source", f"{package}, {package.megabytes:g} MB")
-        line("sha256", f"{package.sha256} ({package.file})")
-        here = paths[number] if paths else installed(package)
-        line("", f"read from {here}" if here is not None else f"fetched by: {spoken(package)}")
-    line("result", str(target) + (", in the place of what is there" if target.exists() else ""))
-    return lines
+    return answer(as_json, figures(made) | {"manifest": made.manifest}, lines)
 
 
 def _agree(yes: bool) -> None:
@@ -221,35 +175,3 @@ def _agree(yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InputFailure("nothing was done, since there is no terminal to ask on: add --yes to agree.")
     typer.confirm("\nMake it?", abort=True, err=True)
-
-
-def _about(entry: Entry) -> dict[str, Any]:
-    return {
-        "title": entry.title,
-        "content": entry.described()[0],
-        "users": entry.described()[1],
-        "real_users": entry.real,
-        "licence": entry.licence,
-        "packages": [{"package": str(one), "file": one.file, "sha256": one.sha256} for one in entry.packages],
-    }
-
-
-def _figures(made: PreparedSet) -> dict[str, Any]:
-    keys = ("title", "licence", "train", "test", "real_users")
-    return {"name": made.folder.name, "folder": str(made.folder), "sha256": made.sha256} | {
-        key: made.manifest[key] for key in keys if key in made.manifest
-    }
-
-
-def _sizes(made: PreparedSet) -> str:
-    train, test = made.manifest["train"], made.manifest.get("test", {"examples": 0})
-    users = f", {train['users']:,} users to train" if "users" in train else ""
-    stand_in = "" if made.manifest.get("real_users", True) else " (stand-ins)"
-    return f"{train['examples']:,} + {test['examples']:,} examples{users}{stand_in}"
-
-
-def _megabytes(entry: Entry) -> str:
-    from sordino.lab.preparation.fetching import installed
-
-    size = sum(package.megabytes for package in entry.packages if installed(package) is None)
-    return f"{size:g} MB" if size else "nothing"
