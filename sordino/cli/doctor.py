@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, NetworkFailure
+from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, minute
 from sordino.cli.verbs import Json, answer, epilog
 
@@ -32,8 +32,6 @@ HELP = (
 EPILOG = epilog("doctor my-study")
 LEAST_MEMORY_MB: Final = 256  # the service's limit for a client with one participant
 LEAST_DISK_MB: Final = 100
-REACH_S: Final = 8.0
-SOON_S: Final = 14 * 86_400.0
 DAY_S: Final = 86_400.0
 _BEHIND_S: Final = 60.0  # clocks are set by less than that while a process runs
 
@@ -160,6 +158,7 @@ def _secrets(party: Party) -> str:
 
 def _of_a_study(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate
+    from client.reaching import valid_until
     from server.coordinator import server_credentials
     from server.opening import check_client_ca
 
@@ -170,7 +169,9 @@ def _of_a_study(party: Party) -> Iterator[Check]:
         server_credentials(table)  # the key's mode, and that both belong together
         check_client_ca(study)
         pair = load_certificate(table.tls_certificate, table.tls_key)
-        return _valid(pair, table.client_ca, "the study's authority makes a new one (docs/operations.md, Certificates)")
+        return valid_until(
+            pair, table.client_ca, "the study's authority makes a new one (docs/operations.md, Certificates)"
+        )
 
     def transcript_key() -> str:
         from server.transcripts import open_transcripts
@@ -219,6 +220,7 @@ def _of_a_study(party: Party) -> Iterator[Check]:
 
 def _of_a_host(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate, load_identity
+    from client.reaching import reached, valid_until
 
     host = party.configuration.settings()
     table = host.coordinator
@@ -232,21 +234,22 @@ def _of_a_host(party: Party) -> Iterator[Check]:
         pairs.append(load_certificate(table.certificate, table.key))
         renewed = bool(table.enrolment)
         remedy = "join again with a new code and --ledger (docs/operations.md, Certificates)"
-        return _valid(pairs[0], table.ca, remedy, soon=not renewed) + (", renewed by itself" if renewed else "")
+        return valid_until(pairs[0], table.ca, remedy, soon=not renewed) + (", renewed by itself" if renewed else "")
 
     def coordinator() -> str:
-        return _reached(table.address, table.ca, pairs[0] if pairs else None)
+        return reached(table.address, table.ca, pairs[0] if pairs else None)
 
     yield "identities", identities
     yield "certificate", certificate
     yield "ledger", partial(_ledger, party)
     yield "coordinator", coordinator
     if table.enrolment:
-        yield "enrolment", partial(_reached, table.enrolment, table.ca)
+        yield "enrolment", partial(reached, table.enrolment, table.ca)
 
 
 def _of_an_authority(party: Party) -> Iterator[Check]:
     from authority.folder import TLS_FILE, open_folder
+    from client.reaching import reached
 
     def keys() -> str:
         until = open_folder(party.folder).keys.tls.certificate.not_valid_after_utc.timestamp()
@@ -256,35 +259,10 @@ def _of_an_authority(party: Party) -> Iterator[Check]:
 
     def coordinator() -> str:
         address = open_folder(party.folder).settings.coordinator
-        return _reached(address, party.folder / TLS_FILE) if address else "none named: files are carried by hand"
+        return reached(address, party.folder / TLS_FILE) if address else "none named: files are carried by hand"
 
     yield "keys", keys
     yield "coordinator", coordinator
-
-
-def _valid(pair: ClientCertificate, ca: Path, remedy: str, *, soon: bool = True) -> str:
-    """Until when a certificate holds. Raises InputFailure: not now, or not for long, or another authority signed it."""
-    from cryptography import x509
-
-    leaf, *_ = x509.load_pem_x509_certificates(pair.chain)
-    if not any(_issued(leaf, one) for one in x509.load_pem_x509_certificates(ca.read_bytes())):
-        raise InputFailure(f"{pair.path} wasn't signed by the TLS authority in {ca}: copy both from one place.")
-    now = time.time()
-    says = f"this machine's clock says {minute(now)}"
-    if now < pair.not_before:
-        raise InputFailure(f"{pair.path} is valid from {minute(pair.not_before)} on, and {says}: set the clock.")
-    if now >= pair.not_after or (soon and now + SOON_S >= pair.not_after):
-        ends = "expired" if now >= pair.not_after else "expires"
-        raise InputFailure(f"{pair.path} {ends} on {minute(pair.not_after)} ({says}): {remedy}.")
-    return f"valid until {minute(pair.not_after)}"
-
-
-def _issued(leaf: object, authority: object) -> bool:
-    try:
-        leaf.verify_directly_issued_by(authority)  # type: ignore[attr-defined]
-    except Exception:  # a wrong name, key or signature: three types
-        return False
-    return True
 
 
 def _ledger(party: Party) -> str:
@@ -332,9 +310,6 @@ def _databases(party: Party) -> str:
     return ", ".join(path.name for path in paths) or "none yet"
 
 
-# ---------------------------------------------------------------- the network
-
-
 def _listens(address: str) -> str:
     """Of the coordinator's own port; no failure: a study may be served later."""
     import socket
@@ -347,31 +322,3 @@ def _listens(address: str) -> str:
             return f"something listens at {address}"
     except OSError:
         return f"nothing listens at {address}: the study isn't served now"
-
-
-def _reached(address: str, ca: Path, certificate: ClientCertificate | None = None) -> str:
-    """Raises NetworkFailure: no TLS connection to the coordinator can be made, with the reason."""
-    import asyncio
-
-    return asyncio.run(_reach(address, ca, certificate))
-
-
-async def _reach(address: str, ca: Path, certificate: ClientCertificate | None) -> str:
-    import grpc
-
-    from client.connection import open_channel
-    from client.unreachable import trouble_of, trouble_of_silence, web_proxy_of
-
-    proxy = web_proxy_of(address, os.environ)
-    async with open_channel(address, ca.read_bytes(), certificate) as channel:
-        try:
-            call: Any = channel.unary_unary("/grpc.health.v1.Health/Check")  # any answer to it shows that it is there
-            await call(b"", timeout=REACH_S)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise NetworkFailure(f"{address}: {trouble_of_silence(proxy).words}.") from None
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                own = "none" if certificate is None else str(certificate.path)
-                words = trouble_of(error.details() or "", ca=str(ca), certificate=own, proxy=proxy).words
-                raise NetworkFailure(f"{address}: {words}.") from None
-    return f"{address} answers, with a certificate of {ca.name}"
