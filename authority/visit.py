@@ -6,19 +6,29 @@ a running authority. The next visit completes a visit that was interrupted at an
 
 from __future__ import annotations
 
+import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.link import Link, LinkError
+from authority.local_enrolment import LocalEnrolmentSocket
 from authority.requests import Judgement, judge, look, newest_roster, read_requests
-from authority.roster import mark_published, package_of, sign_next, validity_s
+from authority.roster import accept_terms, mark_published, package_of, read_terms, sign_next, validity_s
 from authority.store import WAIT_S, AuthorityStore, locked
+from client.policy import PolicyRefusal, check_terms
+from client.policy_file import PolicyTable
+from runtime.failure import InputFailure
+from runtime.health_file import EVERY_S
 from secagg.encoding import RandomBytes
 from wire.authority_statements import write_package
 from wire.enrolment import SignedRequest
+
+_SOON_S: Final = 0.3
 
 
 @dataclass(frozen=True)
@@ -101,3 +111,32 @@ def check_not_behind(store: AuthorityStore, coordinator_version: int) -> None:
             "roster.json and history.json from the coordinator here, and go on from them with `sordino authority sign "
             "DIR --after FOLDER`"
         )
+
+
+def sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None:
+    """Accept the terms that the coordinator serves, unless there are some already.
+
+    Raises InputFailure: the policy refuses them; those of `Link.document` and `authority.roster.read_terms`.
+    """
+    with locked(folder.state) as store:
+        if store.terms() is not None:
+            return
+    document = link.document()
+    try:
+        check_terms(policy.to_policy(), read_terms(folder, document), hashlib.sha256(document).digest())
+    except PolicyRefusal as error:
+        refused = f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed."
+        raise InputFailure(refused) from None
+    with locked(folder.state) as store:
+        accept_terms(folder, store, document, time.time())
+
+
+def rest(
+    stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None, alive: Callable[[], None] = lambda: None
+) -> None:
+    """Wait for the next visit, with signs of life; a short time if a request with a new code is about to come."""
+    ends = time.monotonic() + pause_s
+    while (left := ends - time.monotonic()) > 0:
+        alive()
+        if stop.wait(min(left, EVERY_S if socket is None else _SOON_S)) or (socket is not None and socket.busy()):
+            return

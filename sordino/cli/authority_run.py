@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,13 +14,7 @@ from runtime.text import counted
 from sordino.cli.verbs import AsService, epilog
 
 if TYPE_CHECKING:
-    import threading
-
-    from authority.folder import AuthorityFolder
-    from authority.link import Link
-    from authority.local_enrolment import LocalEnrolmentSocket
     from authority.visit import Visit
-    from client.policy_file import PolicyTable
 
 HELP = (
     "Approve and sign automatically until it is stopped.\n\nEvery few seconds it fetches the requests that wait at "
@@ -38,7 +29,6 @@ HELP = (
 )
 EPILOG = epilog("authority run my-authority --every 5s", ExitCode.NETWORK, ExitCode.INTERRUPTED)
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_SOON_S: Final = 0.3
 _BETTER: Final = "connection to the coordinator restored"
 
 
@@ -73,7 +63,7 @@ def run(
     from authority.link import LinkError, open_link
     from authority.local_enrolment import open_local_enrolment
     from authority.store import exclusive
-    from authority.visit import Visit, attend
+    from authority.visit import Visit, attend, rest, sign_first
     from client.policy_file import load_policy
     from runtime.durable import StorageError
     from runtime.service_notify import Notifier
@@ -106,7 +96,7 @@ def run(
             notifier.alive()
             try:
                 if policy is not None:
-                    _sign_first(folder, link, policy)
+                    sign_first(folder, link, policy)
                 visit = attend(folder, link, sign=True)
                 trouble = ""
             except (LinkError, AuthorityError, StorageError) as error:  # each of them may pass
@@ -116,43 +106,8 @@ def run(
                 notifier.status(trouble or _BETTER)
                 reported = trouble
             _tell_visit(visit, as_json)
-            _rest(stop, pause, socket, notifier.alive)
+            rest(stop, pause, socket, notifier.alive)
         notifier.tell(STOPPING="1")
-
-
-def _sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None:
-    """Accept the terms that the coordinator serves, unless there are some already.
-
-    Raises InputFailure: the policy refuses them; those of `Link.document` and `authority.roster.read_terms`.
-    """
-    from authority.roster import accept_terms, read_terms
-    from authority.store import locked
-    from client.policy import PolicyRefusal, check_terms
-
-    with locked(folder.state) as store:
-        if store.terms() is not None:
-            return
-    document = link.document()
-    try:
-        check_terms(policy.to_policy(), read_terms(folder, document), hashlib.sha256(document).digest())
-    except PolicyRefusal as error:
-        refused = f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed."
-        raise InputFailure(refused) from None
-    with locked(folder.state) as store:
-        accept_terms(folder, store, document, time.time())
-
-
-def _rest(
-    stop: threading.Event, pause_s: float, socket: LocalEnrolmentSocket | None, alive: Callable[[], None] = lambda: None
-) -> None:
-    """Wait for the next visit, with signs of life; a short time if a request with a new code is about to come."""
-    from runtime.health_file import EVERY_S
-
-    ends = time.monotonic() + pause_s
-    while (left := ends - time.monotonic()) > 0:
-        alive()
-        if stop.wait(min(left, EVERY_S if socket is None else _SOON_S)) or (socket is not None and socket.busy()):
-            return
 
 
 def _tell_desk(news: dict[str, Any], as_json: bool) -> None:

@@ -23,9 +23,9 @@ from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import EXPIRED_KEPT_S, check_clock, invite, revoke, withdraw
 from authority.local_enrolment import LocalEnrolmentSocket
 from authority.store import AuthorityStore, Invitation, locked
+from authority.visit import rest
 from client.joining.local_enrolment import join_code_at, state_at
 from runtime.failure import ExitCode, Failure
-from sordino.cli.authority_run import _rest
 from tests.authority.authority_in_memory import NOW, Office, Participant, make_office, participant
 from wire.join_code import JoinCode
 
@@ -479,11 +479,11 @@ def test_something_else_than_a_desk(front: Front, said: bytes) -> None:
 def test_the_authority_looks_sooner_when_a_code_is_out(front: Front) -> None:
     begun = time.monotonic()
     front.code()
-    _rest(threading.Event(), 60, front.open)
+    rest(threading.Event(), 60, front.open)
     assert time.monotonic() - begun < 10
     stopped = threading.Event()
     stopped.set()
-    _rest(stopped, 60, None)
+    rest(stopped, 60, None)
     assert time.monotonic() - begun < 20
 
 
