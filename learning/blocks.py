@@ -6,6 +6,7 @@ file of any size.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -20,6 +21,17 @@ Part: TypeAlias = Literal["train", "test"]
 
 class DatasetError(InputFailure, ValueError):
     """A data set is unknown, missing or damaged; the message names the file and what to do."""
+
+
+def library(name: str, extra: str, what: str) -> Any:
+    """A module of a package that only some sets need. Raises DatasetError: it isn't installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        package = name.partition(".")[0]
+        raise DatasetError(
+            f"{what} needs {package}, which isn't installed: pip install '.[{extra}]' in the checkout"
+        ) from None
 
 
 @dataclass(frozen=True)

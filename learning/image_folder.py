@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import DatasetError
+from learning.blocks import DatasetError, library
 from learning.datasets import Dataset, Unread
-from learning.table_files import LABEL, Missing, dataset_of, library, named_in_errors, number
+from learning.table_files import LABEL, Missing, dataset_of, named_in_errors, number
 
 LABELS_FILE: Final = "labels.csv"
 _SUFFIXES: Final = (".png", ".jpg", ".jpeg")

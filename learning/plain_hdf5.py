@@ -8,7 +8,6 @@ number of values in no bytes. So only plain links are followed, and a claimed si
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import DatasetError
+from learning.blocks import DatasetError, library
 
 MOST_BYTES: Final = 1 << 28
 """Of one data set, which is one user's: 85,000 images of 28 x 28."""
@@ -38,10 +37,7 @@ def damaged(file: Path, why: str) -> DatasetError:
 @contextmanager
 def opened(file: Path) -> Iterator[PlainGroup]:
     """The file's root. Raises DatasetError: h5py isn't installed, or the file isn't HDF5."""
-    try:
-        h5py = importlib.import_module("h5py")
-    except ModuleNotFoundError:
-        raise DatasetError(f"{file} needs h5py, which isn't installed: pip install '.[data]' in the checkout") from None
+    h5py = library("h5py", "data", str(file))
     reading = _Reading(file, h5py)
     root = reading.checked(lambda: h5py.File(file, "r"))
     try:

@@ -7,7 +7,6 @@ says which. `learning.own_data` has the rules for participants' files.
 from __future__ import annotations
 
 import csv
-import importlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import DatasetError
+from learning.blocks import DatasetError, library
 from learning.datasets import NO_LABEL, Dataset, Unread
 
 SUFFIXES: Final = (".csv", ".npz", ".parquet")
@@ -83,17 +82,6 @@ def named_in_errors(path: Path) -> Iterator[None]:
         if error.message.startswith(("data file", "there is no data file")):
             raise
         raise DatasetError(f"data file {path}: {error}") from None
-
-
-def library(name: str, extra: str, what: str) -> Any:
-    """A module of a package that only some files need. Raises DatasetError: it isn't installed."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        package = name.partition(".")[0]
-        raise DatasetError(
-            f"{what} needs {package}, which isn't installed: pip install '.[{extra}]' in the checkout"
-        ) from None
 
 
 def of_arrays(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -77,3 +78,12 @@ def json_line(event: str, body: Mapping[str, Any], *, level: str = "info", at: f
     when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
     head = {"timestamp": when.isoformat(timespec="microseconds").replace("+00:00", "Z"), "level": level, "event": event}
     return json.dumps(head | dict(body) | head)
+
+
+def finite(value: Any) -> Any:
+    """What JSON has words for: null in the place of numbers that are infinite or none, lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(one) for name, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -83,9 +83,8 @@ def _run(
     **given: Any,
 ) -> int:
     from authority.study_data import fitted
-    from runtime.text import terminal_width
+    from runtime.text import finite, terminal_width
     from sordino.lab.simulation.progress import SimulationProgress, closing
-    from sordino.lab.simulation.record import finite
     from sordino.lab.simulation.run import simulate_study
     from sordino.planning.notes import noise_outweighs, unreached
     from sordino.planning.refusals import check_study

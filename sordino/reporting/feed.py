@@ -6,16 +6,15 @@ operator says so: as metrics, the feed may reach readers that the journal must n
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runtime import VERSION
-from runtime.text import counted, duration, minute, printable
+from runtime.text import counted, duration, finite, minute, printable
 from secagg.messages import PHASES
 from server import events
 from server.reasons import WORDS, class_of_dropout
@@ -165,7 +164,7 @@ class StudyFeed:
             "dropouts": self._left(),
             "log": [{"at": at, "line": line} for at, line in self._lines],
         }
-        return {name: _finite(section) for name, section in {**self._steady, **moving}.items()}
+        return {name: finite(section) for name, section in {**self._steady, **moving}.items()}
 
     def _study(self) -> Snapshot:
         view, started = self.view, self.view.started
@@ -347,12 +346,3 @@ def status_lines(shown: Snapshot, running: bool) -> list[str]:
 def _spent(privacy: Snapshot, reader: str) -> str:
     budget = privacy[f"budget_{reader}"]
     return f"{privacy[f'epsilon_{reader}']:.2f}" + ("" if budget is None else f" of {budget:.4g}")
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for numbers that JSON has no word for."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -21,7 +21,8 @@ from typing import Any, Final, TypeVar
 from runtime.durable import replace_durably
 from runtime.processes import end_with_parent, one_thread_each
 from runtime.settings_keys import settings_keys
-from sordino.lab.simulation.record import finite, versions
+from runtime.text import finite
+from sordino.lab.simulation.record import versions
 from sordino.lab.simulation.run import SimulationResult, simulate_study
 from sordino.lab.simulation.settings import WAYS, SimulatedStudy, SimulationSettings
 from wire.ending import ROUNDS_DONE

@@ -10,7 +10,6 @@ and their figures could be read here. The line ``resumed`` lists them, and epsil
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -23,6 +22,7 @@ from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, s
 from learning.learner import State
 from learning.parameters import Parameters
 from runtime.durable import replace_durably
+from runtime.text import finite
 from sordino.lab.simulation.settings import SimulationError, difference
 
 FORMAT: Final = 1
@@ -170,15 +170,6 @@ class Record:
 def line_of(row: Mapping[str, Any]) -> str:
     """One line of JSON, its newline included."""
     return json.dumps(finite(row), allow_nan=False) + "\n"
-
-
-def finite(value: Any) -> Any:
-    """Replace what is infinite or no number by null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): finite(one) for name, one in value.items()}
-    return [finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
