@@ -17,6 +17,7 @@ from secagg.messages import PHASES
 from server.events import RoundCompleted
 from server.study_view import StudyView
 from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, plan_of, terms
+from sordino.reporting.results import ServedStudy
 from sordino.reporting.statistic_text import (
     HISTOGRAM,
     QUANTILE,
@@ -57,38 +58,31 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
 
     Raises Failure: no study, nothing recorded yet, or the ledger isn't what was written: no epsilon is stated then.
     """
-    from server.journal import read_events
-    from server.study_file import load
-
     if directory.is_file() and directory.suffix != ".toml":
         raise InputFailure(f"{directory} is no study: name the study's folder, or its study.toml.")
-    configuration = load(directory)
-    home = directory if directory.is_dir() else directory.parent
-    state = configuration.coordinator.state
-    events = read_events(state)
-    if not events:
-        raise InputFailure(f"{state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
-    ledger = _checked_ledger(state)
-    view = StudyView().apply_all(events)
-    extras = replace(read_extras(home, one_machine=configuration.coordinator.one_machine), ledger=ledger)
+    study = ServedStudy.read(directory)
+    home, view = directory if directory.is_dir() else directory.parent, study.view
+    coordinator = study.configuration.coordinator
+    if view.started_at is None:
+        raise InputFailure(f"{coordinator.state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
+    extras = replace(read_extras(home, one_machine=coordinator.one_machine), ledger=_checked_ledger(study))
     path = output if output is not None else home / "report.html"
     path.write_text(render(view, extras), encoding="utf-8")
     return path, view
 
 
-def _checked_ledger(state: Path) -> str:
+def _checked_ledger(study: ServedStudy) -> str:
     """One line about the ledger beside the journal; raises `Failure` for one that was changed."""
     from runtime.durable import StorageError
-    from sordino.reporting.budget import Place, read
-    from wire.records.ledger import LEDGER_FILE, ChangedLedger
+    from wire.records.ledger import ChangedLedger
 
     try:
-        contents = read(Place(state.with_name(LEDGER_FILE), state=state))
+        head = study.ledger().head
     except ChangedLedger as error:
         raise Failure(ExitCode.LEDGER, f"no report is written, the ledger was changed. {error}") from error
     except StorageError as error:
         raise InputFailure(f"no report is written without its ledger. {error}") from error
-    return f"Privacy ledger: {counted(contents.head.rows, 'row')}, nothing changed; head {contents.head.hash.hex()}."
+    return f"Privacy ledger: {counted(head.rows, 'row')}, nothing changed; head {head.hash.hex()}."
 
 
 def read_extras(home: Path, *, one_machine: bool) -> Extras:
