@@ -26,9 +26,9 @@ from learning.datasets import Dataset
 from learning.own_task import place_of
 from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
 from learning.public_random import PublicRandom
-from learning.task import Task, divided, judge
+from learning.task import Task, held_out_metrics, held_out_split
 from mechanisms.encoder import Encoder, Words
-from mechanisms.evaluation import NOT_EVALUATED, NOTHING_JUDGED, Evaluation, Judged
+from mechanisms.evaluation import NO_METRICS, NOT_EVALUATED, Evaluation, HeldOutMetrics
 
 Update = NDArray[np.float32]
 
@@ -38,7 +38,7 @@ class Contribution:
     """What a participant's data give to a round: an update, and what they say of the model that it began from."""
 
     update: Update = field(repr=False)
-    judged: Judged = field(repr=False)
+    metrics: HeldOutMetrics = field(repr=False)
 
 
 _DIVERGED: Final = "it diverged"
@@ -133,13 +133,13 @@ class LocalTraining:
             order = PublicRandom(os.urandom(32))
             if not len(self._data):
                 raise NoExamples
-            data, judged = self._data, NOTHING_JUDGED
+            data, metrics = self._data, NO_METRICS
             if evaluation:
                 share = evaluation.held_out
                 if share not in self._parts:
-                    self._parts[share] = divided(self._task, self._data, share)
+                    self._parts[share] = held_out_split(self._task, self._data, share)
                 data, held = self._parts[share]
-                judged = self._judged(parameters, held)
+                metrics = self._metrics(parameters, held)
             made = self._task.local_update(parameters, data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
@@ -150,15 +150,15 @@ class LocalTraining:
         if diverged:
             self._untold.append(lambda: self._log.warning("training diverged, zeros are sent"))
             return None, _DIVERGED
-        return Contribution(update, judged), ""
+        return Contribution(update, metrics), ""
 
-    def _judged(self, parameters: Parameters, held: Dataset) -> Judged:
+    def _metrics(self, parameters: Parameters, held: Dataset) -> HeldOutMetrics:
         """What is said of the model; nothing where that fails, and training goes on."""
         try:
-            return judge(self._task, parameters, held)
+            return held_out_metrics(self._task, parameters, held)
         except BaseException as error:
             self._failed("evaluation failed, nothing is said of the model", error)
-            return NOTHING_JUDGED
+            return NO_METRICS
 
     def _failed(self, event: str, error: BaseException) -> str:
         """Note a failure by its kind and its place; never by the error's text, which may hold data."""
@@ -174,9 +174,9 @@ class LocalTraining:
 
     def encode(self, encoder: Encoder, made: Contribution | None, noise_seeds: Sequence[bytes] = ()) -> Words:
         """As words below 2^B, shape (padded_dim,), with noise; noise alone where there is nothing to encode."""
-        update, judged = (None, NOTHING_JUDGED) if made is None else (made.update, made.judged)
+        update, metrics = (None, NO_METRICS) if made is None else (made.update, made.metrics)
         try:
-            return encoder.encode(update, os.urandom, noise_seeds, judged)
+            return encoder.encode(update, os.urandom, noise_seeds, metrics)
         except Exception as error:  # not seen; and whatever happens, nobody is to be told
             self._log.error("encoding failed, zeros are sent", error=type(error).__name__)
             return encoder.encode(None, os.urandom, noise_seeds)

@@ -22,7 +22,7 @@ from learning.partitions import hold_out
 from learning.progress import JUDGED
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
-from mechanisms.evaluation import NOTHING_JUDGED, Judged, Measured
+from mechanisms.evaluation import NO_METRICS, HeldOutMetrics, MeanMetrics
 
 
 class Task(Protocol):
@@ -169,18 +169,18 @@ def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:
     return PublicRandom(b"batch order", seed, round_number, participant)
 
 
-def divided(task: Task, data: Dataset, share: float) -> tuple[Dataset, Dataset]:
+def held_out_split(task: Task, data: Dataset, share: float) -> tuple[Dataset, Dataset]:
     """(to train on, to evaluate on): a share is held out, unless the task loads its data by itself and divides them."""
     return (data, data) if getattr(task, "divides_itself", False) else hold_out(data, share)
 
 
-def judge(task: Task, parameters: Parameters, held: Dataset) -> Judged:
+def held_out_metrics(task: Task, parameters: Parameters, held: Dataset) -> HeldOutMetrics:
     """A participant's figures of the model on examples that it never trains on.
 
     Raises ValueError: the task gives others than it states; besides whatever its ``evaluate`` raises.
     """
     if not len(held):
-        return NOTHING_JUDGED
+        return NO_METRICS
     found = cast(ModelTask, task).evaluate(parameters, held)
     missing = [name for name in task.judged if name not in found]
     if missing:
@@ -189,10 +189,10 @@ def judge(task: Task, parameters: Parameters, held: Dataset) -> Judged:
             "as the option judged=loss of a Flower app"
         )
     examples = int(found.get("examples", len(held)))
-    return Judged(examples, found.get("accuracy", math.nan), found.get("loss", math.nan))
+    return HeldOutMetrics(examples, found.get("accuracy", math.nan), found.get("loss", math.nan))
 
 
-def reported_of(task: Task, measured: Measured | None) -> dict[str, float]:
+def reported_of(task: Task, measured: MeanMetrics | None) -> dict[str, float]:
     """What participants report of a model: ``accuracy`` and ``loss``, as far as the task has them, each with its
     ``_stderr``, and ``weight``; empty where they don't, or too few did.
     """

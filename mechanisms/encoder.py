@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mechanisms.clipping import HAIR, clip_layers, layers_in
 from mechanisms.discrete_gaussian import discrete_gaussian
-from mechanisms.evaluation import NOTHING_JUDGED, Judged, Measured
+from mechanisms.evaluation import NO_METRICS, HeldOutMetrics, MeanMetrics
 from mechanisms.lattice_noise import LatticeNoise
 from mechanisms.plan import Plan
 from mechanisms.randomness import KEY_BYTES, RandomBytes, RandomnessFailed
@@ -76,7 +76,7 @@ class Decoded:
     below: tuple[float, ...]
     wrapping: WrapEstimate
     stddev: float
-    measured: Measured | None = None
+    measured: MeanMetrics | None = None
 
 
 # The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous
@@ -158,7 +158,7 @@ class Encoder:
         update: NDArray[Any] | None,
         random_bytes: RandomBytes,
         noise_seeds: Sequence[bytes] = (),
-        judged: Judged = NOTHING_JUDGED,
+        metrics: HeldOutMetrics = NO_METRICS,
     ) -> Words:
         """Clip, rotate, round, add one noise share, wrap. Call it once per attempt; never resend under other
         noise.
@@ -172,7 +172,7 @@ class Encoder:
             random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
             noise_seeds: 32 fresh private bytes for each of the plan's ``noise_parts``, which can be taken back by
                 revealing them; without seeds these parts are drawn like the rest.
-            judged: the participant's figures of the model, where the plan has participants evaluate.
+            metrics: the participant's figures of the model, where the plan has participants evaluate.
 
         Returns (padded_dim,) words of `word_dtype`, values in [0, 2^bits).
 
@@ -183,14 +183,14 @@ class Encoder:
             raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            rotated = self._rotation.forward(self._clipped(stand_in if update is None else update, judged))
+            rotated = self._rotation.forward(self._clipped(stand_in if update is None else update, metrics))
             rotated *= 1 / self._granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
             return self._noised(rounded, random_bytes, noise_seeds)
 
     def encode_many(
-        self, updates: NDArray[Any], random_bytes: RandomBytes, judged: Sequence[Judged] | None = None
+        self, updates: NDArray[Any], random_bytes: RandomBytes, metrics: Sequence[HeldOutMetrics] | None = None
     ) -> Words:
         """`encode` of several participants' updates at once, for simulations: the same law, each with its own noise.
 
@@ -201,7 +201,7 @@ class Encoder:
         Args:
             updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
             random_bytes: 64 bytes are drawn in all.
-            judged: as ``encode`` takes them, one for each row.
+            metrics: as ``encode`` takes them, one for each row.
 
         Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
         order of additions in the rotation.
@@ -211,7 +211,7 @@ class Encoder:
         """
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")
-        figures = (NOTHING_JUDGED,) * len(updates) if judged is None else judged
+        figures = (NO_METRICS,) * len(updates) if metrics is None else metrics
         clipped = np.stack([self._clipped(*one) for one in zip(updates, figures, strict=True)])
         rotated = self._rotation.forward_rows(clipped)
         rotated *= 1 / self._granularity
@@ -248,7 +248,7 @@ class Encoder:
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
         return values.astype(self._dtype)
 
-    def _clipped(self, update: NDArray[Any], judged: Judged = NOTHING_JUDGED) -> NDArray[np.float64]:
+    def _clipped(self, update: NDArray[Any], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""
         rule, evaluation = self.plan.clipping, self.plan.evaluation
         values = checked_update(update, self.plan.dim)
@@ -263,7 +263,7 @@ class Encoder:
             half = rule.bit_size(self.clips) / 2 * HAIR
             coded.append(np.where(norms <= np.array(self.clips), half, -half))
         if evaluation:
-            coded.append(evaluation.coordinates(judged) * (evaluation.weight * rule.bound(self.clips) * HAIR))
+            coded.append(evaluation.coordinates(metrics) * (evaluation.weight * rule.bound(self.clips) * HAIR))
         return np.concatenate(coded)
 
     def decode_sum(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None) -> NDArray[np.float64]:

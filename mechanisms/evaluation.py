@@ -24,7 +24,7 @@ _CERTAIN: Final = 4.0
 """Standard deviations by which the mean weight must lie above 0 before anything is divided by it."""
 
 
-class Judged(NamedTuple):
+class HeldOutMetrics(NamedTuple):
     """One participant's figures of a model; ``accuracy`` in [0, 1], NaN for a task without one."""
 
     examples: int
@@ -32,11 +32,11 @@ class Judged(NamedTuple):
     loss: float
 
 
-NOTHING_JUDGED: Final = Judged(0, math.nan, math.nan)
+NO_METRICS: Final = HeldOutMetrics(0, math.nan, math.nan)
 """Of a participant without examples for it."""
 
 
-class Measured(NamedTuple):
+class MeanMetrics(NamedTuple):
     """Means over participants, with their standard errors by noise and rounding.
 
     How participants differ is not in these errors. ``accuracy`` is NaN where the task has none; ``weight`` is the
@@ -87,14 +87,14 @@ class Evaluation:
         """L2 norm of the three coordinates, at most, where updates are clipped and scaled to ``bound`` = S."""
         return self.weight * bound * math.sqrt(_VALUES) / 2
 
-    def coordinates(self, judged: Judged) -> NDArray[np.float64]:
+    def coordinates(self, metrics: HeldOutMetrics) -> NDArray[np.float64]:
         """(3,) values in [-1/2, 1/2]; a loss that is no number counts as the largest."""
-        weight = min(max(judged.examples, 0), self.most_examples) / self.most_examples
-        correct = 0.5 if math.isnan(judged.accuracy) else min(max(judged.accuracy, 0.0), 1.0)
-        loss = 1.0 if math.isnan(judged.loss) else min(max(judged.loss / self.largest_loss, 0.0), 1.0)
+        weight = min(max(metrics.examples, 0), self.most_examples) / self.most_examples
+        correct = 0.5 if math.isnan(metrics.accuracy) else min(max(metrics.accuracy, 0.0), 1.0)
+        loss = 1.0 if math.isnan(metrics.loss) else min(max(metrics.loss / self.largest_loss, 0.0), 1.0)
         return np.array([weight - 0.5, weight * (correct - 0.5), weight * (loss - 0.5)])
 
-    def measured(self, means: Sequence[float], stddev: float) -> Measured | None:
+    def measured(self, means: Sequence[float], stddev: float) -> MeanMetrics | None:
         """What noisy means of `coordinates` say; None where too few participants evaluated to tell.
 
         Args:
@@ -107,7 +107,7 @@ class Evaluation:
         # The ratio's deviation to first order: that of numerator - ratio x denominator, which are independent.
         share, part = (min(max(one / weight, -0.5), 0.5) for one in (correct, loss))
         spread = stddev / weight
-        return Measured(
+        return MeanMetrics(
             share + 0.5,
             spread * math.hypot(1, share),
             self.largest_loss * (part + 0.5),

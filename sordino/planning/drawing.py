@@ -83,7 +83,7 @@ def bars(names: Sequence[str], note: str, file: Path) -> Iterator[Any]:
         save(figure, file, note)
 
 
-class Measured(Protocol):
+class Estimate(Protocol):
     """A mean, with its standard error where that is known."""
 
     @property
@@ -101,7 +101,7 @@ class Series:
     """
 
     name: str
-    points: Mapping[Any, Measured | float]
+    points: Mapping[Any, Estimate | float]
     colour: int
     dashed: bool = False
     marks: bool = True

@@ -28,7 +28,7 @@ _FEW, _MANY = 12, 40  # rounds up to which each is named at the axis, and from w
 
 @dataclass(frozen=True)
 class _Value:
-    """`sordino.planning.drawing.Measured`."""
+    """`sordino.planning.drawing.Estimate`."""
 
     mean: float
     error: float | None

@@ -16,7 +16,7 @@ import structlog
 from client.training import Contribution, LocalTraining, failure_summary
 from learning.make_task import make_task
 from mechanisms.encoder import InvalidUpdate, RoundingFailed
-from mechanisms.evaluation import NOTHING_JUDGED
+from mechanisms.evaluation import NO_METRICS
 from tests.support.host_in_process import Play, Story
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import coordinator_pb2 as pb
@@ -166,7 +166,7 @@ class BreaksOn:
 @pytest.mark.parametrize("kind", [InvalidUpdate, RoundingFailed, FloatingPointError, RuntimeWarning])
 def test_what_can_not_be_encoded_is_noise_alone(kind: type[Exception]) -> None:
     """Whether clipping or rounding raises may depend on the data: a refusal would be an answer about it."""
-    made = Contribution(np.zeros(3, np.float32), NOTHING_JUDGED)
+    made = Contribution(np.zeros(3, np.float32), NO_METRICS)
     with structlog.testing.capture_logs() as logs:
         found = training(Returns(None)).encode(BreaksOn(kind("secret")), made)  # type: ignore[arg-type]
     assert found == "noise alone"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mechanisms.encoder import Encoder, words_of_sum
-from mechanisms.evaluation import NOT_EVALUATED, Evaluation, Judged
+from mechanisms.evaluation import NOT_EVALUATED, Evaluation, HeldOutMetrics
 from mechanisms.plan import Plan
 from mechanisms.refusals import InfeasiblePlan
 from tests.mechanisms.conftest import keyed, plan_for, secure_sum
@@ -31,7 +31,7 @@ def test_no_figure_lies_beyond_the_norm_that_is_paid_for() -> None:
     """Whatever a model and its data make of them; the largest reach the norm, so it isn't wider than needed."""
     extremes = (-math.inf, -1.0, 0.0, 0.3, 1.0, 7.0, math.inf, math.nan)
     found = [
-        float(np.linalg.norm(WHAT.coordinates(Judged(examples, correct, loss))))
+        float(np.linalg.norm(WHAT.coordinates(HeldOutMetrics(examples, correct, loss))))
         for examples, correct, loss in itertools.product((-1, 0, 1, 10, 10**9), extremes, extremes)
     ]
     assert max(found) * WHAT.weight == pytest.approx(WHAT.norm(1.0))
@@ -49,7 +49,7 @@ def test_the_plan_pays_for_the_evaluation(clips: dict[str, Any]) -> None:
         plan.encoder_clip / without.encoder_clip, rel=0.01
     )
     longest = np.full(100, 0.1)
-    coded = Encoder(plan, SEED)._clipped(longest, Judged(10, 1.0, math.inf))
+    coded = Encoder(plan, SEED)._clipped(longest, HeldOutMetrics(10, 1.0, math.inf))
     assert without.encoder_clip < np.linalg.norm(coded) <= plan.encoder_clip
 
 
@@ -60,8 +60,13 @@ def test_the_figures_come_back_with_the_stated_errors(mechanism: str) -> None:
     what = replace(WHAT, weight=1.0) if local else WHAT
     plan, source = planned(what, mechanism=mechanism, dim=13, epsilon=1000.0 if local else 40.0), keyed(mechanism)
     encoder = Encoder(plan, SEED)
-    people = [Judged(10, 0.9, 0.5), Judged(5, 0.3, 1.5), Judged(40, 0.6, 5.0), Judged(0, math.nan, math.nan)] * 2
-    people += [Judged(10, 0.7, 1.0)] * 2
+    people = [
+        HeldOutMetrics(10, 0.9, 0.5),
+        HeldOutMetrics(5, 0.3, 1.5),
+        HeldOutMetrics(40, 0.6, 5.0),
+        HeldOutMetrics(0, math.nan, math.nan),
+    ] * 2
+    people += [HeldOutMetrics(10, 0.7, 1.0)] * 2
     weights = np.array([min(one.examples, 10) / 10 for one in people])
     accuracy = sum(w * one.accuracy for w, one in zip(weights, people, strict=True) if w) / weights.sum()
     loss = sum(w * min(one.loss, 2.0) for w, one in zip(weights, people, strict=True) if w) / weights.sum()
@@ -81,7 +86,7 @@ def test_the_figures_come_back_with_the_stated_errors(mechanism: str) -> None:
 
 def test_several_at_once_carry_their_evaluations() -> None:
     plan = planned(clip=1.0, epsilon=1000.0)
-    encoder, said = Encoder(plan, SEED), [Judged(10, 0.25, 1.0)] * 10
+    encoder, said = Encoder(plan, SEED), [HeldOutMetrics(10, 0.25, 1.0)] * 10
     words = encoder.encode_many(np.zeros((10, 100)), keyed("rows"), said)
     measured = encoder.decode(words_of_sum(words.sum(axis=0, dtype=np.uint64), plan.bits), 10).measured
     assert measured is not None

@@ -28,12 +28,12 @@ from learning.own_folder import load_own
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
-from learning.task import BatchedTask, divided, judge, update_rng
+from learning.task import BatchedTask, held_out_metrics, held_out_split, update_rng
 from learning.task_names import trained_task
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
-from mechanisms.evaluation import NOTHING_JUDGED, Judged
+from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
@@ -87,7 +87,7 @@ class Shard:
         words: (participants, padded_dim) words, if requested.
         norms: (participants,) float64, L2 norms before clipping, data units; NaN where training diverged.
         below: (layers,) number of norms at most the layer's clip; None where a coded sketch is clipped.
-        judged: (3,) float64, sum of `mechanisms.evaluation.Evaluation.coordinates`; zeros where they don't evaluate.
+        metrics: (3,) float64, sum of `mechanisms.evaluation.Evaluation.coordinates`; zeros where they don't evaluate.
         training_s, encoding_s: wall seconds.
     """
 
@@ -95,7 +95,7 @@ class Shard:
     words: NDArray[Any] | None
     norms: NDArray[np.float64]
     below: NDArray[np.int64] | None
-    judged: NDArray[np.float64]
+    metrics: NDArray[np.float64]
     training_s: float
     encoding_s: float
 
@@ -180,7 +180,7 @@ class Participants:
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
         share = self.evaluation.held_out
         self._parts = cache(
-            lambda who: divided(self.task, self.data.of(who), share) if share else (self.data.of(who), None)
+            lambda who: held_out_split(self.task, self.data.of(who), share) if share else (self.data.of(who), None)
         )
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
 
@@ -191,7 +191,7 @@ class Participants:
         """
         began = time.perf_counter()
         try:
-            updates, said = self._train(assignment), self._judged(assignment)
+            updates, said = self._train(assignment), self._metrics(assignment)
         except (SimulationError, TaskMistake):
             raise
         except ValueError as error:
@@ -213,7 +213,7 @@ class Participants:
             words=words if assignment.keep_words else None,
             norms=np.where(finite, norms, np.nan),
             below=below,
-            judged=self._said(said, finite),
+            metrics=self._said(said, finite),
             training_s=trained - began,
             encoding_s=time.perf_counter() - trained,
         )
@@ -256,14 +256,14 @@ class Participants:
                 raise SimulationError(self._no_contribution(error)) from error
         return updates
 
-    def _judged(self, assignment: Assignment) -> list[Judged]:
+    def _metrics(self, assignment: Assignment) -> list[HeldOutMetrics]:
         """What each says of the round's model."""
         held = [self._parts(one)[1] for one in assignment.participants]
-        return [NOTHING_JUDGED if one is None else judge(self.task, assignment.parameters, one) for one in held]
+        return [NO_METRICS if one is None else held_out_metrics(self.task, assignment.parameters, one) for one in held]
 
-    def _said(self, judged: Sequence[Judged], finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _said(self, metrics: Sequence[HeldOutMetrics], finite: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Sum of the coordinates of those whose training didn't diverge."""
-        said = [self.evaluation.coordinates(one) for one in judged] if self.evaluation else []
+        said = [self.evaluation.coordinates(one) for one in metrics] if self.evaluation else []
         return sum((one for one, sound in zip(said, finite, strict=False) if sound), np.zeros(3))
 
     def _no_contribution(self, error: Exception) -> str:
@@ -273,7 +273,11 @@ class Participants:
         )
 
     def _encoded(
-        self, updates: NDArray[Any], judged: Sequence[Judged], finite: NDArray[np.bool_], assignment: Assignment
+        self,
+        updates: NDArray[Any],
+        metrics: Sequence[HeldOutMetrics],
+        finite: NDArray[np.bool_],
+        assignment: Assignment,
     ) -> Iterator[NDArray[Any]]:
         """Yield all words, in order; a participant whose training diverged sends only noise, as in a study."""
         plan = self.plan
@@ -285,7 +289,7 @@ class Participants:
         step = max(1, _VALUES_AT_ONCE // plan.padded_dim)
         for start in range(0, len(updates), step):
             part = slice(start, start + step)
-            rows, said, good = updates[part], judged[part], finite[part]
+            rows, said, good = updates[part], metrics[part], finite[part]
             if step > 1 and good.all():
                 yield encoder.encode_many(rows, os.urandom, said)
                 continue

@@ -269,14 +269,14 @@ class Rounds:
         sketch = self._here.sketch(seed)
         mean = total / survivors
         evaluation = self._here.evaluation
-        judged = np.sum([shard.judged for shard in shards], axis=0)
+        metrics = np.sum([shard.metrics for shard in shards], axis=0)
         counts = np.sum([shard.below for shard in shards if shard.below is not None], axis=0) / survivors
         return Decoded(
             mean if sketch is None else sketch.decode_mean(mean),
             tuple(map(float, counts)) if self.rule.adaptive else (),
             WrapEstimate(0.0, 0.0),
             0.0,
-            evaluation.measured(judged / survivors, 0.0) if evaluation else None,
+            evaluation.measured(metrics / survivors, 0.0) if evaluation else None,
         )
 
     def _charge(self, round_: int, attempt: int, survivors: NDArray[np.int64]) -> None:
