@@ -1,4 +1,4 @@
-"""Text that processes print: counts, widths, near names, lines of JSON, and what another machine wrote."""
+"""Text that processes print: counts, widths, near names, JSON and its values, and what another machine wrote."""
 
 from __future__ import annotations
 
@@ -87,3 +87,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): finite(one) for name, one in value.items()}
     return [finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def dotted(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every value of nested tables by its path: ``{"plan.clip": 1.0}``."""
+    found: dict[str, Any] = {}
+    for name, value in tables.items():
+        found |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found

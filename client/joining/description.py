@@ -17,7 +17,7 @@ from learning.make_task import make_task, options_of
 from learning.task_names import REGRESSION, STATISTICS, TASKS, VOTES, trained_task
 from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
-from runtime.text import counted, printable
+from runtime.text import counted, dotted, printable
 from secagg.sharing import CURIOUS
 from wire.guarantee import KEYS, condition, evaluated, noise_adds_up, offers_leave, outweighs, trust_of
 from wire.study import StudyDocument, round_parameters
@@ -152,17 +152,7 @@ def _paragraphs(rows: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 def _fields(document: StudyDocument) -> dict[str, Any]:
     """Every leaf of a study document, under its path without the table of the plan."""
-    leaves: dict[str, Any] = {}
-
-    def visit(name: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, one in value.items():
-                visit(f"{name}.{key}" if name else key, one)
-        else:
-            leaves[name.removeprefix("plan.")] = value
-
-    visit("", json.loads(document.to_bytes()))
-    return leaves
+    return {name.removeprefix("plan."): value for name, value in dotted(json.loads(document.to_bytes())).items()}
 
 
 def _value(fields: dict[str, Any], name: str) -> str:

@@ -33,7 +33,7 @@ from learning.server_optimizers import ServerOptimizer
 from learning.task import ModelTask
 from learning.task_names import FLOWER
 from learning.tasks.flower_arrays import ROUND_KEY, Arrays, arrays_of, check_arrays
-from runtime.text import did_you_mean
+from runtime.text import did_you_mean, dotted
 
 # After flower_arrays, which says whether it is there.
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict  # isort: skip
@@ -291,14 +291,7 @@ def _usual_config(module: ModuleType) -> dict[str, Option]:
         config = tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
     except (OSError, LookupError):
         return {}
-    return _flat(config)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Option]:
-    found: dict[str, Option] = {}
-    for name, value in config.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
+    return dotted(config)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from learning.data_names import OWN
 from runtime.failure import InputFailure
 from runtime.settings_file import Table, explain
 from runtime.settings_keys import build, flat_values, key, settings_keys
+from runtime.text import dotted
 from server.study_file import StudyConfiguration
 from server.study_tables import PrivacyTable
 
@@ -210,15 +211,8 @@ class SimulationSettings(SimulationOptions):
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return the first relevant difference, as ``name was ... and is ...``; None if a simulation may continue."""
-    flat_before, flat_now = _flat(before), _flat(now)
+    flat_before, flat_now = dotted(before), dotted(now)
     for name in sorted(set(flat_before) | set(flat_now)):
         if name not in WAYS and flat_before.get(name) != flat_now.get(name):
             return f"{name} was {flat_before.get(name)!r} and is {flat_now.get(name)!r}"
     return None
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
