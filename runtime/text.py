@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import textwrap
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,6 +22,24 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def terminal_width() -> int:
     """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Lines of a paragraph."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
+    """Three columns of which the last is folded under itself."""
+    first = max(len(row[0]) for row in rows)
+    second = max(len(row[1]) for row in rows)
+    margin = first + second + 4
+    lines: list[str] = []
+    for what, much, meaning in rows:
+        words = textwrap.wrap(meaning, max(20, width - margin)) or [""]
+        lines.append(f"{what:<{first}}  {much:<{second}}  {words[0]}".rstrip())
+        lines += [" " * margin + more for more in words[1:]]
+    return lines
 
 
 def did_you_mean(given: object, known: Collection[str]) -> str:

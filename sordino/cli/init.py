@@ -70,10 +70,11 @@ def _run(
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
     from authority.study_data import fitted
+    from runtime.text import folded
     from sordino.planning.expected_errors import described, expected_errors
     from sordino.planning.notes import notes
     from sordino.planning.refusals import check_study
-    from sordino.planning.text import figures_of, folded
+    from sordino.planning.text import figures_of
 
     values = {"http_listen": LIVE_PAGE} | study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)

@@ -145,10 +145,10 @@ def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) ->
 
 
 def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
-    from runtime.text import terminal_width
+    from runtime.text import aligned, folded, terminal_width
     from sordino.planning.expected_errors import described
     from sordino.planning.notes import notes
-    from sordino.planning.text import aligned, folded, heading
+    from sordino.planning.text import heading
 
     width = terminal_width()
     remarks = notes(figures)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Table
 from runtime.settings_keys import key
+from runtime.text import aligned, folded, terminal_width
 from wire.guarantee import CURIOUS_TRUST
 
 LARGEST = 10**6
@@ -195,9 +196,7 @@ def attack_figures(figures: dict[str, Any], rings: int) -> dict[str, Any]:
 
 def graph_lines(figures: dict[str, Any]) -> list[str]:
     """What is printed, at most as wide as `runtime.text.terminal_width`."""
-    from runtime.text import terminal_width
     from sordino.planning.notes import percent
-    from sordino.planning.text import aligned, folded
 
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
@@ -304,8 +303,6 @@ def _set_by(figures: dict[str, Any]) -> str:
 
 
 def _attack_lines(attack: dict[str, Any], width: int) -> list[str]:
-    from sordino.planning.text import aligned
-
     malicious = attack["adversary"] == "malicious"
     left = ("fewest left", f"{attack['fewest_honest']:,}", "honest and still there in two windows; 0 would cut a ring")
     if malicious:

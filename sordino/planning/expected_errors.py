@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from learning.task_names import REGRESSION, STATISTICS
-from runtime.text import counted
+from runtime.text import aligned, counted, folded
 from sordino.planning.notes import percent
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ def expected_rows(expected: Expected) -> list[tuple[str, str, str]]:
 
 def expected_lines(expected: Expected, width: int) -> list[str]:
     """What `init` and `plan` print: a heading, and a line or more for each value."""
-    from sordino.planning.text import aligned
-
     after = "one round" if expected["rounds"] > 1 else "the round"
     heading = (
         f"Expected standard error after {after}, of the noise alone, if all {expected['participants']} have a value:"
@@ -89,7 +87,7 @@ def expected_lines(expected: Expected, width: int) -> list[str]:
 
 def described(figures: PlanFigures, remarks: Sequence[str], width: int) -> list[str]:
     """Lines of `plan_lines` and of the expected errors, then the remarks as paragraphs, and warnings of the errors."""
-    from sordino.planning.text import folded, plan_lines
+    from sordino.planning.text import plan_lines
 
     lines = [f"  {line}" for line in plan_lines(figures, width - 2)]
     expected = figures.expected

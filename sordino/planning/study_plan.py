@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
 import wire.study
 from mechanisms.plan import Plan
 from mechanisms.statement import DDGAUSS, SKELLAM
+from runtime.text import aligned
 from sordino.planning.drawing import on_axes
 from sordino.planning.figure import plan_axes
 from sordino.planning.shown import data_frame, html_text
-from sordino.planning.text import aligned, figures_of, heading, plan_table
+from sordino.planning.text import figures_of, heading, plan_table
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.text import counted
+from runtime.text import aligned, counted
 from sordino.planning.notes import no_ring, percent, reached
 from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave
@@ -311,22 +311,4 @@ def plan_lines(figures: PlanFigures, width: int) -> list[str]:
     lines = aligned(plan_table(figures), width)
     for warning in figures.warnings:
         lines += textwrap.wrap(f"Note: {warning}.", width)
-    return lines
-
-
-def folded(text: str, width: int) -> list[str]:
-    """Lines of a paragraph."""
-    return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
-def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
-    """Three columns of which the last is folded under itself."""
-    first = max(len(row[0]) for row in rows)
-    second = max(len(row[1]) for row in rows)
-    margin = first + second + 4
-    lines: list[str] = []
-    for what, much, meaning in rows:
-        words = textwrap.wrap(meaning, max(20, width - margin)) or [""]
-        lines.append(f"{what:<{first}}  {much:<{second}}  {words[0]}".rstrip())
-        lines += [" " * margin + more for more in words[1:]]
     return lines
