@@ -24,9 +24,10 @@ def terminal_width() -> int:
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
 
 
-def folded(text: str, width: int) -> list[str]:
-    """Lines of a paragraph."""
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+def folded(text: str, width: int | None = None, first: str = "", rest: str = "") -> list[str]:
+    """Lines of a paragraph, by default as wide as `terminal_width`; ``first`` and ``rest``: what they begin with."""
+    width = terminal_width() if width is None else width
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
@@ -36,7 +37,7 @@ def aligned(rows: list[tuple[str, str, str]], width: int) -> list[str]:
     margin = first + second + 4
     lines: list[str] = []
     for what, much, meaning in rows:
-        words = textwrap.wrap(meaning, max(20, width - margin)) or [""]
+        words = folded(meaning, max(20, width - margin)) or [""]
         lines.append(f"{what:<{first}}  {much:<{second}}  {words[0]}".rstrip())
         lines += [" " * margin + more for more in words[1:]]
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from learning.make_task import make_task, options_of
 from learning.task_names import REGRESSION, STATISTICS, TASKS, VOTES, trained_task
 from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
-from runtime.text import counted, dotted, printable
+from runtime.text import counted, dotted, folded, printable
 from secagg.sharing import CURIOUS
 from wire.guarantee import KEYS, condition, evaluated, noise_adds_up, offers_leave, outweighs, trust_of
 from wire.study import StudyDocument, round_parameters
@@ -164,7 +163,7 @@ def listed(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, label: str) -> list[str]:
-    return textwrap.wrap(text, max(width, 40), initial_indent=label, subsequent_indent=" " * len(label))
+    return folded(text, max(width, 40), label, " " * len(label))
 
 
 def _shares(plan: Plan) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, task_options
-from runtime.text import terminal_width
+from runtime.text import folded
 from secagg.masking import choose_keystream
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, epilog, verb_group
@@ -60,8 +59,7 @@ def _secagg(
     else:
         shown = secagg_table(figures)
         _print_table(shown)
-        width = terminal_width()
-        typer.echo("\n" + "\n".join(textwrap.fill(one, width, break_on_hyphens=False) for one in shown.below))
+        typer.echo("\n" + "\n".join(line for one in shown.below for line in folded(one)))
     wrong = "the sum that was opened is not the sum of the survivors' vectors"
     return _judge("secagg", [] if figures["sum_ok"] else [wrong])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +38,7 @@ _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRU
 def list_sets(as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder
     from learning.prepared_data import prepared_sets
-    from runtime.text import terminal_width
+    from runtime.text import folded
     from sordino.lab.preparation.catalogue import CATALOGUE
     from sordino.lab.preparation.text import about, figures, megabytes, sizes
 
@@ -52,14 +51,11 @@ def list_sets(as_json: Json = False) -> int:
         "can_be_made": {entry.name: about(entry) for entry in CATALOGUE.values()},
         "formats": list(FORMATS),
     }
-    width, lines = terminal_width(), ["Ready"]
+    lines = ["Ready"]
 
     def row(name: str, *texts: str) -> None:
         for number, text in enumerate(texts):
-            begin = f"  {'' if number else name:<20} "
-            lines.extend(
-                textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=" " * 23, break_on_hyphens=False)
-            )
+            lines.extend(folded(text, None, f"  {'' if number else name:<20} ", " " * 23))
 
     row("fashion-mnist-subset", "6,000 + 2,000 images of Fashion-MNIST; ships with sordino")
     for name, one in made.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import textwrap
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ import typer
 
 from runtime.extras import check_extra
 from runtime.failure import ExitCode, Failure
+from runtime.text import folded
 from sordino.cli.verbs import A_STUDY, epilog
 
 NAME = "demo"
@@ -60,7 +60,7 @@ def run(
         if as_json:
             typer.echo(json.dumps(result))
         else:
-            typer.echo("\n" + "\n".join(final_lines(result)) + "\n\n" + textwrap.fill(ONE_MACHINE, 98))
+            typer.echo("\n" + "\n".join(final_lines(result)) + "\n\n" + "\n".join(folded(ONE_MACHINE, 98)))
             if out is None:
                 typer.echo(f"\nkept in {result['directory']}; --out DIR chooses another folder")
         if hold:

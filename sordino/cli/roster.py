@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from runtime.failure import InputFailure
-from runtime.text import counted
+from runtime.text import counted, minute
 from sordino.cli.transcript import KEY_HELP, read_authority
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
@@ -72,6 +72,6 @@ def verify(
         f"Its history has {counted(len(heads), 'version')}." if heads else f"There is no {HISTORY_FILE} beside it.",
     ]
     if stated is not None:
-        until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(stated.until))
+        until = minute(stated.until)
         lines.append(f"It is the newest until {until}." if time.time() < stated.until else f"That ended on {until}.")
     return answer(as_json, body, lines)

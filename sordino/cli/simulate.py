@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -83,7 +82,7 @@ def _run(
     **given: Any,
 ) -> int:
     from authority.study_data import fitted
-    from runtime.text import finite, terminal_width
+    from runtime.text import finite, folded
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.run import simulate_study
     from sordino.planning.notes import noise_outweighs, unreached
@@ -131,9 +130,9 @@ def _run(
         more = None if data is None or counted else f"at least {{}} files in {data}, one of each participant"
         figures = check_study(study, changed, more=more, target=settings.target)
         for note in () if as_json else (*unreached(figures), *noise_outweighs(figures)):
-            typer.echo(textwrap.fill(note, terminal_width()) + "\n")
+            typer.echo("\n".join(folded(note)) + "\n")
     if directory is None and not as_json and (message := default_bounds_note(study.study.task, study.task)):
-        typer.echo(textwrap.fill(message, terminal_width(), break_on_hyphens=False) + "\n")
+        typer.echo("\n".join(folded(message)) + "\n")
     with SimulationProgress(quiet=as_json) as progress:
         try:
             result = simulate_study(

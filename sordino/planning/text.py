@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime.text import aligned, counted
+from runtime.text import aligned, counted, folded
 from sordino.planning.notes import no_ring, percent, reached
 from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave
@@ -310,5 +309,5 @@ def plan_lines(figures: PlanFigures, width: int) -> list[str]:
     """``plan_table`` as aligned text that is folded at ``width`` columns, warnings last."""
     lines = aligned(plan_table(figures), width)
     for warning in figures.warnings:
-        lines += textwrap.wrap(f"Note: {warning}.", width)
+        lines += folded(f"Note: {warning}.", width)
     return lines

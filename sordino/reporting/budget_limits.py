@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from runtime.text import folded
 from wire.guarantee import adjacency_word, condition
 from wire.records.ledger_rows import epsilon
 from wire.records.ledger_totals import StudyTotals, Together, Totals
@@ -69,7 +69,7 @@ def composed(kind: Together, delta: float | None = None) -> dict[str, Any]:
 
 def wrapped(text: str) -> list[str]:
     """Indented lines of a paragraph."""
-    return textwrap.wrap(text, 98, initial_indent="  ", subsequent_indent="    ")
+    return folded(text, 98, "  ", "    ")
 
 
 def limit_lines(found: dict[str, Any]) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from typing import Any, Final
 
-from runtime.text import peer_text, terminal_width
+from runtime.text import folded, peer_text
 from secagg.parameters import COMPLETE
 from wire.guarantee import adjacency_word, condition, counts_colluders
 from wire.join_code import fingerprint, show_fingerprint
@@ -53,7 +52,6 @@ def figures(verified: VerifiedTranscript) -> dict[str, Any]:
 def lines(verified: VerifiedTranscript, authority_known: bool) -> list[str]:
     """The same for people; ``authority_known``: it was checked against an authority that the reader named."""
     body = figures(verified)
-    width = terminal_width()
     said = [f"Round {body['round']} of the study {body['study']}, attempt {body['attempt']}"]
     for title, paragraphs in (
         ("Checked", _checked(body, authority_known)),
@@ -63,10 +61,7 @@ def lines(verified: VerifiedTranscript, authority_known: bool) -> list[str]:
         ("What this file doesn't prove", _LIMITS),
     ):
         said += ["", title]
-        said += [
-            textwrap.fill(one, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-            for one in paragraphs
-        ]
+        said += [line for one in paragraphs for line in folded(one, None, "  ", "    ")]
     return said
 
 

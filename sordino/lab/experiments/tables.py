@@ -6,11 +6,11 @@ import csv
 import io
 import itertools
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from runtime.text import folded
 from sordino.lab.experiments.runs import DONE, Row, labels_of
 
 CONDITIONAL: Final = "epsilon (conditional)"
@@ -86,7 +86,7 @@ class Table:
             placed = (f"{row[at]:<{widths[at]}}" if words[at] else f"{row[at]:>{widths[at]}}" for at in places)
             return "  ".join(placed).rstrip()
 
-        note = self.note if width is None else textwrap.fill(self.note, width, break_on_hyphens=False)
+        note = self.note if width is None else "\n".join(folded(self.note, width))
         lines = [self.title, *([note] if note else [])]
         for places in _blocks(widths, width):
             lines += ["", line(self.columns, places), *(line(row, places) for row in cells)]
