@@ -87,6 +87,7 @@ OWN_REPR: dict[str, str] = {
     "secagg.keys.AgreementKey": "the beginning of its public key",
     "mechanisms.randomness.Keystream": "nothing of its key",
     "client.unreachable.WebProxy": "host and port, and not the user and password of its URL",
+    "sordino.planning.shown.Shown": "the lines of a report, a plan or a ledger, as commands print them",
 }
 
 

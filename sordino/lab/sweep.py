@@ -25,7 +25,7 @@ from sordino.lab.simulation.settings import (
     resized,
 )
 from sordino.planning.drawing import LINEAR, LOG, NAMES, Axes, Series, on_axes
-from sordino.planning.shown import data_frame, html_text
+from sordino.planning.shown import Shown, data_frame
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -39,8 +39,8 @@ _FIGURES: Final = (
 _WIDE = 8.0  # ratio of the largest to the smallest value from which on an axis is logarithmic
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, repr=False)
+class Sweep(Shown):
     """Result of `sweep`.
 
     Attributes:
@@ -108,12 +108,12 @@ class Sweep:
             ax,
         )
 
-    def _repr_html_(self) -> str:
+    def _lines(self) -> Sequence[str]:
         means, names = self.means(), tuple(self.grid)
         by_key = {tuple(run["labels"][name] for name in names): run["outcome"] for run in self.runs}
         rows: list[list[Cell]] = [[*key, means.get(key), outcome] for key, outcome in by_key.items()]
         title = f"Sweep: {counted(len(self.runs), 'simulation')}"
-        return html_text(Table("sweep", title, (*names, "accuracy", "outcome"), rows).lines())
+        return Table("sweep", title, (*names, "accuracy", "outcome"), rows).lines()
 
 
 def sweep(

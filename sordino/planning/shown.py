@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import import_module
@@ -33,7 +34,15 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     return frame
 
 
-def html_text(lines: Sequence[str]) -> str:
-    """Aligned lines of text as HTML, the first one as their title."""
-    title, rest = escape(lines[0]), escape("\n".join(lines[1:]))
-    return f'<pre style="{_STYLE}"><b>{title}</b>\n{rest}</pre>'
+class Shown(ABC):
+    """A result that prints as the aligned lines that a notebook shows, the first one as their title."""
+
+    @abstractmethod
+    def _lines(self) -> Sequence[str]: ...
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        title, _, rest = escape(repr(self)).partition("\n")
+        return f'<pre style="{_STYLE}"><b>{title}</b>\n{rest}</pre>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
@@ -13,7 +13,7 @@ from mechanisms.statement import DDGAUSS, SKELLAM
 from runtime.text import aligned
 from sordino.planning.drawing import on_axes
 from sordino.planning.figure import plan_axes
-from sordino.planning.shown import data_frame, html_text
+from sordino.planning.shown import Shown, data_frame
 from sordino.planning.text import figures_of, heading, plan_table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _STATED: Final = (
 _ROWS, _WIDTH = 10, 90  # what is shown of the table; the rest is `sordino plan`'s
 
 
-class StudyPlan(Plan):
+class StudyPlan(Shown, Plan):
     """`mechanisms.plan.Plan` with its figures for people."""
 
     @classmethod
@@ -56,11 +56,11 @@ class StudyPlan(Plan):
             "noise_parts": 0 if self.mechanism in (DDGAUSS, SKELLAM) and not self.noise_parts else None,
         }
 
-    def _repr_html_(self) -> str:
+    def _lines(self) -> Sequence[str]:
         figures = figures_of(self)
         table = plan_table(figures)
         rows = table[:_ROWS] + [row for row in table[_ROWS:] if row[0] == "upload"]
-        return html_text([heading(figures), "", *aligned(rows, _WIDTH)])
+        return [heading(figures), "", *aligned(rows, _WIDTH)]
 
 
 def _shown(make: Callable[_P, Plan]) -> Callable[_P, StudyPlan]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
-from sordino.planning.shown import data_frame, html_text
+from sordino.planning.shown import Shown, data_frame
 from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
 from sordino.reporting.party import HOST, SETTINGS, STUDY, Party, kind_of, party_of
 from wire.guarantee import condition, counts_colluders
@@ -63,8 +63,8 @@ class Place:
             check_participants(self.journal, self.ledger)
 
 
-@dataclass(frozen=True)
-class Contents:
+@dataclass(frozen=True, repr=False)
+class Contents(Shown):
     """A ledger in which nothing was changed."""
 
     place: Place
@@ -85,8 +85,8 @@ class Contents:
         frame = data_frame({"study": study["study"], **row} for study in studies for row in study["charges"])
         return frame.drop(columns="curve", errors="ignore")
 
-    def _repr_html_(self) -> str:
-        return html_text(lines(self, figures(self)))
+    def _lines(self) -> Sequence[str]:
+        return lines(self, figures(self))
 
 
 def find(path: Path) -> Place:

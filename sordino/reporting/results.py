@@ -14,7 +14,7 @@ from server.events import body_of
 from server.study_file import StudyConfiguration, load
 from server.study_view import StudyView, waiting
 from sordino.planning.drawing import Axes, Series, on_axes
-from sordino.planning.shown import data_frame, html_text
+from sordino.planning.shown import Shown, data_frame
 from sordino.reporting.budget import Contents, of_study, read
 from sordino.reporting.closing_lines import closing_lines, newest_model
 from sordino.reporting.statistic_text import values_of
@@ -67,8 +67,8 @@ def rounds_axes(rows: Sequence[Mapping[str, Any]], title: str) -> Axes:
     return Axes(title, "round", "accuracy, %" if share else name, [series], ticks=ticks, percent=share)
 
 
-@dataclass(frozen=True)
-class ServedStudy:
+@dataclass(frozen=True, repr=False)
+class ServedStudy(Shown):
     """A study as far as it was served.
 
     Attributes:
@@ -120,6 +120,6 @@ class ServedStudy:
         """`rounds_axes` on ``ax``, by default on that of a new figure; raises InputFailure: no matplotlib."""
         return on_axes(rounds_axes([body_of(done) for done in self.view.rounds], self.view.started.study), ax)
 
-    def _repr_html_(self) -> str:
+    def _lines(self) -> Sequence[str]:
         title = f"{self.configuration.study.name}: {waiting(self.view)}"
-        return html_text([title, "", *closing_lines(self.view, self.folder, self.configuration.coordinator.state)])
+        return [title, "", *closing_lines(self.view, self.folder, self.configuration.coordinator.state)]

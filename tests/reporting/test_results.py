@@ -33,6 +33,8 @@ def text_of(result: Any) -> str:
     html = result._repr_html_()
     assert re.findall(r"<[^>]*>", html) == [re.findall(r"<[^>]*>", html)[0], "<b>", "</b>", "</pre>"]
     assert html.startswith("<pre style=")
+    text = re.sub(r"<[^>]*>", "", html)
+    assert unescape(text) == repr(result)  # what `print` shows
     return unescape(html)
 
 

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from sordino.lab.simulation.rounds import Rounds, Row
 from sordino.lab.simulation.settings import RAY, REAL, SimulationSettings
 from sordino.planning.drawing import on_axes
 from sordino.planning.expected_errors import beyond_bounds
-from sordino.planning.shown import data_frame, html_text
+from sordino.planning.shown import Shown, data_frame
 from sordino.reporting.results import flat_round, rounds_axes
 from wire.guarantee import guarantee
 
@@ -44,8 +44,8 @@ _ASKED: Final = {
 KNOWN_ONLY_HERE: Final = ("update_norms", "exactly_below_clip", "diverged", "beyond_bounds")
 
 
-@dataclass(frozen=True)
-class SimulationResult:
+@dataclass(frozen=True, repr=False)
+class SimulationResult(Shown):
     """Result of a simulation.
 
     Attributes:
@@ -84,8 +84,8 @@ class SimulationResult:
         """Draw accuracy, loss or statistic by round, by default in a new figure. Raises InputFailure: no matplotlib."""
         return on_axes(rounds_axes(self.rows, heading(self.configuration)[0]), ax)
 
-    def _repr_html_(self) -> str:
-        return html_text([*heading(self.configuration), "", *closing(self.configuration, self.summary)])
+    def _lines(self) -> Sequence[str]:
+        return [*heading(self.configuration), "", *closing(self.configuration, self.summary)]
 
 
 def simulate_study(
