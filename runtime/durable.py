@@ -36,6 +36,21 @@ DAMAGED: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a database may raise; the second where SQLite's own message quotes bytes of a damaged file."""
 
 
+LEAST_FREE_MB: Final = 100
+
+
+def free_mb(folder: Path) -> float:
+    """Room on the disk of a folder that may be yet to be made, in 10^6 bytes.
+
+    Raises StorageError: less than `LEAST_FREE_MB`.
+    """
+    found = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    free = shutil.disk_usage(found).free / 1e6
+    if free < LEAST_FREE_MB:
+        raise StorageError(f"{free:,.0f} MB are free on the disk of {folder}: make room, {LEAST_FREE_MB} MB at least.")
+    return free
+
+
 _TRIES, _BETWEEN_TRIES_S = 3, 0.02
 """Of taking a lock: `is_in_use` in another process may have it at that instant."""
 

@@ -19,7 +19,7 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from runtime.address import join_address, split_address
-from runtime.durable import StorageError
+from runtime.durable import StorageError, free_mb
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.key_files import read_key_file
 from runtime.processes import run_event_loop, stop_signals
@@ -130,6 +130,7 @@ async def served(
     or `InvalidRoster` of the cores as they raise it.
     """
     check_client_ca(configuration)
+    free_mb(configuration.coordinator.state.parent)
     choose_keystream(time.perf_counter)
     service = service or Notifier({})  # shows life in a file alone
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_fault)

@@ -93,6 +93,13 @@ class StudyStarted(Event, kind="study_started"):
     planned_upload_bytes: int = 0
     one_machine: bool = False
 
+    @property
+    def page(self) -> str:
+        """URL of the page, on the coordinator's machine; empty without that port."""
+        host, _, port = self.http_address.rpartition(":")
+        here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # no browser opens all of them
+        return f"http://{here}:{port}/" if here else ""
+
 
 class StudyFinished(Event, kind="study_finished"):
     """The coordinator ends its study, or is stopped.

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 
-def study_to_serve(path: Path) -> StudyConfiguration:
+def study_to_serve(path: Path, of_a_host: str = "join --home") -> StudyConfiguration:
     """Read a study. Raises Failure: a file or a key in it can't be used, or it is the folder of another party."""
-    verb = {HOST: "join --home", AUTHORITY: "authority run"}.get(kind := kind_of(path) or "")
+    verb = {HOST: of_a_host, AUTHORITY: "authority run"}.get(kind := kind_of(path) or "")
     if verb:
         raise InputFailure(f"{path} is the folder of a study's {kind}: sordino {verb} {path}")
     configuration = load(path)

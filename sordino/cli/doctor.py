@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +30,6 @@ HELP = (
 )
 EPILOG = epilog("doctor my-study")
 LEAST_MEMORY_MB: Final = 256  # the service's limit for a client with one participant
-LEAST_DISK_MB: Final = 100
 DAY_S: Final = 86_400.0
 _BEHIND_S: Final = 60.0  # clocks are set by less than that while a process runs
 
@@ -128,10 +126,9 @@ def _memory() -> str:
 
 
 def _disk(folder: Path) -> str:
-    free = shutil.disk_usage(folder).free / 1e6
-    if free < LEAST_DISK_MB:
-        raise InputFailure(f"{free:,.0f} MB are free on the disk of {folder}: make room, {LEAST_DISK_MB} MB at least.")
-    return f"{free:,.0f} MB free"
+    from runtime.durable import free_mb
+
+    return f"{free_mb(folder):,.0f} MB free"
 
 
 # ---------------------------------------------------------------- a party

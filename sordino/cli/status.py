@@ -53,7 +53,7 @@ def run(
 
     if ":" in study and not Path(study).exists():
         raise InputFailure(f"{study}: there is no such folder; the address of a page begins with http://")
-    configuration = study_to_serve(Path(study))
+    configuration = study_to_serve(Path(study), of_a_host="join --status --home")
     state = configuration.coordinator.state
     if not state.is_file():
         if state.with_name("ledger.sqlite").exists():

@@ -84,7 +84,7 @@ class StudyPanel:
         title = Text.assemble((f" {started.study or 'sordino'} ", "bold"), f"· {started.task} " if started.task else "")
         holds = guarantee(started.plan)
         said = [f"{started.plan['mechanism']}, {holds}" if holds else "", started.address]
-        said += [f"page on http://{started.http_address}/"] if started.http_address else []
+        said += [f"page on {started.page}"] if started.page else []
         if holds and sum(map(len, said)) > width - 9:  # under which condition epsilon holds is never cut short
             said = said[:1] if len(said[0]) <= width - 6 else [holds]
         foot = Text(f" {' · '.join(part for part in said if part)} " if any(said) else "", style=_DIM)

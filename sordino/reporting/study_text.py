@@ -169,7 +169,7 @@ class PlainLines:
         return [
             f"study {event.study}: {event.task}, {counted(event.participants, 'participant')}, "
             f"{counted(event.rounds, 'round')}, epsilon at most {event.epsilon_target:g} at delta {event.delta:g}; "
-            f"listening on {event.address}" + (f", page on http://{event.http_address}/" if event.http_address else ""),
+            f"listening on {event.address}" + (f", page on {event.page}" if event.page else ""),
             *([f"{event.plan['mechanism']}: {holds}"] if holds else []),
             *([f"going on after round {view.completed}"] if view.completed else []),
         ]

@@ -138,6 +138,7 @@ def test_exit_codes_are_stable() -> None:
         (("join", "here", "--home", "HOME"), 2, "must read HOST:PORT"),
         (("join", "localhost:0", "--home", "HOME"), 2, "names no port"),
         (("serve", "HOME"), 2, "is the folder of a study's host: sordino join --home"),
+        (("status", "HOME"), 2, "is the folder of a study's host: sordino join --status --home"),
         (("join", "--home", "STUDY"), 2, "is a study's folder; its hosts are under"),
         (("demo", "--participants", "3", "--processes", "5"), 2, "--processes 5 can't share --participants 3"),
         (("report", "STUDY"), 2, "nothing is recorded yet"),

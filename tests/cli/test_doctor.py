@@ -173,3 +173,14 @@ async def test_after_a_round_the_coordinator_is_reached_and_a_clock_that_went_ba
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 600)
     assert "set the clock" in examined(run, folder)[1]["ledger"]
+
+
+def test_a_disk_that_is_nearly_full(run: Run, small_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve` refuses it too, before it writes anything: a study that stops in a round costs its participants more."""
+    full = shutil.disk_usage(small_study)._replace(free=99_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    _, failed = examined(run, small_study)
+    assert "99 MB are free" in failed["disk"]
+    code, _, told = run("serve", small_study, "--quiet")
+    assert (code, "make room, 100 MB at least" in told) == (2, True)
+    assert not (small_study / "coordinator" / "state.sqlite").exists()

@@ -98,3 +98,17 @@ def test_a_view_without_history_keeps_the_round_under_way(events: list[Event]) -
         assert {one.round for one in (*short.dropouts, *short.aborted)} <= {short.round}
         for name in ("state", "wait", "round", "attempt", "current", "completed", "connected", "lost"):
             assert getattr(short, name) == getattr(whole, name)
+
+
+@pytest.mark.parametrize(
+    ("bound", "page"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080/"),
+        ("0.0.0.0:8080", "http://127.0.0.1:8080/"),
+        ("[::]:8080", "http://[::1]:8080/"),
+        ("10.0.0.0:80", "http://10.0.0.0:80/"),
+        ("", ""),
+    ],
+)
+def test_the_address_of_the_page_can_be_opened(bound: str, page: str) -> None:
+    assert KINDS["study_started"](http_address=bound).page == page  # type: ignore[call-arg, attr-defined]
