@@ -8,7 +8,7 @@ from typing import Final
 
 from authority.folder import AuthorityError, AuthorityFolder
 from authority.store import AuthorityStore, Invitation, Member, desk_codes_forgotten
-from runtime.text import duration
+from runtime.text import duration, several
 from secagg.encoding import RandomBytes
 from wire.authority_statements import HOST_NAME
 from wire.join_code import LONGEST_VALID_S, JoinCode
@@ -138,10 +138,9 @@ def find_members(store: AuthorityStore, who: str, *, whole_host: bool = False) -
         found = [member for member in members if member.identity.hex().startswith(beginning)]
         whole_host = False
     if len(found) > 1 and not whole_host:
-        shown = ", ".join(f"{member.identity.hex()[:12]} ({member.host})" for member in found[:5])
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        shown = several([f"{member.identity.hex()[:12]} ({member.host})" for member in found], 5)
         one = "Name one by how its identity begins"
-        raise AuthorityError(f"{who} means {len(found)} identities: {shown}{more}. {one}{every}")
+        raise AuthorityError(f"{who} means {len(found)} identities: {shown}. {one}{every}")
     return found
 
 

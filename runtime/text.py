@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,6 +17,11 @@ LONGEST: Final = 300
 def counted(number: int, one: str, many: str | None = None) -> str:
     """``no rounds``, ``1 round``, ``3 rounds``; ``many``: the plural, by default ``one`` with an s."""
     return f"{f'{number:,}' if number else 'no'} {one if number == 1 else many or one + 's'}"
+
+
+def several(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``; ``most``: how many names are shown."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def terminal_width() -> int:

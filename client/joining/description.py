@@ -16,7 +16,7 @@ from learning.make_task import make_task, options_of
 from learning.task_names import REGRESSION, STATISTICS, TASKS, VOTES, trained_task
 from learning.tasks.votes import VoteOptions
 from mechanisms.plan import Plan
-from runtime.text import counted, dotted, folded, printable
+from runtime.text import counted, dotted, folded, printable, several
 from secagg.sharing import CURIOUS
 from wire.guarantee import KEYS, condition, evaluated, noise_adds_up, offers_leave, outweighs, trust_of
 from wire.study import StudyDocument, round_parameters
@@ -237,8 +237,7 @@ def form_shown(held: Dataset) -> str:
     shape = held.features.shape[1:]
     form = f"{shape[0]} numbers each" if len(shape) == 1 else f"shape {shape}"
     if held.columns:
-        more = len(held.columns) - _COLUMNS
-        form = ", ".join(held.columns[:_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+        form = several(held.columns, _COLUMNS)
     form = f"{counted(len(held), 'row')}: {form}"
     if not held.labelled:
         return f"{form}; no column is called label"

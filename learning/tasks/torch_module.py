@@ -24,6 +24,7 @@ from learning.tasks.backbone import BackboneOptions
 from learning.tasks.dropout import replace_dropout
 from learning.tasks.inputs import TrainedTask
 from learning.tasks.shared_step import shareable
+from runtime.text import several
 
 IGNORED: Final = -100
 """Label of what fills up a batch: it counts nowhere."""
@@ -263,7 +264,8 @@ def _check_trained(parameters: Mapping[str, nn.Parameter]) -> None:
     others = [f"{name} is {tensor.dtype}" for name, tensor in parameters.items() if tensor.dtype != torch.float32]
     if others:
         raise RuleBroken(
-            f"the module has parameters that aren't float32 ({_named(others)}): write .float() behind what makes them",
+            f"the module has parameters that aren't float32 ({several(others, 3)}): write .float() behind what makes "
+            "them",
             "module",
         )
 
@@ -272,14 +274,10 @@ def _check_unwritten(names: Sequence[str]) -> None:
     """Raises RuleBroken: training wrote to buffers or frozen parameters of these names."""
     if names:
         raise RuleBroken(
-            f"training changes what no update carries ({_named(names)}), and statistics of examples would be in it: "
-            "take nn.GroupNorm for batch norm, or track_running_stats=False, or leave a frozen one in eval()",
+            f"training changes what no update carries ({several(names, 3)}), and statistics of examples would be in "
+            "it: take nn.GroupNorm for batch norm, or track_running_stats=False, or leave a frozen one in eval()",
             "module",
         )
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def on_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

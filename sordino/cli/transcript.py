@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.text import several
 from sordino.cli.verbs import Json, answer, epilog, verb_group
 
 NAME = "transcript"
@@ -107,8 +108,7 @@ def _compared(path: Path, transcripts: list[Any]) -> dict[str, Any]:
 
 def _numbers(attempts: list[dict[str, int]]) -> str:
     """``round 3 attempt 1, round 4 attempt 1``; the first ten."""
-    named = [f"round {one['round']} attempt {one['attempt']}" for one in attempts[:10]]
-    return ", ".join([*named, *([f"and {len(attempts) - 10} more"] if attempts[10:] else [])])
+    return several([f"round {one['round']} attempt {one['attempt']}" for one in attempts], 10)
 
 
 @app.command(

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median_high
 from typing import Any, Final
 
-from runtime.text import counted
+from runtime.text import counted, several
 from server.events import AttemptAborted
 from server.study_view import StudyView
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
@@ -130,13 +130,13 @@ def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
     if not refused:
         return _START_WHAT_IS_MISSING
     named = [f"{number} ({host})" for number, host in sorted(refused)]
-    shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
     always = "all" if all(attempts <= of_one for of_one in refused.values()) else "some of"
     often = "the attempt" if len(attempts) == 1 else f"{always} {len(attempts)} attempts"
     whose, s = ("its", "") if len(named) == 1 else ("their", "s")
     return (
-        f"Participant{s} {shown} refused by {whose} policy or budget in {often}. The reason is in {whose} own log{s}. "
-        "If it is a budget, serving again won't help; otherwise let more join, or serve again later."
+        f"Participant{s} {several(named, _NAMED)} refused by {whose} policy or budget in {often}. The reason is in "
+        f"{whose} own log{s}. If it is a budget, serving again won't help; otherwise let more join, or serve again "
+        "later."
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runtime.text import counted
+from runtime.text import counted, several
 
 Released = Mapping[str, Any]
 Row = tuple[str, str, str]
@@ -134,8 +134,7 @@ def headline(released: Released) -> str:
         if known:
             most = max(known, key=lambda value: float(value["value"]))
             return f"most in {most['name']}: {in_words(most)}"
-    parts = ", ".join(f"{value['name']} {in_words(value)}" for value in values[:_AT_ONCE])
-    return parts + (f" and {len(values) - _AT_ONCE} more" if len(values) > _AT_ONCE else "")
+    return several([f"{value['name']} {in_words(value)}" for value in values], _AT_ONCE)
 
 
 def table_rows(released: Released) -> list[Row]:

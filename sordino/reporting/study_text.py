@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from learning.progress import JUDGED, Best
-from runtime.text import counted
+from runtime.text import counted, several
 from server import events
 from server.reasons import WORDS, class_of_abort, class_of_dropout
 from server.study_view import StudyView, ending, waiting
@@ -44,8 +44,7 @@ def people(members: Sequence[OfParticipant]) -> str:
     if len(members) == 1:
         return f"participant {members[0].participant} ({members[0].host})"
     hosts = sorted({member.host for member in members})
-    shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
-    return f"{len(members)} participants ({shown})"
+    return f"{len(members)} participants ({several(hosts, 3)})"
 
 
 def size_text(count: float) -> str:

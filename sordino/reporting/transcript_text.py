@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from runtime.text import folded, peer_text
+from runtime.text import folded, peer_text, several
 from secagg.parameters import COMPLETE
 from wire.guarantee import adjacency_word, condition, counts_colluders
 from wire.join_code import fingerprint, show_fingerprint
@@ -104,8 +104,7 @@ def _who(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
 
 def _names(verified: VerifiedTranscript, members: Iterable[int]) -> str:
     entries = [verified.roster.entries[who] for who in members]
-    named = ", ".join(f"{entry.identity.hex()[:_DIGITS]}… ({peer_text(entry.host)})" for entry in entries[:_SHOWN])
-    return named + (f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else "")
+    return several([f"{entry.identity.hex()[:_DIGITS]}… ({peer_text(entry.host)})" for entry in entries], _SHOWN)
 
 
 def _promised(verified: VerifiedTranscript, body: dict[str, Any]) -> list[str]:
