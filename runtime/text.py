@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,6 +29,11 @@ def several(names: Sequence[str], most: int) -> str:
 def terminal_width() -> int:
     """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
+
+
+def rewritable() -> bool:
+    """Whether standard error is a terminal that can rewrite a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def folded(text: str, width: int | None = None, first: str = "", rest: str = "") -> list[str]:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from runtime.failure import ExitCode, InputFailure
-from runtime.text import counted
-from sordino.cli.verbs import Json, answer, epilog, rewritable
+from runtime.text import counted, rewritable
+from sordino.cli.verbs import Json, answer, epilog
 
 NAME = "backup"
 HELP = (

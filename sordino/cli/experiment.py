@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,16 +14,15 @@ import typer
 from runtime.failure import ExitCode, Failure, InputFailure, listing
 from runtime.option_values import built
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import Json, answer, counting, epilog, rewritable, verb_group
-from sordino.lab.experiments.grid import EXPERIMENTS, GridOptions, play
+from sordino.cli.verbs import Json, answer, counting, epilog, verb_group
+from sordino.lab.experiments.grid import EXPERIMENTS, GridOptions, play, telling
 from sordino.lab.experiments.options import AuditOptions, DmeOptions, audit_settings, dme_settings
 
 if TYPE_CHECKING:
-    from sordino.lab.experiments.runs import Standing
+    pass
 
 NAME = "experiment"
 app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
-_BETWEEN_LINES_S: Final = 30.0
 
 
 def _dme(as_json: Json = False, **given: Any) -> int:
@@ -121,7 +119,7 @@ _TIMES: Final = "\n\nTime on two cores: {small} with --scale small; {paper} with
 def _play(name: str, own: GridOptions, as_json: bool) -> int:
     folder = own.output or Path(f"experiment-{name}")
     try:
-        outcome, body, files = play(name, own, folder, _telling(quiet=as_json))
+        outcome, body, files = play(name, own, folder, telling(quiet=as_json))
     except KeyboardInterrupt:
         print(f"\nsordino experiment: stopped. The same command continues from {folder}.", file=sys.stderr)
         raise
@@ -135,28 +133,6 @@ def _play(name: str, own: GridOptions, as_json: bool) -> int:
         typer.echo("\n" + table.text(width), nl=False)
     typer.echo(f"\nWritten: {files} files in {folder}")
     return int(ExitCode.OK)
-
-
-def _telling(*, quiet: bool) -> Callable[[Standing], None]:
-    """A function of the progress: one line on a terminal, rewritten; elsewhere a line now and then."""
-    from runtime.text import clock_text
-
-    terminal, last = rewritable(), float("-inf")
-
-    def tell(standing: Standing) -> None:
-        nonlocal last
-        ended, now = standing.done == standing.of, time.monotonic()
-        if quiet or (not terminal and not ended and now - last < _BETWEEN_LINES_S):
-            return
-        last = now
-        left = "" if ended or standing.seconds_left is None else f", {clock_text(standing.seconds_left)} left"
-        kept = f" ({standing.kept} kept)" if standing.kept else ""
-        line = f"{standing.stage}: {standing.done} of {standing.of} runs{kept}{left}"
-        if terminal:
-            line = f"\r\x1b[K{line}" + ("\n" if ended else "")
-        print(line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-
-    return tell
 
 
 def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:

@@ -16,18 +16,19 @@ from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, check_folder, in_options, settled
-from runtime.settings_file import Table
 from runtime.settings_keys import key
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import epilog
 from sordino.lab.simulation.settings import (
+    CHANGES,
+    Files,
     SimulatedStudy,
     SimulationError,
     SimulationOptions,
     SimulationSettings,
-    resized,
+    from_folder,
     simulated_study,
 )
 from sordino.planning.expected_errors import default_bounds_note
@@ -54,23 +55,6 @@ _PANEL: Final = "Simulation"
 _option = partial(key, panel=_PANEL)
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
 _NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
-CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
-"""Options that may change a study's folder."""
-
-
-class Files(Table):
-    data: Path | None = _option(
-        None,
-        help="where a file or subfolder of each participant lies: data of their own, in place of --dataset",
-        metavar="FOLDER",
-    )
-    output: Path | None = _option(
-        None,
-        help="write a line of JSON a round, and a checkpoint, FILE.safetensors, to go on from",
-        metavar="FILE",
-        shown="no file",
-    )
-    checkpoint_every: int = _option(10, help="rounds from one checkpoint to the next", ge=1)
 
 
 def _run(
@@ -166,9 +150,6 @@ def _from_folder(
 
     Raises Failure: an option is given that the file decides.
     """
-    from server.roster_file import RosterFile
-    from server.study_file import load
-
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name in _DECIDED and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
@@ -176,16 +157,7 @@ def _from_folder(
                 f"{option.opts[0]} can't be combined with {directory}, whose study.toml sets it. Change it there, or "
                 "leave out the folder and choose all with options."
             )
-    configuration = load(directory)
-    places = configuration.study.participants or len(RosterFile.of(configuration).read().roster)
-    anew = {name: value for name, value in values.items() if name in CHANGES}
-    if values.get("sampling") == "none" and "cohort" not in values:
-        anew.pop("sampling")
-    if anew.keys() & {"participants", "cohort", "sampling"}:
-        anew |= {"min_survivors": None, "quorum": None}
-    changed = partial(resized, configuration, places)
-    study = settled(partial(changed, **anew), lambda made: made, {}, SimulatedStudy)
-    return study, lambda **more: changed(**anew | more)
+    return from_folder(directory, values)
 
 
 _STUDY: Final = options(

@@ -7,7 +7,6 @@ of an option, and its help shows one.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
+from runtime.text import rewritable
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 AsService = Annotated[
@@ -53,11 +53,6 @@ def answer(as_json: bool, body: Mapping[str, Any], lines: Iterable[str]) -> int:
     """Print a verb's result, for programs or for people; returns the exit code of success."""
     typer.echo(json.dumps(body) if as_json else "\n".join(lines))
     return int(ExitCode.OK)
-
-
-def rewritable() -> bool:
-    """Whether standard error is a terminal that can rewrite a line."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def counting(things: str) -> Callable[[int, int], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from runtime.failure import InputFailure
 from runtime.option_values import one_of
 from runtime.settings_file import Table
 from runtime.settings_keys import key
+from runtime.text import clock_text, rewritable
 from sordino.planning.options import numbers
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sordino.lab.experiments.runs import Standing
 
 _MOST_SEEDS: Final = 100
+_BETWEEN_LINES_S: Final = 30.0
 _option = partial(key, panel="Options")
 EXPERIMENTS: Final = {
     "clipping": (
@@ -159,3 +162,23 @@ def play(
     }
     (folder / "outcome.json").write_text(json.dumps(body) + "\n", encoding="utf-8")
     return outcome, body, len(files) + 1
+
+
+def telling(*, quiet: bool) -> Callable[[Standing], None]:
+    """A function of the progress: one line on a terminal, rewritten; elsewhere a line now and then."""
+    terminal, last = rewritable(), float("-inf")
+
+    def tell(standing: Standing) -> None:
+        nonlocal last
+        ended, now = standing.done == standing.of, time.monotonic()
+        if quiet or (not terminal and not ended and now - last < _BETWEEN_LINES_S):
+            return
+        last = now
+        left = "" if ended or standing.seconds_left is None else f", {clock_text(standing.seconds_left)} left"
+        kept = f" ({standing.kept} kept)" if standing.kept else ""
+        line = f"{standing.stage}: {standing.done} of {standing.of} runs{kept}{left}"
+        if terminal:
+            line = f"\r\x1b[K{line}" + ("\n" if ended else "")
+        print(line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    return tell

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -12,10 +13,11 @@ from pydantic import Field, ValidationError, model_validator
 from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
 from runtime.failure import InputFailure
+from runtime.option_values import settled
 from runtime.settings_file import Table, explain
 from runtime.settings_keys import build, flat_values, key, settings_keys
 from runtime.text import dotted
-from server.study_file import StudyConfiguration
+from server.study_file import StudyConfiguration, load
 from server.study_tables import PrivacyTable
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ _PANEL: Final = "Simulation"
 _option = partial(key, panel=_PANEL)
 # How the work is done, not what comes out: a simulation may go on with others.
 WAYS: Final = frozenset({"workers", "engine", "device"})
+
+
+CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
+"""Options that may change a study's folder."""
 
 
 class SimulationError(InputFailure, ValueError):
@@ -81,6 +87,39 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
     for name in ("in_a_round", "largest_roster", *(() if drawn else ("population",))):
         values.pop(name)
     return simulated_study(**values | held | changed)
+
+
+def from_folder(directory: Path, values: Mapping[str, Any]) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
+    """Return a folder's study with `CHANGES`, and a function that makes it with further changes."""
+    from server.roster_file import RosterFile
+
+    configuration = load(directory)
+    places = configuration.study.participants or len(RosterFile.of(configuration).read().roster)
+    anew = {name: value for name, value in values.items() if name in CHANGES}
+    if values.get("sampling") == "none" and "cohort" not in values:
+        anew.pop("sampling")
+    if anew.keys() & {"participants", "cohort", "sampling"}:
+        anew |= {"min_survivors": None, "quorum": None}
+    changed = partial(resized, configuration, places)
+    study = settled(partial(changed, **anew), lambda made: made, {}, SimulatedStudy)
+    return study, lambda **more: changed(**anew | more)
+
+
+class Files(Table):
+    """What a simulation reads, and what it writes."""
+
+    data: Path | None = _option(
+        None,
+        help="where a file or subfolder of each participant lies: data of their own, in place of --dataset",
+        metavar="FOLDER",
+    )
+    output: Path | None = _option(
+        None,
+        help="write a line of JSON a round, and a checkpoint, FILE.safetensors, to go on from",
+        metavar="FILE",
+        shown="no file",
+    )
+    checkpoint_every: int = _option(10, help="rounds from one checkpoint to the next", ge=1)
 
 
 class SimulationOptions(Table):
