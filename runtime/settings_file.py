@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -81,21 +82,10 @@ def read_settings(
             raise ConfigurationError(f"environment variable {name}: there is no table [{wrong}].{near}")
     if prepare is not None:
         content = prepare(content)
-    from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+    from pydantic_settings import SettingsError
 
-    class FromEnvironment(BaseSettings):
-        """Variables first, no .env file or secrets folder."""
-
-        model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
-
-        @classmethod
-        def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
-            return sources["env_settings"], sources["init_settings"]
-
-    # Bases in this order: what the model says of its fields wins.
-    sourced: Any = type(model.__name__, (model, FromEnvironment), {"__module__": __name__})
     try:
-        return model.model_construct(**dict(sourced(**content)))
+        return model.model_construct(**dict(_sourced(model)(**content)))
     except ValidationError as error:
         details = error.errors(include_url=False)
         lines = [f"{origin(path, detail['loc'])}: {explain(model, detail)}" for detail in details]
@@ -104,6 +94,22 @@ def read_settings(
         raise ConfigurationError(
             f"environment: {error}. Set single keys, such as {ENVIRONMENT_PREFIX}COORDINATOR__LISTEN=0.0.0.0:8443."
         ) from None
+
+
+@cache
+def _sourced(model: type[Settings]) -> Any:
+    """The model with its values from the environment first; no .env file or secrets folder."""
+    from pydantic_settings import BaseSettings, SettingsConfigDict
+
+    class FromEnvironment(BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
+
+        @classmethod
+        def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
+            return sources["env_settings"], sources["init_settings"]
+
+    # Bases in this order: what the model says of its fields wins.
+    return type(model.__name__, (model, FromEnvironment), {"__module__": __name__})
 
 
 def read_toml(path: Path, *, hint: str) -> dict[str, Any]:
