@@ -14,6 +14,7 @@ process at a time, and may run beside the others.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 from pathlib import Path
@@ -49,6 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = _group(item)
         if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded and collected stays: the garbage collector needn't look through it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
