@@ -192,6 +192,10 @@ class Session:
             raise DocumentMismatch("a document doesn't have the digest that was announced")
         return document
 
+    async def model(self, sha256: bytes, largest: int, held: bytes) -> bytes:
+        """Fetch a model, or the shorter step from one with the digest ``held``: unchecked. Raises as `download`."""
+        return await self._download(pb.DocumentRequest(sha256=sha256, held=held), largest)
+
     async def history(self, after: int) -> bytes:
         """Fetch the history of the roster after a version, unchecked. Raises as `download`."""
         return await self._download(pb.DocumentRequest(history_after=after), LARGEST_HISTORY)

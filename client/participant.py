@@ -42,7 +42,7 @@ from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.guarantee import ENCODING_SHARE
 from wire.records.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry
-from wire.round_model import RoundModel, model_bytes, read_model
+from wire.round_model import RoundModel, read_model
 from wire.study import round_parameters
 
 P = ParamSpec("P")
@@ -401,8 +401,7 @@ class Participant:
     async def _model(self, terms: StudyTerms, model_sha256: bytes) -> RoundModel:
         """The round's model and clips. A failure here doesn't depend on the participant's data."""
         rule, dim = terms.document.plan.clipping, self.training.broadcast_dim
-        largest = model_bytes(dim, rule)
-        data = await self._session.fetched(lambda one: self._study.fetch(one, model_sha256, largest))
+        data = await self._session.fetched(lambda one: self._study.fetch_model(one, model_sha256, dim, rule))
         try:
             return read_model(data, dim, rule)
         except ValueError as error:

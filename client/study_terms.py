@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import threading
 import time
@@ -19,16 +20,17 @@ from client.journal import ClientJournal
 from client.policy import PolicyRefusal, check_agreed, check_roster, check_study, digests
 from client.settings import HostSettings
 from learning.task import Task
+from mechanisms.clip_rule import ClipRule
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
 from secagg.roster import InvalidRoster, Roster, RosterHead, verify_roster
 from wire.guarantee import trust_of
 from wire.roster_history import NewestRoster, read_history, verify_newest
+from wire.round_model import apply_step, model_bytes
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, check_roster_fits
 
 LARGEST_GROWTH: Final = 4  # of a roster over the plan's population
 ROSTER_BYTES: Final = 256  # most per participant in a roster's file, which is read before it can be verified
-_DOCUMENTS_HELD: Final = 2
 _ROUNDS_HELD: Final = 2
 _SIGNATURES: Final = 3  # of each member in a round: keys, dealing, survivor sets
 
@@ -68,17 +70,31 @@ class StudyAcceptance:
         self._task, self._data_names, self._keep_roster = task, data_names, keep_roster
         self.terms: StudyTerms | None = None
         self._accepting, self._fetching = asyncio.Lock(), asyncio.Lock()
-        self._documents: dict[bytes, bytes] = {}
+        self._model = b"", b""  # the SHA-256 of the last one, and its bytes
         self._newest: tuple[bytes, NewestRoster] | None = None  # the last statement, verified
 
-    async def fetch(self, session: Session, sha256: bytes, largest: int) -> bytes:
-        """A public document, downloaded once for all participants. Raises as `client.connection.Session.download`."""
+    async def fetch_model(self, session: Session, sha256: bytes, dim: int, rule: ClipRule) -> bytes:
+        """The model of a round, downloaded once for all participants: as a step, where the one before is held.
+
+        Raises as `client.connection.Session.download`.
+        """
         async with self._fetching:
-            if sha256 not in self._documents:
-                if len(self._documents) >= _DOCUMENTS_HELD:  # drop the oldest, the model of the last round
-                    self._documents.pop(next(iter(self._documents)))
-                self._documents[sha256] = await session.download(sha256, largest)
-            return self._documents[sha256]
+            if sha256 != self._model[0]:
+                self._model = sha256, await self._download_model(session, sha256, dim, rule)
+            return self._model[1]
+
+    async def _download_model(self, session: Session, sha256: bytes, dim: int, rule: ClipRule) -> bytes:
+        (held, before), largest = self._model, model_bytes(dim, rule)
+        if held:
+            model = await session.model(sha256, largest, held)
+            if len(model) < largest:
+                loop = asyncio.get_running_loop()
+                with contextlib.suppress(ValueError):
+                    model = await loop.run_in_executor(self._executor, apply_step, before, model, dim, rule)
+            if hashlib.sha256(model).digest() == sha256:
+                return model
+            log.warning("the step to the round's model makes another one: the whole model is fetched")
+        return await session.download(sha256, largest)
 
     async def accept(self, session: Session) -> StudyTerms:
         """Fetch, verify and accept the study document and the roster that a session begins with.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from learning.parameters import Parameters, flatten, shapes_of, views
 from learning.server_optimizers import ServerOptimizer
+from mechanisms.model_step import ModelStep
 
 State = dict[str, NDArray[np.float64]]
 
@@ -40,6 +41,10 @@ class Learner(Protocol):
             stddev: of the noise in one coordinate of ``mean``, at most, in its units; 0 without noise.
         """
 
+    def step(self) -> ModelStep | None:
+        """From what was broadcast before the last `learn` to what is now, once; None where only the whole says it."""
+        return None
+
     def evaluate(self) -> dict[str, float]:
         """Figures on the coordinator's own data by name; see `ModelTask.evaluate`."""
         return {}
@@ -63,7 +68,7 @@ class Learner(Protocol):
 
 
 class ModelLearner(Learner):
-    """A model that the mean update changes, through a server optimiser."""
+    """A model that the mean update changes, through a server optimiser, on the grid of `ModelStep`."""
 
     def __init__(
         self, initial: Parameters, optimizer: ServerOptimizer, evaluate: Callable[[Parameters], dict[str, float]]
@@ -72,13 +77,20 @@ class ModelLearner(Learner):
         self._shapes = shapes_of(initial)
         self._vector: NDArray[np.float32] = flatten(initial)
         self._optimizer, self._evaluate = optimizer, evaluate
+        self._step: ModelStep | None = None
 
     def broadcast(self) -> Parameters:
         """The model, to be read: a large one isn't copied."""
         return views(self._vector, self._shapes)
 
     def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
-        self._vector = self._optimizer.apply(self._vector, mean)
+        moved = self._optimizer.apply(self._vector, mean)
+        self._step = ModelStep.between(self._vector, moved)
+        self._vector = moved if self._step is None else self._step.applied(self._vector)
+
+    def step(self) -> ModelStep | None:
+        step, self._step = self._step, None  # of a large model it is large
+        return step
 
     def evaluate(self) -> dict[str, float]:
         return self._evaluate(views(self._vector, self._shapes, writable=True))
@@ -89,5 +101,5 @@ class ModelLearner(Learner):
     def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
         if shapes_of(parameters) != self._shapes:
             raise ValueError("the checkpoint holds another model")
-        self._vector = flatten(parameters)
+        self._vector, self._step = flatten(parameters), None
         self._optimizer.load_state(state)

@@ -218,7 +218,8 @@ async def _download(
     study: Study, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
 ) -> AsyncIterator[bytes]:
     session = await _token_session(study, context)
-    document = study.history(request.history_after) if request.history_after else study.document(request.sha256)
+    after, sha256 = request.history_after, request.sha256
+    document = study.history(after) if after else study.document(sha256, request.held)
     if document is None:
         await _refuse(study, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
     study.downloaded(session, len(document))

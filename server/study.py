@@ -194,8 +194,8 @@ class Study:
         """On the roster in use or on a later one, as far as the plan knows."""
         return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
 
-    def document(self, sha256: bytes) -> bytes | None:
-        return self._documents.get(sha256)
+    def document(self, sha256: bytes, held: bytes = b"") -> bytes | None:
+        return self._model.step(held, sha256) or self._documents.get(sha256)
 
     def history(self, after: int) -> bytes:
         """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""

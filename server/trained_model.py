@@ -17,7 +17,7 @@ from mechanisms.plan import Plan
 from mechanisms.statement import GAUSSIAN
 from runtime.failure import InputFailure
 from secagg.server_unmasking import Completed
-from wire.round_model import model_sha256, write_model
+from wire.round_model import model_sha256, write_model, write_step
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,22 @@ class TrainedModel:
         learner.prepare(plan.rounds)
         self._study, self._task, self._learner, self._plan, self._folder = study, task, learner, plan, folder
         self.clips = plan.clipping.clips  # of the next round
+        self._shown = b""  # the SHA-256 of what was serialised last
+        self._step = b"", b"", b""  # the SHA-256 before, that of now, and the step between them
 
     def serialised(self) -> tuple[bytes, bytes]:
         """The model with the clips of the next round, as participants fetch it, and its SHA-256."""
         data = write_model(flatten(self._learner.broadcast()), self.clips, self._plan.clipping)
-        return data, hashlib.sha256(data).digest()
+        sha256, step = hashlib.sha256(data).digest(), self._learner.step()
+        if sha256 != self._shown:  # else of a further attempt
+            written = b"" if step is None else write_step(step, self.clips, self._plan.clipping)
+            self._step = self._shown, sha256, written if len(written) < len(data) else b""
+            self._shown = sha256
+        return data, sha256
+
+    def step(self, before: bytes, sha256: bytes) -> bytes:
+        """What makes the model of one SHA-256 from that of another (`wire.round_model`); empty where it isn't known."""
+        return self._step[2] if self._step[:2] == (before, sha256) else b""
 
     def sha256(self) -> bytes:
         """Of what `serialised` gives, without making those bytes."""

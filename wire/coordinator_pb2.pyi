@@ -106,12 +106,14 @@ class PublishReceipt(_message.Message):
     def __init__(self, roster_version: _Optional[int] = ...) -> None: ...
 
 class DocumentRequest(_message.Message):
-    __slots__ = ("sha256", "history_after")
+    __slots__ = ("sha256", "history_after", "held")
     SHA256_FIELD_NUMBER: _ClassVar[int]
     HISTORY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     sha256: bytes
     history_after: int
-    def __init__(self, sha256: _Optional[bytes] = ..., history_after: _Optional[int] = ...) -> None: ...
+    held: bytes
+    def __init__(self, sha256: _Optional[bytes] = ..., history_after: _Optional[int] = ..., held: _Optional[bytes] = ...) -> None: ...
 
 class UploadReceipt(_message.Message):
     __slots__ = ("sha256",)

@@ -2,6 +2,10 @@
 
 The values of the task's parameters as float32, little-endian, then, only where clips adapt, one float64 for each layer.
 Its SHA-256 is the model digest of `secagg.context.RoundConfig`, so participants that got different clips share no key.
+
+A participant that holds the document of the round before may be sent the step from there instead: the scale as float32,
+the steps plus 2^19 packed to 20 bits each (`secagg.packing`), then the clips as above. It knows the step by its length,
+and trusts what it makes of it if that has the model's digest.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.clip_rule import ClipRule
+from mechanisms.model_step import MOST_STEPS, STEP_BITS, ModelStep
+from secagg.masking import word_dtype
+from secagg.packing import pack, packed_size, unpack
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,34 @@ def model_sha256(vector: NDArray[np.float32], clips: Sequence[float], rule: Clip
 
 
 def _parts(vector: NDArray[np.float32], clips: Sequence[float], rule: ClipRule) -> tuple[memoryview, bytes]:
-    checked = rule.checked(tuple(clips))
     words = np.ascontiguousarray(vector, dtype="<f4")
-    return words.view(np.uint8).data, np.array(checked, dtype="<f8").tobytes() if rule.adaptive else b""
+    return words.view(np.uint8).data, _written(clips, rule)
+
+
+def _written(clips: Sequence[float], rule: ClipRule) -> bytes:
+    checked = rule.checked(tuple(clips))
+    return np.array(checked, dtype="<f8").tobytes() if rule.adaptive else b""
+
+
+def write_step(step: ModelStep, clips: Sequence[float], rule: ClipRule) -> bytes:
+    """A round's step as it travels. Raises ValueError: the clips don't fit the rule."""
+    words = (step.steps + MOST_STEPS).astype(word_dtype(STEP_BITS))
+    return np.array(step.scale, dtype="<f4").tobytes() + pack(words, STEP_BITS) + _written(clips, rule)
+
+
+def apply_step(before: bytes, data: bytes, dim: int, rule: ClipRule) -> bytes:
+    """The document of a round, from that of the round before and the step between.
+
+    Raises ValueError: one has another length, or what it makes can't be a model.
+    """
+    old, packed = read_model(before, dim, rule), packed_size(dim, STEP_BITS)
+    clips = data[4 + packed :]
+    if len(data) != 4 + packed + len(before) - 4 * dim:
+        raise ValueError(f"the step has {len(data)} bytes")
+    steps = unpack(data[4 : 4 + packed], dim, STEP_BITS).astype(np.int32) - MOST_STEPS
+    moved = ModelStep(np.frombuffer(data[:4], dtype="<f4")[0], steps).applied(old.vector)
+    vector: bytes = moved.astype("<f4").tobytes()
+    return vector + clips
 
 
 def read_model(data: bytes, dim: int, rule: ClipRule) -> RoundModel:

@@ -17,6 +17,8 @@ from client.training import Contribution, LocalTraining, failure_summary
 from learning.make_task import make_task
 from mechanisms.encoder import InvalidUpdate, RoundingFailed
 from mechanisms.evaluation import NO_METRICS
+from mechanisms.model_step import STEP_BITS
+from secagg.packing import packed_size
 from tests.support.host_in_process import Play, Story
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
 from wire import coordinator_pb2 as pb
@@ -190,8 +192,8 @@ def test_a_model_that_is_not_there(played: Play) -> None:
     def prepare(where: Coordinator) -> None:
         document = where.study.document
 
-        def lacking(sha256: bytes) -> bytes | None:
-            return None if sha256 == where.study._model_sha256 else document(sha256)
+        def lacking(sha256: bytes, held: bytes = b"") -> bytes | None:
+            return None if sha256 == where.study._model_sha256 else document(sha256, held)
 
         where.study.document = lacking  # type: ignore[method-assign]
 
@@ -200,6 +202,36 @@ def test_a_model_that_is_not_there(played: Play) -> None:
     assert story.codes() == {pb.REFUSAL_CODE_LOCAL_FAILURE}
     assert charged(story) == []
     assert "no document" in story.told()
+
+
+@pytest.mark.parametrize("change", ["none", "another value", "too short", "another length"])
+def test_a_model_comes_as_a_step_from_the_one_before(played: Play, change: str) -> None:
+    """Whatever the coordinator sends in its place: a step that makes another model costs a download, nothing else."""
+    sent: list[tuple[bool, int]] = []  # whether a model was held, and the answer's length
+
+    def prepare(where: Coordinator) -> None:
+        document = where.study.document
+
+        def watched(sha256: bytes, held: bytes = b"") -> bytes | None:
+            found = document(sha256, held)
+            if sha256 == where.study._model_sha256:
+                assert found is not None
+                if held and change != "none":
+                    found = {"another value": found[:-1] + bytes([found[-1] ^ 1]), "too short": found[:10]}.get(
+                        change, found + b"x"
+                    )
+                sent.append((bool(held), len(found)))
+            return found
+
+        where.study.document = watched  # type: ignore[method-assign]
+
+    story = played(prepare=prepare)
+    dim = story.of("study_started")[0]["plan"]["dim"]
+    step = 4 + packed_size(dim, STEP_BITS)
+    assert [one["u3"] for one in story.of("round_completed")] == [PARTICIPANTS, PARTICIPANTS]
+    whole, other = (False, 4 * dim), {"another value": step, "too short": 10, "another length": step + 1}
+    assert sent == [whole, (True, step)] if change == "none" else [whole, (True, other[change]), whole]
+    assert ("the whole model is fetched" in story.told()) == (change != "none")
 
 
 def test_a_model_that_breaks_the_training_gets_an_answer_like_any_other(played: Play) -> None:

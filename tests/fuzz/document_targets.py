@@ -54,7 +54,7 @@ from wire.records.ledger import PARTICIPANT, About
 from wire.records.ledger_rows import CHARGE, InvalidRow, LedgerEntry, make_entry
 from wire.records.transcript import InvalidTranscript, read_transcript, write_transcript
 from wire.records.transcript_checks import verify_transcript
-from wire.round_model import model_bytes, model_sha256, read_model, write_model
+from wire.round_model import apply_step, model_bytes, model_sha256, read_model, write_model
 from wire.study import LARGEST_DOCUMENT, InvalidStudy, StudyDocument, read_draws, write_draws
 
 AUTHORITY: Final = authority().public_key().public_bytes_raw()
@@ -269,6 +269,9 @@ _RULES: Final = (
 def read_round_model(data: bytes) -> None:
     """A model that is taken is written in the same bytes; the first byte says whether clips adapt."""
     rule, body = _RULES[data[:1] == b"\x01"], data[1:]
+    before = write_model(np.arange(3, dtype=np.float32), rule.clips, rule)
+    with contextlib.suppress(ValueError):
+        must(len(apply_step(before, body, 3, rule)) == len(before), "a step makes a model of another length")
     try:
         found = read_model(body, 3, rule)
     except ValueError:

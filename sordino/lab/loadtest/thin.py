@@ -228,9 +228,9 @@ class ThinProcess:
             self._roster = verify_roster(roster, self._settings.study.authority_public_key_bytes)
             self._verified = names
 
-    async def fetch_model(self, session: Session, start: pb.RoundStart) -> None:
+    async def fetch_model(self, session: Session, start: pb.RoundStart, held: bytes) -> None:
         plan = self._document.plan
-        await session.download(start.model_sha256, model_bytes(plan.dim, plan.clipping))
+        await session.model(start.model_sha256, model_bytes(plan.dim, plan.clipping), held)
 
     def attempt(self, start: pb.RoundStart) -> ThinAttempt:
         number = (start.round, start.attempt)
@@ -260,7 +260,7 @@ class ThinParticipant:
         self._process, self._key, self._behaviour = process, key, behaviour
         self._fetched = False
         self._attempt: ThinAttempt | None = None
-        self._packed = b""
+        self._packed = self._model_sha256 = b""
 
     async def stay(self) -> None:
         """Until the study ends. Raises Failure: the coordinator refuses this participant."""
@@ -312,7 +312,8 @@ class ThinParticipant:
         if kind == "round_start":
             self._attempt, self._number = self._process.attempt(content), (content.round, content.attempt)
             await self._say("advertise_keys", codec.write_advertisement(self._attempt.advertise(key)))
-            await self._process.fetch_model(self._session, content)
+            await self._process.fetch_model(self._session, content, self._model_sha256)
+            self._model_sha256 = content.model_sha256
         attempt = self._attempt
         if attempt is None or (getattr(content, "round", 0), getattr(content, "attempt", 0)) != self._number:
             return
