@@ -40,4 +40,7 @@ class ModelStep:
         """The next model. ``before``: (d,); raises ValueError: another length."""
         if before.shape != self.steps.shape:
             raise ValueError(f"a step of {self.steps.size} values for a model of {before.size}")
-        return before + self.steps.astype(np.float32) * self.scale
+        moved = self.steps.astype(np.float32)
+        moved *= self.scale
+        moved += before
+        return moved

@@ -17,6 +17,7 @@ import asyncio
 import gc
 import inspect
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What is loaded and collected stays: the garbage collector needn't look through it again and again."""
     gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """Logs that a test has set up, as a command does for its process, are not those of the next one."""
+    if (structlog := sys.modules.get("structlog")) is not None and structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.hookimpl(tryfirst=True)

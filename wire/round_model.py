@@ -63,7 +63,7 @@ def _written(clips: Sequence[float], rule: ClipRule) -> bytes:
 
 def write_step(step: ModelStep, clips: Sequence[float], rule: ClipRule) -> bytes:
     """A round's step as it travels. Raises ValueError: the clips don't fit the rule."""
-    words = (step.steps + MOST_STEPS).astype(word_dtype(STEP_BITS))
+    words = (step.steps + np.int32(MOST_STEPS)).view(word_dtype(STEP_BITS))
     return np.array(step.scale, dtype="<f4").tobytes() + pack(words, STEP_BITS) + _written(clips, rule)
 
 
@@ -76,7 +76,8 @@ def apply_step(before: bytes, data: bytes, dim: int, rule: ClipRule) -> bytes:
     clips = data[4 + packed :]
     if len(data) != 4 + packed + len(before) - 4 * dim:
         raise ValueError(f"the step has {len(data)} bytes")
-    steps = unpack(data[4 : 4 + packed], dim, STEP_BITS).astype(np.int32) - MOST_STEPS
+    steps = unpack(memoryview(data)[4 : 4 + packed], dim, STEP_BITS).view("<i4")
+    steps -= MOST_STEPS
     moved = ModelStep(np.frombuffer(data[:4], dtype="<f4")[0], steps).applied(old.vector)
     vector: bytes = moved.astype("<f4").tobytes()
     return vector + clips

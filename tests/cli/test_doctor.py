@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import structlog
 
 from runtime.child_process import child_environment
 from tests.support.commands import Run
@@ -25,13 +24,6 @@ MACHINE = ["versions", "processor", "memory", "disk"]
 STUDY = [*MACHINE, *("settings", "secrets", "certificate", "transcripts", "roster", "ledger", "port", "databases")]
 HOST = [*MACHINE, *("settings", "secrets", "identities", "certificate", "ledger", "coordinator", "databases")]
 AUTHORITY = [*MACHINE, *("settings", "secrets", "keys", "coordinator", "databases")]
-
-
-@pytest.fixture(autouse=True)
-def _own_logs() -> Iterator[None]:
-    """The command sets up logs for its process, which here is that of other tests too."""
-    yield
-    structlog.reset_defaults()
 
 
 def examined(run: Run, *arguments: object) -> tuple[list[str], dict[str, str]]:

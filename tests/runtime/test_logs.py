@@ -22,7 +22,6 @@ def _as_before() -> Iterator[None]:
     root = logging.getLogger()
     for one in [one for one in root.handlers if isinstance(one, _OthersLines)]:
         root.removeHandler(one)
-    structlog.reset_defaults()
 
 
 def lines(text: str) -> list[dict[str, Any]]:
