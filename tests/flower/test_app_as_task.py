@@ -107,7 +107,7 @@ def test_a_served_study_of_an_app(tmp_path: Path) -> None:
     path = {"PYTHONPATH": f"{PLAIN}:{ROOT}"}
     with running_study(tmp_path / "study", together=(), **options) as study:
         joins = [[sys.executable, "-m", "sordino", "join", "--home", str(home)] for home in study.study.hosts]
-        coordinator = study.start_coordinator(**path)
+        coordinator = study._start([sys.executable, "-m", "sordino", "serve", str(study.folder)], "serve", path)
         hosts = [study._start(command, "host", path) for command in joins]
         assert [study.code_of(one) for one in (coordinator, *hosts)] == [0, 0, 0], study.story()
         assert [one["u3"] for one in study.events("round_completed")] == [NODES, NODES]

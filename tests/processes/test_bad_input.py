@@ -11,7 +11,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from authority.new_study import make_local_study, new_study
 from runtime.processes import free_port
 from secagg.roster import RosterEntry
 from server.journal import read_events
-from tests.processes.forked_commands import Commands
 from tests.support.card_of_a_study import authority_of
+from tests.support.forked_commands import Commands
 from tests.support.signed_rosters import put, sign_terms
 from tests.support.study_in_process import roster_of
 from wire.certificates import new_key, private_pem
@@ -56,11 +56,9 @@ def study(template: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def command() -> Iterator[Commands]:
-    """The command in a process of its own each time, without loading its modules each time."""
-    with Commands() as commands:
-        yield commands
+@pytest.fixture
+def command(sordino: Commands) -> Commands:
+    return sordino
 
 
 def home(folder: Path) -> Path:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.forked_commands import Commands
 from tests.support.databases import execute
+from tests.support.forked_commands import Commands
 from tests.support.running_study import RunningStudy, line, running_study
 
 pytestmark = pytest.mark.slow
@@ -21,13 +21,6 @@ pytestmark = pytest.mark.slow
 ROUNDS = 2
 CHANGED, BUDGET, BAD_INPUT = 41, 40, 2
 Budget = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def sordino() -> Iterator[Commands]:
-    """Processes of their own that needn't load everything each time."""
-    with Commands() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +18,10 @@ import pytest
 from authority.new_study import new_study
 from client.credentials import load_identity
 from client.host_file import load as load_host
-from runtime.child_process import child_environment
 from runtime.processes import free_port
 from runtime.settings_keys import settings_toml
 from server.study_file import load as load_study
+from tests.support.forked_commands import Forked, commands
 from tests.support.running_study import StudyProcesses
 from tests.support.study_in_process import with_tables
 from wire.study import TERMS_FILE
@@ -56,26 +54,18 @@ class EnrolledStudy(StudyProcesses):
     def state(self) -> Path:
         return self.coordinator / "state" / "state.sqlite"
 
-    def start(self, *arguments: str, name: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, name: str) -> Forked:
         """``sordino`` with these arguments."""
-        return self._start([sys.executable, "-m", "sordino", *arguments], name, {}, cwd=self.work)
+        return self._fork(["sordino", *arguments], name, {})
 
-    def join(self, home: str, code: str, *more: str) -> subprocess.Popen[bytes]:
+    def join(self, home: str, code: str, *more: str) -> Forked:
         """``sordino join --code`` into a folder of that name."""
         options = ["--code", code, "--home", str(self.work / home), "--yes", *more]
         return self.start("join", self.enrolment, *options, name=home)
 
     def ask_authority(self, verb: str, *arguments: str) -> str:
         """Run a verb of the authority, which ends well; its last line."""
-        done = subprocess.run(
-            [sys.executable, "-m", "sordino", "authority", verb, str(self.authority), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=child_environment(),
-            cwd=self.work,
-            timeout=60,
-        )
+        done = commands()("authority", verb, self.authority, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()[-1]
 
@@ -124,7 +114,8 @@ def identity_of(study: EnrolledStudy, home: str) -> str:
     return load_identity(load_host(study.work / home).participants[0].key).public.hex()
 
 
-def test_enrolment_refusal_by_policy_and_revocation(tmp_path: Path) -> None:
+def test_enrolment_refusal_by_policy_and_revocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with enrolled_study(tmp_path) as study:
         coordinator = study.start("serve", str(study.coordinator), "--quiet", name="serve")
         study.start("authority", "run", str(study.authority), "--every", "1s", name="authority")

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes.forked_commands import Commands
+from tests.support.forked_commands import Commands, Forked
 from tests.support.running_study import RunningStudy, running_study
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def sordino() -> Iterator[Commands]:
-    """Processes of their own that needn't load everything each time."""
-    with Commands() as made:
-        yield made
 
 
 def say(sordino: Commands, home: Path, *wish: object) -> dict[str, Any]:
@@ -32,8 +22,8 @@ def say(sordino: Commands, home: Path, *wish: object) -> dict[str, Any]:
     return found
 
 
-def joined(study: RunningStudy, home: Path) -> subprocess.Popen[bytes]:
-    return study._start([sys.executable, "-m", "sordino", "join", "--home", str(home)], f"join-{home.name}", {})
+def joined(study: RunningStudy, home: Path) -> Forked:
+    return study._fork(["sordino", "join", "--home", str(home)], f"join-{home.name}", {})
 
 
 def test_pause_resume_leave_and_the_records(tmp_path: Path, sordino: Commands) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def served_with_a_stop(study: RunningStudy) -> list[dict[str, Any]]:
     """Serve, stop after the first round, go on to the end; the rounds' events."""
     first = study.start_coordinator()
     home = str(study.study.hosts[0])
-    host = study._start([sys.executable, "-m", "sordino", "join", "--home", home], "join", {})
+    host = study._fork(["sordino", "join", "--home", home], "join", {})
     study.wait_for("round_completed", round=1)
     first.send_signal(signal.SIGTERM)
     assert study.code_of(first) == 0

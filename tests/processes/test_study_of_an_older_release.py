@@ -10,8 +10,6 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import pytest
 
 from runtime.processes import free_port
 from tests.support.commands import Run, output
+from tests.support.forked_commands import Forked
 from tests.support.issued_certificates import tls_authority_of
 from tests.support.running_study import StudyProcesses, ledger_rows
 from wire.certificates import host_uri, new_key, private_pem
@@ -53,9 +52,8 @@ class Upgraded(StudyProcesses):
     def folder(self) -> Path:
         return self.place
 
-    def start(self, *arguments: object, **overrides: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "sordino", *map(str, arguments)]
-        return self._start(command, str(arguments[0]), overrides)
+    def start(self, *arguments: object, **overrides: str) -> Forked:
+        return self._fork(["sordino", *map(str, arguments)], str(arguments[0]), overrides)
 
     def goes_on(self) -> None:
         address = f"localhost:{self.port}"

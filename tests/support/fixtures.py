@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from server.events import Event
+    from tests.support.forked_commands import Commands
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,6 +57,14 @@ def events() -> list[Event]:
     from tests.support.event_stream import make_events
 
     return make_events()
+
+
+@pytest.fixture(scope="session")
+def sordino() -> Commands:
+    """Runs the command in a process of its own each time, without loading its modules each time."""
+    from tests.support.forked_commands import commands
+
+    return commands()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from server.events import to_json
 from server.journal import read_events
 from tests.support.card_of_a_study import authority_of
 from tests.support.databases import query
+from tests.support.forked_commands import Forked, commands
 from tests.support.signed_rosters import put
 from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
@@ -47,7 +47,7 @@ def line(round_: int, at: str, do: str, until: Path | None = None) -> dict[str, 
 class StudyProcesses(abc.ABC):
     """The processes that were started for a study, with their logs in one folder, and the coordinator's events."""
 
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list, kw_only=True)
+    processes: list[subprocess.Popen[bytes] | Forked] = field(default_factory=list, kw_only=True)
     starts: int = field(default=0, kw_only=True)
 
     @property
@@ -65,13 +65,25 @@ class StudyProcesses(abc.ABC):
         self, command: list[str], name: str, overrides: dict[str, str], cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
         """Without a terminal; overrides are environment variables. One log a start."""
-        self.starts += 1
-        with (self.folder / f"{self.starts:02d}-{name}.log").open("wb") as log:
+        with self._new_log(name).open("wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment() | overrides, cwd=cwd
             )
         self.processes.append(process)
         return process
+
+    def _fork(self, command: list[str], name: str, overrides: dict[str, str]) -> Forked:
+        """As `_start`, of "sordino" or a script, with its modules loaded."""
+        log = self._new_log(name)
+        process = commands().start(command, log, log, overrides)
+        self.processes.append(process)
+        return process
+
+    def _new_log(self, name: str) -> Path:
+        self.starts += 1
+        log = self.folder / f"{self.starts:02d}-{name}.log"
+        log.touch()
+        return log
 
     def logs(self, name: str = "") -> str:
         """Return the logs of processes of a name so far."""
@@ -112,7 +124,7 @@ class StudyProcesses(abc.ABC):
         shown = [event for event in self.events() if event["kind"] not in ("study_started", "phase_progress")]
         return "\n".join([*(str(event) for event in shown[-60:]), self.logs()[-6000:]])
 
-    def code_of(self, process: subprocess.Popen[bytes]) -> int:
+    def code_of(self, process: subprocess.Popen[bytes] | Forked) -> int:
         """Wait until a process ends by itself; return its exit code."""
         self.until(lambda: process.poll() is not None, f"the end of {process.args}")
         return process.wait()
@@ -128,17 +140,15 @@ class RunningStudy(StudyProcesses):
     def folder(self) -> Path:
         return self.study.directory
 
-    def start_coordinator(self, **overrides: str) -> subprocess.Popen[bytes]:
+    def start_coordinator(self, **overrides: str) -> Forked:
         """`sordino serve`; overrides are environment variables."""
-        return self._start([sys.executable, "-m", "sordino", "serve", str(self.folder), "--quiet"], "serve", overrides)
+        return self._fork(["sordino", "serve", str(self.folder), "--quiet"], "serve", overrides)
 
-    def start_host(
-        self, homes: Sequence[int], script: Sequence[dict[str, Any]] = (), **overrides: str
-    ) -> subprocess.Popen[bytes]:
+    def start_host(self, homes: Sequence[int], script: Sequence[dict[str, Any]] = (), **overrides: str) -> Forked:
         """A client process with the participants of these homes (from 0)."""
         places = [str(self.study.hosts[home]) for home in homes]
-        command = [sys.executable, str(HOST), json.dumps(list(script)), *places]
-        return self._start(command, f"host-{homes[0]}", overrides)
+        command = [str(HOST), json.dumps(list(script)), *places]
+        return self._fork(command, f"host-{homes[0]}", overrides)
 
     # ------------------------------------------------------------ results
 
