@@ -267,6 +267,9 @@ class _CountingLearner(ModelLearner):
         super().learn(mean, survivors, stddev)
         self._round += 1
 
+    def step(self) -> None:
+        """The number isn't on the model's grid."""
+
     def state(self) -> tuple[Parameters, State]:
         model, state = super().state()
         del model[ROUND_KEY]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.learner import State
+from learning.learner import Learner, State
 from learning.make_task import make_task, model_shapes, options_of
 from learning.options import OptionError, TaskOptions, require
 from learning.parameters import Parameters, Shapes, check_shapes, dimension, flatten, shapes_of
@@ -283,7 +283,7 @@ class _LocalModels:
         return model
 
 
-class VoteLearner:
+class VoteLearner(Learner):
     """The coordinator's half: queries out, noised votes in, a model trained on the labels that they give."""
 
     def __init__(self, task: Votes, data: Dataset) -> None:

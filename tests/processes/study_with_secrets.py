@@ -326,7 +326,7 @@ def coordinators_disk_is_full(folder: Path, work: Path) -> None:
 
 
 def another_document(folder: Path, work: Path) -> None:
-    with patch.object(server.study.Study, "document", lambda self, sha256: b"another"):
+    with patch.object(server.study.Study, "document", lambda self, sha256, held=b"": b"another"):
         asyncio.run(study(folder, work, "document", "host"), debug=True)
 
 
