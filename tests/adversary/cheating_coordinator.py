@@ -94,7 +94,7 @@ class CheatingCoordinator:
     def welcome(self, session: Session) -> pb.Welcome:
         return pb.Welcome(session_token=session.token, study_sha256=self.study_sha256, roster_sha256=self.roster_sha256)
 
-    def document(self, sha256: bytes) -> bytes | None:
+    def document(self, sha256: bytes, held: bytes = b"") -> bytes | None:
         return self.documents.get(sha256)
 
     def history(self, after: int) -> bytes:
