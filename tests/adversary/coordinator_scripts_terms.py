@@ -323,7 +323,7 @@ async def taken_off_the_roster(coordinator: CheatingCoordinator) -> Seen:
 )
 async def roster_that_is_not_there(coordinator: CheatingCoordinator) -> Seen:
     data = roster(coordinator, 2)
-    coordinator.document = lambda sha256: (  # type: ignore[method-assign]
+    coordinator.document = lambda sha256, held=b"": (  # type: ignore[method-assign]
         None if sha256 == hashlib.sha256(data).digest() else coordinator.documents.get(sha256)
     )
     attempt = await coordinator.begin(roster=data)
