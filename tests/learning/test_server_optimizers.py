@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from learning.learner import ModelLearner
+from learning.parameters import flatten
 from learning.server_optimizers import FedAdaptive, FedAvg, make_server_optimizer
 from learning.task_names import ADAPTIVE, SERVER_OPTIMIZERS
 
@@ -120,3 +122,19 @@ def test_names() -> None:
     for wrong in ({"rate": 0.0}, {"momentum": 1.0}, {"second_momentum": 1.0}, {"adaptivity": 0.0}):
         with pytest.raises(ValueError, match="must be"):
             make_server_optimizer("fedyogi", **wrong)
+
+
+@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
+def test_a_step_leads_from_what_was_broadcast_to_what_is(name: str) -> None:
+    learner = ModelLearner({"w": START}, make_server_optimizer(name, 0.05, 0.8), lambda _: {})
+    assert learner.step() is None
+    for mean in MEANS:
+        before = flatten(learner.broadcast())
+        learner.learn(mean, 5)
+        step = learner.step()
+        assert step is not None
+        np.testing.assert_array_equal(step.applied(before), flatten(learner.broadcast()))
+        assert learner.step() is None  # it is told once
+    learner.learn(MEANS[0], 5)
+    learner.load_state(*learner.state())
+    assert learner.step() is None  # of another process it isn't known
