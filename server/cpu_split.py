@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 LOOP: Final = "event loop"
@@ -16,15 +17,16 @@ _BY_THREAD: Final = {"protocol": "protocol", "masks": "masks", "writer": "journa
 def cpu_by_kind() -> dict[str, float]:
     """CPU seconds of this process so far, by kind of thread; called on the event loop.
 
-    ``gRPC`` is what is left: the threads that gRPC starts, and some that do little. Where the system has no clocks of
-    threads, all is ``gRPC`` but the event loop.
+    ``gRPC`` is what is left: the threads that gRPC starts, and some that do little. Where the system doesn't say what
+    a thread has used (Linux does), all is ``gRPC`` but the event loop.
     """
     spent = dict.fromkeys(KINDS, 0.0) | {LOOP: time.thread_time()}
     for thread in threading.enumerate():
         kind = next((kind for begins, kind in _BY_THREAD.items() if thread.name.startswith(begins)), None)
-        if kind is not None and thread.ident is not None:
-            with contextlib.suppress(AttributeError, OSError):  # of another system; it has just ended
-                spent[kind] += time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        if kind is not None:
+            # Not by the clock of the thread's identifier: of a thread that has just ended that may crash the process.
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                spent[kind] += int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
     return spent | {REST: max(0.0, time.process_time() - sum(spent.values()))}
 
 
