@@ -4,8 +4,8 @@ The values of the task's parameters as float32, little-endian, then, only where 
 Its SHA-256 is the model digest of `secagg.context.RoundConfig`, so participants that got different clips share no key.
 
 A participant that holds the document of the round before may be sent the step from there instead: the scale as float32,
-the steps plus 2^19 packed to 20 bits each (`secagg.packing`), then the clips as above. It knows the step by its length,
-and trusts what it makes of it if that has the model's digest.
+the steps plus 2^19 - 1 packed to 20 bits each (`secagg.packing`), then the clips as above. It knows the step by its
+length, and trusts what it makes of it if that has the model's digest.
 """
 
 from __future__ import annotations
