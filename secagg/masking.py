@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from secagg.parallel import Parallel
-
 Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Keystream: TypeAlias = Literal["gcm", "ctr"]
 
@@ -35,9 +33,6 @@ CHUNK_BYTES: Final = 1 << 18
 
 # Each open stream holds about 400 bytes; a coordinator may have tens of thousands of masks to remove.
 _STREAMS_AT_ONCE: Final = 4096
-
-# Below this many bytes of keystream for each thread, dividing the work costs more than a second core gains.
-_WORTH_A_THREAD: Final = 1 << 22
 
 _BLOCK: Final = 16
 _ZEROS: Final = bytes(CHUNK_BYTES)
@@ -91,9 +86,7 @@ def check_stream_length(dim: int, bits: int) -> None:
         raise ValueError(f"a mask of {dim} words needs {blocks} blocks; one key makes at most {MAX_BLOCKS}")
 
 
-def apply_masks(
-    accumulator: Words, masks: Sequence[tuple[bytes, int]], bits: int, parallel: Parallel | None = None
-) -> None:
+def apply_masks(accumulator: Words, masks: Sequence[tuple[bytes, int]], bits: int) -> None:
     """Add or subtract masks, in place, and reduce modulo 2^bits.
 
     The outer loop runs over chunks of the vector, so that a chunk stays in the processor's cache; each stream runs on
@@ -102,7 +95,6 @@ def apply_masks(
     Args:
         accumulator: words, shape (d,), contiguous and writable, of ``word_dtype(bits)``; need not be reduced.
         masks: pairs (key of 16 bytes, +1 to add or -1 to subtract the mask of that key).
-        parallel: threads for long work; during it each thread but one holds a further vector.
 
     Raises:
         ValueError: an argument has the wrong type, length, sign or range; the accumulator is then unchanged.
@@ -117,24 +109,9 @@ def apply_masks(
         if sign not in (1, -1):
             raise ValueError(f"a mask is added (+1) or subtracted (-1), not {sign}")
 
-    threads = min(parallel.width, len(masks) * accumulator.nbytes // _WORTH_A_THREAD) if parallel else 1
-    if parallel is None or threads < 2:
-        _add_all(accumulator, masks)
-    else:
-        # Masks are divided, not the vector: GCM has no way to begin a stream in its middle.
-        partial_sums = [accumulator, *(np.zeros_like(accumulator) for _ in range(threads - 1))]
-        shares = [(part, masks[number::threads]) for number, part in enumerate(partial_sums)]
-        for _ in parallel.map(lambda share: _add_all(*share), shares):
-            pass
-        for part in partial_sums[1:]:
-            np.add(accumulator, part, out=accumulator)
-    reduce_words(accumulator, bits)
-
-
-def _add_all(accumulator: Words, masks: Sequence[tuple[bytes, int]]) -> None:
-    """Add or subtract the masks modulo 2^word, with a bounded number of streams open."""
     for first in range(0, len(masks), _STREAMS_AT_ONCE):
         _apply(accumulator, masks[first : first + _STREAMS_AT_ONCE])
+    reduce_words(accumulator, bits)
 
 
 def _apply(accumulator: Words, masks: Sequence[tuple[bytes, int]]) -> None:

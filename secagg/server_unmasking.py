@@ -18,26 +18,9 @@ from numpy.typing import NDArray
 
 from secagg import shamir
 from secagg.commitments import HASH_BYTES, LeavesOfHolder
-from secagg.errors import (
-    InvalidKey,
-    InvalidMessage,
-    ProtocolError,
-    ReconstructionFailed,
-    TooFewClients,
-    UnexpectedMessage,
-)
-from secagg.inconsistent_shares import inconsistent_points
-from secagg.keys import (
-    mask_key_of,
-    noise_commitment,
-    pair_seed,
-    pairwise_mask_key,
-    seed_commitment,
-    self_mask_key,
-    self_mask_seed,
-    unwrap_seed,
-)
-from secagg.masking import apply_masks
+from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients, UnexpectedMessage
+from secagg.keys import noise_commitment
+from secagg.masking import reduce_words
 from secagg.messages import (
     KIND_LABELS,
     MASK_KEY,
@@ -53,17 +36,11 @@ from secagg.messages import (
     UnmaskingReply,
     UnmaskingRequest,
 )
+from secagg.opening import Dealer, OpeningTask, Survivor, open_task
 from secagg.parallel import Parallel
 from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
 
-_DEALERS_AT_ONCE: Final = 64
 _TYPES: Final = {MASK_KEY: MaskKeyShare, SELF_MASK_SEED: SelfMaskSeedShare}
-
-
-class _WrongSecret(Exception):
-    def __init__(self, culprit: int, reason: str) -> None:
-        super().__init__(reason)
-        self.culprit = culprit
 
 
 @dataclass(frozen=True)
@@ -229,7 +206,7 @@ class Unmasking(ServerPhase):
         """Rebuild, check, subtract. A failure leaves the phase open: with more replies it may succeed.
 
         Args:
-            parallel: threads for the masks, which are most of the work.
+            parallel: runs the parts of the work, as many as its width.
 
         Raises:
             TooFewClients: a secret has fewer shares than the threshold.
@@ -239,26 +216,23 @@ class Unmasking(ServerPhase):
         if self._closed:
             raise ProtocolError(f"{UNMASKING}: this phase was closed before")
         self._check_numbers()
-        parameters = self.cohort.config.parameters
-        masks: list[tuple[bytes, int]] = []
-        self._cheats: dict[int, str] = {}  # dealers whose other shares suffice
-        culprits: dict[int, str] = {}  # dealers whose shares don't
-        rebuilt = self._rebuilt_secrets()
-        for dealer in sorted(self.u2):
-            try:
-                masks += self._masks_of(dealer, rebuilt[dealer])
-            except _WrongSecret as error:
-                culprits[error.culprit] = str(error)
-        if culprits:
-            raise ReconstructionFailed(culprits | self._cheats)
+        parts = self._task().divided(1 if parallel is None else parallel.width)
+        opened = map(open_task, parts) if parallel is None or len(parts) == 1 else parallel.map(open_task, parts)
         total = self._accumulator.copy()
-        apply_masks(total, masks, parameters.bits, parallel)
+        cheats: dict[int, str] = {}  # dealers whose other shares suffice
+        culprits: dict[int, str] = {}
+        for one in opened:
+            cheats |= one.cheats
+            culprits |= one.culprits
+            if not culprits:
+                np.add(total, one.total, out=total)
+        if culprits:
+            raise ReconstructionFailed(dict(sorted(culprits.items())) | cheats)
+        reduce_words(total, self.cohort.config.parameters.bits)
         self._symbols = np.empty((0, 0, shamir.SYMBOLS), dtype=np.uint16)
         self._accumulator = np.empty(0, dtype=total.dtype)  # the masked sum is no longer needed
         self._closed = True
-        return Completed(
-            self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, self._cheats, self._noise_seeds
-        )
+        return Completed(self.cohort.context, self.u3, self.u4, frozenset(self._u5), total, cheats, self._noise_seeds)
 
     def _check_numbers(self) -> None:
         short = self._short()
@@ -275,88 +249,37 @@ class Unmasking(ServerPhase):
             raise ReconstructionFailed(named)
         raise TooFewClients(UNMASKING, min(short.values()), self.needed)
 
-    def _rebuilt_secrets(self) -> dict[int, NDArray[np.uint16]]:
-        """Each from its first holders; one matrix product for all dealers with the same holders."""
-        first = np.argsort(~self._revealed, axis=1, kind="stable")[:, : self.needed]
-        groups: dict[bytes, list[int]] = {}
-        xs: dict[int, NDArray[np.uint16]] = {}
-        for dealer, row in self._rows.items():
-            xs[dealer] = self.cohort.graph.xs(dealer)[first[row]]
-            groups.setdefault(xs[dealer].tobytes(), []).append(dealer)
-        secrets: dict[int, NDArray[np.uint16]] = {}
-        alone: list[int] = []  # nearly all on a ring
-        for dealers in groups.values():
-            if len(dealers) == 1:
-                alone += dealers
-                continue
-            rows = [self._rows[dealer] for dealer in dealers]
-            stacked = self._symbols[rows, first[rows].T]  # (threshold, dealers, 16)
-            rebuilt = shamir.combine(xs[dealers[0]].tolist(), stacked, self.needed)
-            secrets.update(zip(dealers, rebuilt, strict=True))
-        for start in range(0, len(alone), _DEALERS_AT_ONCE):
-            part = alone[start : start + _DEALERS_AT_ONCE]
-            rows = [self._rows[dealer] for dealer in part]
-            shares = np.take_along_axis(self._symbols[rows], first[rows][:, :, None], axis=1)
-            secrets.update(zip(part, shamir.combine_each([xs[dealer] for dealer in part], shares), strict=True))
-        return secrets
-
-    def _masks_of(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
-        """Masks to subtract for this dealer; from other shares than the first if those don't rebuild its secret."""
-        open_ = self._self_mask if dealer in self.u3 else self._pairwise_masks
-        try:
-            return open_(dealer, symbols)
-        except _WrongSecret as error:
-            if error.culprit != dealer:
-                raise
-            revealed = self._revealed[self._rows[dealer]]
-            shares = self._symbols[self._rows[dealer]][revealed]
-            xs = self.cohort.graph.xs(dealer)[revealed].tolist()
-            wrong = inconsistent_points(xs, shares, self.needed)
-            if not wrong:
-                raise
-            good = [at for at, x in enumerate(xs) if x not in wrong]
-            again = shamir.combine([xs[at] for at in good], shares[good], self.needed)
-            masks = open_(dealer, again)
-            self._cheats[dealer] = f"{len(wrong)} of the shares it committed to don't fit the others"
-            return masks
-
-    def _self_mask(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
+    def _task(self) -> OpeningTask:
+        """All that opening the sum needs."""
         cohort, parameters = self.cohort, self.cohort.config.parameters
-        identity = cohort.identity(dealer)
-        seed = self_mask_seed(symbols, cohort.context, identity)
-        if seed_commitment(seed, cohort.context, identity) != self._dealings[dealer].seed_commitment:
-            raise _WrongSecret(dealer, "its shares rebuild another self-mask seed than it committed to")
-        return [(self_mask_key(seed, identity, parameters.bits, parameters.dim, cohort.context), -1)]
+        xs = np.stack([cohort.graph.xs(dealer) for dealer in self._rows])
+        return OpeningTask(
+            parameters.bits,
+            parameters.dim,
+            self.needed,
+            parameters.hybrid,
+            cohort.round_context,
+            cohort.context,
+            tuple(map(self._dealer, self._rows)),
+            xs,
+            self._symbols,
+            self._revealed,
+        )
 
-    def _pairwise_masks(self, dealer: int, symbols: NDArray[np.uint16]) -> list[tuple[bytes, int]]:
-        """Masks that the dealer's neighbours in u3 added or subtracted for it, to be removed."""
-        cohort, parameters = self.cohort, self.cohort.config.parameters
-        identity, wrapped = cohort.identity(dealer), self._dealings[dealer].wrapped
-        key = mask_key_of(symbols, cohort.round_context, identity, hybrid=parameters.hybrid)
-        if key.public != cohort.advertisements[dealer].mask_key:
-            raise _WrongSecret(dealer, "its shares rebuild another mask key than it advertised")
-        masks: list[tuple[bytes, int]] = []
-        for survivor in cohort.graph.neighbours(dealer):
-            if survivor not in self.u3:
-                continue
-            low, high = sorted((dealer, survivor))
-            try:
-                if survivor in wrapped:
-                    shared = pair_seed(symbols, cohort.context, identity, cohort.identity(survivor))
-                else:
-                    shared = key.agree(cohort.advertisements[survivor].mask_key)
-            except InvalidKey as error:  # an honest survivor would have aborted on the dealer's key
-                raise _WrongSecret(survivor, str(error)) from error
-            if dealer in self._dealings[survivor].wrapped:
-                sent = self._dealings[survivor].wrapped[dealer]
-                shared = unwrap_seed(sent, shared, key, cohort.identity(survivor), identity, cohort.context)
-            mask = pairwise_mask_key(
-                shared,
-                (cohort.identity(low), cohort.advertisements[low].mask_key),
-                (cohort.identity(high), cohort.advertisements[high].mask_key),
-                parameters.bits,
-                parameters.dim,
-                cohort.context,
+    def _dealer(self, dealer: int) -> Dealer:
+        identity, dealt = self.cohort.identity(dealer), self._dealings[dealer]
+        if dealer in self.u3:
+            return Dealer(dealer, identity, dealt.seed_commitment, None)
+        near = [one for one in self.cohort.graph.neighbours(dealer) if one in self.u3]
+        keys = self.cohort.advertisements
+        survivors = (
+            Survivor(
+                one,
+                self.cohort.identity(one),
+                keys[one].mask_key,
+                self._dealings[one].wrapped.get(dealer, b""),
+                one in dealt.wrapped,
             )
-            masks.append((mask, -1 if survivor < dealer else 1))
-        return masks
+            for one in near
+        )
+        return Dealer(dealer, identity, keys[dealer].mask_key, tuple(survivors))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from secagg.messages import MASK_KEY, SELF_MASK_SEED
 from secagg.shamir import PRIME
 from tests.adversary.cheating_participant import INPUT, SHARE, UNMASK, Cheat, Cheater, Twist
-from tests.adversary.participant_scripts_messages import OPENING, altered, dealing, sends
+from tests.adversary.participant_scripts_messages import UNMASKING, altered, dealing, sends
 from tests.adversary.participant_verdict import ABORT_THEN_SUM, SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.study_with_cheats import BUDGET_REACHED, Off
 from tests.support.crooked_dealings import crooked_shares
@@ -89,6 +89,7 @@ def says_nothing(*_: Any) -> None:
 AS_IT_SHOULD = Cheat(sends(UNMASK, lambda _, honest: honest))
 
 
+OPENING = "secagg.opening"
 GIVES_UP = Off.instead(
     OPENING, "            if not wrong:\n                raise\n", "            raise\n", shows="budget reached"
 )
@@ -167,7 +168,7 @@ blame_script(
     ENOUGH + ", its reply is ignored, and the cheat is named and excluded",
     SUM_OF_ALL,
     deals(outside_for_itself),
-    Off.lacking(OPENING, "has a symbol outside the field", shows="crash"),
+    Off.lacking(UNMASKING, "has a symbol outside the field", shows="crash"),
     blames=[Blame(0, UNMASK, "outside the field", excluded=True)],
 )
 blame_script(
@@ -176,7 +177,7 @@ blame_script(
     SECOND_TIME,
     ABORT_THEN_SUM,
     {0: Cheat(seals_rubbish(0, 1, 2, 3))},
-    Off.instead(OPENING, "_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 99", shows="is not named"),
+    Off.instead(UNMASKING, "_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 99", shows="is not named"),
     blames=[Blame(0, UNMASK, "fails its check", excluded=True)],
 )
 blame_script(
@@ -259,7 +260,10 @@ blame_script(
     ABORT_THEN_SUM,
     {0: accuses(3, attempts=1), 1: accuses(3, attempts=1)},
     Off.instead(
-        OPENING, "_without.get(dealer, ())) > liars", "_without.get(dealer, ())) > 0", shows="participant 3 is excluded"
+        UNMASKING,
+        "_without.get(dealer, ())) > liars",
+        "_without.get(dealer, ())) > 0",
+        shows="participant 3 is excluded",
     ),
     participants=5,
     set_aside=frozenset({3}),

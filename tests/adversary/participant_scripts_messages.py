@@ -26,7 +26,7 @@ LEFT_OUT = "the round ends in the exact sum of the others, and the cheat is left
 SIGNED = "the round ends in the exact sum with the cheat's input, and the cheat is named and excluded"
 OPENED = "the round ends in the exact sum with the cheat's input; the cheat is named, and its reply is ignored"
 MUST = {CHECK: SIGNED, UNMASK: OPENED}  # else NAMED
-CORE, OPENING, CODEC = "secagg.server_phases", "secagg.server_unmasking", "wire.codec"
+CORE, UNMASKING, CODEC = "secagg.server_phases", "secagg.server_unmasking", "wire.codec"
 SETS = "secagg.server_cohort"  # signatures over the survivor sets
 Change = Callable[[Cheater, Any], Any]
 """(cheater, honest content) -> content in its place, or a list of messages, or None; may be a coroutine function."""
@@ -339,7 +339,7 @@ second_time(
     "signs-twice",
     "signs the survivors a second time",
     CHECK,
-    Off(CORE, changed=TWICE, shows="is not named", also=(Off(OPENING, changed=TWICE),)),
+    Off(CORE, changed=TWICE, shows="is not named", also=(Off(UNMASKING, changed=TWICE),)),
     must="the round ends in the exact sum, and the cheat is left out of this attempt only",
 )
 
@@ -383,13 +383,13 @@ def keeps_its_shares(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
     return honest
 
 
-WRONG_KIND = Off.lacking(OPENING, "the wrong kind of share", shows="is not named")
-SHORT = Off.lacking(CODEC, "bytes, not", also=(Off.lacking(OPENING, "has another length"),), shows="crash")
+WRONG_KIND = Off.lacking(UNMASKING, "the wrong kind of share", shows="is not named")
+SHORT = Off.lacking(CODEC, "bytes, not", also=(Off.lacking(UNMASKING, "has another length"),), shows="crash")
 answers(
     "false-share",
     "reveals a share that is not the one it was dealt",
     revealed("share", lambda share: flipped(share, 3)),
-    Off.lacking(OPENING, "doesn't match the commitment", shows="participant 3 is excluded"),
+    Off.lacking(UNMASKING, "doesn't match the commitment", shows="participant 3 is excluded"),
 )
 answers(
     "share-outside-the-field",
@@ -434,18 +434,18 @@ answers(
     "too-few-shares",
     "leaves out an entry of its reply, so that every later one would count for another dealer",
     lambda _, honest: altered(honest, shares=list(honest.shares)[1:]),
-    Off.lacking(OPENING, "there must be one entry for each", shows="is not named"),
+    Off.lacking(UNMASKING, "there must be one entry for each", shows="is not named"),
 )
 answers(
     "shares-of-strangers",
     "reveals shares of a participant that dealt nothing",
     lambda _, honest: altered(honest, shares=[*honest.shares, honest.shares[-1]]),
-    Off.lacking(OPENING, "there must be one entry for each", shows="crash"),
+    Off.lacking(UNMASKING, "there must be one entry for each", shows="crash"),
 )
 second_time(
     "answers-twice",
     "sends its shares a second time",
     UNMASK,
-    Off.instead(OPENING, "known and sender not in self._u5", "known", shows="is not named"),
+    Off.instead(UNMASKING, "known and sender not in self._u5", "known", shows="is not named"),
     must="the round ends in the exact sum, and the second answer is ignored",
 )

@@ -6,14 +6,14 @@ from typing import Any
 
 from secagg.messages import NOISE_SEED_BYTES
 from tests.adversary.cheating_participant import UNMASK, Cheat, Cheater
-from tests.adversary.participant_scripts_messages import OPENING, altered, answers, sends
+from tests.adversary.participant_scripts_messages import UNMASKING, altered, answers, sends
 from tests.adversary.participant_verdict import SUM_OF_ALL, Blame, study_script
 from tests.adversary.study_with_cheats import Off
 from tests.support.attempts_in_memory import flipped
 
 STAYS_IN = "the round ends in the sum of all; the cheat is named, and only its own noise is not taken back"
-FITS = Off.lacking(OPENING, "a noise seed doesn't match", shows="opens a wrong sum")
-COUNT = Off.lacking(OPENING, "noise seeds of {NOISE_SEED_BYTES}", shows="crash")
+FITS = Off.lacking(UNMASKING, "a noise seed doesn't match", shows="opens a wrong sum")
+COUNT = Off.lacking(UNMASKING, "noise seeds of {NOISE_SEED_BYTES}", shows="crash")
 SEVEN: dict[str, Any] = {"must": STAYS_IN, "participants": 7}  # if all survive, each reveals three seeds
 
 

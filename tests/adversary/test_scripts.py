@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from client import participant
-from secagg import server_cohort, server_phases, server_unmasking
+from secagg import opening, server_cohort, server_phases, server_unmasking
 from server import service, sessions
 from server.attempt import attempt, steps, uploads
 from tests.adversary.script import COORDINATOR, PARTICIPANT, Naive, Places, Script, scripts, taken_out
@@ -42,7 +42,7 @@ SERVER_PASSES_ON = {
 # Checks that no participant reaches with a real coordinator.
 _BEFORE = "tests/server/test_sessions_and_documents.py: before any session"
 OUT_OF_A_PARTICIPANTS_REACH = {
-    "_WrongSecret(survivor, str(error))": "a mask key of low order was refused when it was advertised",
+    "_WrongSecret(one.participant, str(error))": "a mask key of low order was refused when it was advertised",
     "UnexpectedUpload('the attempt is over')": "uploads under way end with it (server.attempt.uploads.Uploads.close)",
     "it was begun more than": "tests/server/test_reconnection.py: in that many sessions",
     "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_reconnection.py: once it has come back on another session",
@@ -122,7 +122,7 @@ def _changes(fragment: str, reason: str, source: str) -> bool:
 @pytest.mark.parametrize(
     ("module", "errors"),
     [
-        *((module, REFUSED) for module in (server_phases, server_unmasking, server_cohort)),
+        *((module, REFUSED) for module in (server_phases, server_unmasking, opening, server_cohort)),
         *((module, SHELL) for module in (uploads, attempt, steps, service, sessions)),
     ],
     ids=lambda one: one.__name__ if isinstance(one, ModuleType) else "",

@@ -19,7 +19,6 @@ from secagg.masking import (
     reduce_words,
     word_dtype,
 )
-from secagg.parallel import Parallel
 from tests.reference.aes import keystream
 from tests.reference.vectors_mod_2b import mask as mask_of
 from tests.support.attempts_in_memory import mask_words
@@ -115,51 +114,6 @@ def test_reduce_words() -> None:
     reduce_words(words, 8)
     with pytest.raises(ValueError, match="need words of type"):
         reduce_words(words, 9)
-
-
-# --- threads ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bits", [16, 20, 33])
-@pytest.mark.parametrize("width", [1, 2, 3, 7])
-def test_masks_of_several_threads_are_the_same(bits: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1024)
-    masks = [(bytes([number] * 16), 1 if number % 3 else -1) for number in range(11)]
-    begun = np.arange(5000).astype(masking.word_dtype(bits))
-    alone, divided = begun.copy(), begun.copy()
-    masking.apply_masks(alone, masks, bits)
-    calls = []
-    with ThreadPoolExecutor(width) as pool:
-
-        def count(function, shares):  # type: ignore[no-untyped-def]
-            shares = list(shares)
-            calls.append(len(shares))
-            return pool.map(function, shares)
-
-        masking.apply_masks(divided, masks, bits, Parallel(count, width))
-    assert np.array_equal(alone, divided)
-    assert calls == ([width] if width > 1 else [])
-
-
-def test_short_work_stays_in_one_thread() -> None:
-    def never(*_):  # type: ignore[no-untyped-def]
-        raise AssertionError("divided")
-
-    words = np.zeros(1000, dtype=masking.word_dtype(20))
-    masking.apply_masks(words, [(bytes(16), 1)] * 3, 20, Parallel(never, 4))
-    assert words.any()
-
-
-def test_a_failure_in_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1)
-
-    def broken(*_):  # type: ignore[no-untyped-def]
-        raise MemoryError
-
-    monkeypatch.setattr(masking, "_apply", broken)
-    words = np.zeros(1000, dtype=masking.word_dtype(20))
-    with ThreadPoolExecutor(2) as pool, pytest.raises(MemoryError):
-        masking.apply_masks(words, [(bytes(16), 1)] * 4, 20, Parallel(pool.map, 2))
 
 
 def test_threads_may_mask_at_once() -> None:

@@ -106,7 +106,7 @@ NAIVE_COORDINATORS: Naive = {
     "a rebuilt seed is not checked": ("another self-mask seed than", "sum", ("lie", SHARE)),
     "a rebuilt mask key is not checked": ("another mask key than", "sum", ("lie", SHARE), ("never", MASK)),
     "masks of dropouts are taken back the wrong way round": (
-        ("-1 if survivor < dealer else 1", "1 if survivor < dealer else -1"),
+        ("-1 if below else 1", "1 if below else -1"),
         "sum",
         ("never", MASK),
     ),

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secagg import opening
+from secagg.context import RoundConfig
 from secagg.errors import ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import AgreementKey
 from secagg.messages import PHASES, Advertisement, MaskKeyShare, SealedShares, SelfMaskSeedShare, UnmaskingReply
+from secagg.opening import OpeningTask
+from secagg.parallel import Parallel
+from secagg.parameters import HYBRID
 from secagg.server_unmasking import Completed
 from secagg.shamir import PRIME
 from tests.secagg.cheating_participants import signed_keys
@@ -29,9 +37,11 @@ from tests.support.small_rings import safe_rings
 ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
 
-def dealing_with(change: Callable[[NDArray[np.uint16]], None], lost: tuple[int, ...] = ()) -> Attempt:
+def dealing_with(
+    change: Callable[[NDArray[np.uint16]], None], lost: tuple[int, ...] = (), config: RoundConfig = CONFIG
+) -> Attempt:
     """An attempt in which BAD deals shares that were changed before it committed to them, and some send no input."""
-    attempt = Attempt(CONFIG, Script(up={(MASK, who): "lose" for who in lost}))
+    attempt = Attempt(config, Script(up={(MASK, who): "lose" for who in lost}))
     attempt.tamper = {(SHARE, BAD): lambda honest: crooked_shares(attempt, BAD, change)}
     return attempt
 
@@ -162,6 +172,37 @@ def test_inconsistent_shares_that_are_not_used_are_not_looked_for() -> None:
     completed = dealing_with(wrong_for(7, 8)).run()
     assert not completed.cheats
     np.testing.assert_array_equal(completed.total, sum_of(range(9), CONFIG.parameters))
+
+
+@pytest.mark.parametrize("crooked", [True, False], ids=["inconsistent shares", "hybrid keys"])
+def test_a_sum_has_the_same_bits_however_its_opening_is_divided(crooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among threads, and among processes, to which tasks travel; one participant has left after it dealt."""
+    monkeypatch.setattr(opening, "_WORTH_A_TASK", 1)
+    attempt = dealing_with(wrong_for(1), (0,), make_config(9, dim=300))
+    if not crooked:
+        attempt = Attempt(make_config(9, dim=300, key_agreement=HYBRID), Script(up={(MASK, 0): "lose"}))
+    for who, reply in attempt.up_to(UNMASK).items():
+        attempt.coordinator.receive(who, reply)
+    found, divided = [copy(attempt.coordinator).close()], []
+
+    def counted(function: Any, parts: list[OpeningTask]) -> Any:
+        divided.append(len(parts))
+        return pool.map(function, parts)
+
+    for pool, width in ((ThreadPoolExecutor(3), 3), (ProcessPoolExecutor(2, get_context("spawn")), 99)):
+        with pool:
+            found.append(copy(attempt.coordinator).close(Parallel(counted, width)))
+    assert divided == [3, 9]
+    for one in found:
+        assert one.cheats.keys() == ({BAD} if crooked else set())
+        np.testing.assert_array_equal(one.total, sum_of(range(1, 9), attempt.config.parameters))
+
+
+def test_what_is_little_work_is_not_divided() -> None:
+    attempt = dealing_with(wrong_for(1))
+    for who, reply in attempt.up_to(UNMASK).items():
+        attempt.coordinator.receive(who, reply)
+    attempt.coordinator.close(Parallel(lambda *_: pytest.fail("divided"), 4))
 
 
 # ---------------------------------------------------------------- on a ring

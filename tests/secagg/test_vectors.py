@@ -11,7 +11,6 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg import commitments, context, keys, masking, packing, shamir
 from secagg.graph import HararyGraph
 from secagg.messages import SurvivorSets, request_digest
-from secagg.parallel import Parallel
 from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
@@ -228,22 +226,17 @@ def test_statements_and_signatures() -> None:
 
 
 @pytest.mark.parametrize("keystream", ["gcm", "ctr"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_masks(keystream: masking.Keystream, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks(keystream: masking.Keystream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking, "_chosen", keystream)
-    monkeypatch.setattr(masking, "_WORTH_A_THREAD", 1)
-    with ThreadPoolExecutor(threads) as pool:
-        parallel = Parallel(pool.map, threads)
-        for case in vectors("masks.json")["masks"]:
-            assert mask_words(case["key"], case["dim"], case["bits"]).tolist() == case["mask"]
-        for case in vectors("masks.json")["long"]:
-            mask = mask_words(case["key"], case["dim"], case["bits"])
-            assert hashlib.sha256(mask.tobytes()).digest() == case["sha256_of_words"]
-        for case in vectors("masks.json")["sums"]:
-            total = words(case["values"], case["bits"])
-            signed = [(mask["key"], mask["sign"]) for mask in case["masks"]]
-            masking.apply_masks(total, signed, case["bits"], parallel)
-            assert total.tolist() == case["masked"]
+    for case in vectors("masks.json")["masks"]:
+        assert mask_words(case["key"], case["dim"], case["bits"]).tolist() == case["mask"]
+    for case in vectors("masks.json")["long"]:
+        mask = mask_words(case["key"], case["dim"], case["bits"])
+        assert hashlib.sha256(mask.tobytes()).digest() == case["sha256_of_words"]
+    for case in vectors("masks.json")["sums"]:
+        total = words(case["values"], case["bits"])
+        masking.apply_masks(total, [(mask["key"], mask["sign"]) for mask in case["masks"]], case["bits"])
+        assert total.tolist() == case["masked"]
     for case in vectors("masks.json")["refused"]:
         refuses(case, mask_words, case["key"], case["dim"], case["bits"])
 

@@ -15,7 +15,15 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from secagg import client_cohort, client_phases, client_unmasking, server_cohort, server_phases, server_unmasking
+from secagg import (
+    client_cohort,
+    client_phases,
+    client_unmasking,
+    opening,
+    server_cohort,
+    server_phases,
+    server_unmasking,
+)
 
 
 def refusals(module: ModuleType, *errors: str) -> list[str]:
@@ -150,7 +158,7 @@ class Side:
 
 
 CLIENT = Side((client_cohort, client_unmasking, client_phases))
-SERVER = Side((server_cohort, server_unmasking, server_phases))
+SERVER = Side((server_cohort, opening, server_unmasking, server_phases))
 
 
 # A participant signs the u2 that it masked in; a naive one signs the u2 that it is sent last.
