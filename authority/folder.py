@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import field_validator
 
 from learning.task_names import check_task_name
-from runtime.address import split_address
+from runtime.address import split_address, split_addresses
 from runtime.failure import InputFailure
 from runtime.key_files import read_key_file, write_key_file
 from runtime.settings_file import Settings, Table, read_settings
@@ -202,7 +202,9 @@ def make_coordinator_files(
     Raises ValueError: a name that no certificate can contain; InvalidCard: a study or address that no card can contain.
     """
     server, transcript = certificates.new_key(), Ed25519PrivateKey.generate()
-    certificate = keys.tls.issue_server(server.public_key(), (split_address(address)[0], *names), now)
+    certificate = keys.tls.issue_server(
+        server.public_key(), (*dict.fromkeys(split_address(one)[0] for one in split_addresses(address)), *names), now
+    )
     card = Card(study, keys.public, keys.tls.pem, transcript.public_key().public_bytes_raw(), address)
     pinned, signed = f"{keys.public.hex()}\n".encode(), sign_card(card, keys.signing)
     return CoordinatorFiles(

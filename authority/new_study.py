@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from authority.study_data import check_data
 from learning.data_names import APP, BROUGHT, OWN, located
 from learning.task_names import TASKS, VOTES, trained_task
-from runtime.address import join_address, split_address
+from runtime.address import join_address, ports_from, split_address
 from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Settings
@@ -93,8 +93,9 @@ class NewStudy:
 
     @property
     def client_address(self) -> str:
-        """What the hosts connect to: a name that the certificate holds."""
-        return self._reached_at(self.study.coordinator.listen)
+        """What the hosts connect to, with a name that the certificate holds; several gateways with commas."""
+        listen = ports_from(self.study.coordinator.listen, self.study.engine.gateways)
+        return ",".join(map(self._reached_at, listen))
 
     @property
     def client_enrolment(self) -> str:
@@ -143,9 +144,11 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
     except ValueError as error:
         raise InputFailure(f"--listen {listen} {error}.") from None
     if making.enrol:
-        if not 0 < port < 65_535:
-            raise InputFailure(f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to 65534.")
-        values["enrolment_listen"] = f"{listen.rpartition(':')[0]}:{port + 1}"
+        ports = max(1, int(values.get("gateways", 0)))
+        if not 0 < port <= 65_535 - ports:
+            most = 65_535 - ports
+            raise InputFailure(f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to {most}.")
+        values["enrolment_listen"] = f"{listen.rpartition(':')[0]}:{port + ports}"
     return NewStudy(study_of_size(StudyConfiguration, values, making), making, authority)
 
 

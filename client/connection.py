@@ -12,6 +12,7 @@ from typing import Any, cast
 import grpc
 
 from client.credentials import ClientCertificate
+from runtime.address import split_addresses
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
@@ -56,22 +57,36 @@ def open_channel(address: str, ca: bytes, certificate: ClientCertificate | None 
 
 
 class Channels:
-    """The TLS channel of a process; a new one from the next session on after its certificate was renewed."""
+    """The TLS channels of a process, one for each address of the coordinator that is used.
 
-    def __init__(self, address: str, ca: bytes, certificate: ClientCertificate) -> None:
-        self._address, self._ca, self._certificate = address, ca, certificate
-        self._opened = [self._open()]
+    Participants begin at an address each, by a hash of the study and the identity, and go on to the next one when
+    theirs is away. After the process's certificate was renewed there are new channels from the next session on.
+    """
 
-    def _open(self) -> grpc.aio.Channel:
-        return open_channel(self._address, self._ca, self._certificate)
+    def __init__(self, addresses: str, ca: bytes, certificate: ClientCertificate) -> None:
+        """Args: addresses: HOST:PORT; several with commas."""
+        self._addresses, self._ca, self._certificate = split_addresses(addresses), ca, certificate
+        self._current: dict[str, grpc.aio.Channel] = {}
+        self._opened: list[grpc.aio.Channel] = []
 
-    def current(self) -> grpc.aio.Channel:
-        return self._opened[-1]
+    @staticmethod
+    def first_turn(study: str, identity: bytes) -> int:
+        """The turn that a participant begins with."""
+        return int.from_bytes(hashlib.sha256(study.encode() + identity).digest()[:4], "little")
+
+    def address(self, turn: int = 0) -> str:
+        return self._addresses[turn % len(self._addresses)]
+
+    def current(self, turn: int = 0) -> grpc.aio.Channel:
+        address = self.address(turn)
+        if address not in self._current:
+            self._current[address] = open_channel(address, self._ca, self._certificate)
+            self._opened.append(self._current[address])
+        return self._current[address]
 
     def renew(self, certificate: ClientCertificate) -> None:
         """Use this certificate from the next session on; open sessions stay."""
-        self._certificate = certificate
-        self._opened.append(self._open())
+        self._certificate, self._current = certificate, {}
 
     async def close(self, grace: float | None = None) -> None:
         """Close the connections and all calls on them, after `grace` seconds."""
@@ -80,7 +95,7 @@ class Channels:
     async def cut(self) -> None:
         """Close the connections at once; the next session gets a new one."""
         # Replaced first: another participant may ask for the current one while these are being closed.
-        opened, self._opened = self._opened, [self._open()]
+        opened, self._opened, self._current = self._opened, [], {}
         await asyncio.gather(*(channel.close() for channel in opened))
 
 

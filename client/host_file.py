@@ -18,7 +18,7 @@ from client.settings import HostSettings
 from learning.data_names import APP, OWN, check_dataset_name, check_loaded, located
 from learning.options import OPTION_HELP
 from learning.task_names import trained_task
-from runtime.address import split_address
+from runtime.address import split_addresses
 from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings
 from runtime.settings_keys import key as declared
 from runtime.settings_keys import tables_toml
@@ -63,7 +63,7 @@ class StudyTable(Table):
 class CoordinatorTable(Table):
     """[coordinator]: the coordinator, and this process's TLS files."""
 
-    address: str = declared("localhost:8443", help="HOST:PORT of the coordinator")
+    address: str = declared("localhost:8443", help="HOST:PORT of the coordinator; of its gateways, with commas")
     ca: Path = declared(Path("ca.pem"), help="the coordinator's TLS certificate must chain to it")
     certificate: Path = declared(
         Path("tls/client.pem"), help="certificate of this process; a renewed one is written beside it, as renewed.pem"
@@ -83,8 +83,8 @@ class CoordinatorTable(Table):
     def _address(cls, value: str, info: ValidationInfo) -> str:
         if not value and info.field_name == "enrolment":
             return value
-        if split_address(value)[1] == 0:
-            raise ValueError("must name the port that the coordinator listens on, such as localhost:8443")
+        if len(split_addresses(value)) > 1 and info.field_name == "enrolment":
+            raise ValueError("must be one HOST:PORT")
         return value
 
 

@@ -114,7 +114,7 @@ def opened_host(
 
 
 class ParticipantHost:
-    """Several participants over one channel."""
+    """Several participants of one process."""
 
     def __init__(
         self,
@@ -266,7 +266,8 @@ class ParticipantHost:
         await participant.behaviour.attend(stay, channels.cut)
 
     async def _stay_connected(self, channels: Channels, participant: Participant) -> None:
-        address, give_up_s = self._settings.coordinator.address, self._settings.coordinator.give_up_s
+        study, give_up_s = self._settings.study.name, self._settings.coordinator.give_up_s
+        turn = channels.first_turn(study, participant.identity.public)
         away_since, failures = time.monotonic(), 0
         likeliest = Trouble(-1, "")  # the most specific one since the coordinator was last reachable
         while True:
@@ -275,13 +276,15 @@ class ParticipantHost:
             # Time at the gate doesn't count as time without an answer. A participant finishes its attempt first.
             if not participant.under_way and await self._gate.opened():
                 away_since = time.monotonic()
-            connection, connected = channels.current(), False
+            connection, connected, opened = channels.current(turn), False, False
+            address = channels.address(turn)
             resting_s: float | None = None
             self._calls += 1
             try:
                 connected = await is_connected(connection)
                 async with self._opening:
-                    session = await open_session(connection, participant.identity, self._settings.study.name)
+                    session = await open_session(connection, participant.identity, study)
+                opened = True
                 try:
                     terms = await self._gate.within(self._study.accept(session), lambda: participant.under_way)
                     self._absence.over()
@@ -329,7 +332,7 @@ class ParticipantHost:
                 continue
             self._absence.note(trouble)
             likeliest = max(likeliest, trouble, key=lambda one: one.tells)
-            failures += 1
+            failures, turn = failures + 1, turn + (not opened)
             away_s = time.monotonic() - away_since
             if give_up_s and away_s > give_up_s:
                 expired = self._certificate.not_after <= time.time()

@@ -177,7 +177,7 @@ def web_proxy_of(address: str, environment: Mapping[str, str]) -> WebProxy | Non
 def _is_excepted(address: str, hosts: str) -> bool:
     """Whether a comma-separated list names the host, its domain, or a network that holds its address."""
     try:
-        host, _ = split_address(address)
+        host, _ = split_address(address.partition(",")[0])
     except ValueError:
         return False
     return any(_covers(entry.strip().lower(), host.lower()) for entry in hosts.split(","))

@@ -14,6 +14,22 @@ def split_address(address: str) -> tuple[str, int]:
     return bare, int(port_text)
 
 
+def split_addresses(addresses: str) -> tuple[str, ...]:
+    """Each ``HOST:PORT`` of a list with commas. Raises ValueError: as `split_address`, or a port is 0."""
+    found = tuple(one.strip() for one in addresses.split(","))
+    if any(split_address(one)[1] == 0 for one in found):
+        raise ValueError("must be HOST:PORT and name the port that the coordinator listens on, such as localhost:8443")
+    return found
+
+
+def ports_from(address: str, count: int) -> tuple[str, ...]:
+    """``HOST:PORT`` and the ports after it, ``count`` in all; port 0 stays. Raises ValueError: there aren't so many."""
+    host, port = split_address(address)
+    if port and port + count > 65_536:
+        raise ValueError(f"must leave room for {count} ports")
+    return tuple(join_address(host, port + number if port else 0) for number in range(max(1, count)))
+
+
 def join_address(host: str, port: int | str) -> str:
     """``host:port``, or ``[ipv6]:port``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -23,7 +23,18 @@ from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
 TABLES = {  # of all settings files: a variable may be for another one
-    *("authority", "conditions", "coordinator", "data", "deadlines", "evaluation", "host", "participants", "policy"),
+    *(
+        "authority",
+        "conditions",
+        "coordinator",
+        "data",
+        "deadlines",
+        "engine",
+        "evaluation",
+        "host",
+        "participants",
+        "policy",
+    ),
     *("privacy", "server_optimizer", "study", "task"),
 }
 NAME_IN_WORDS = "letters, digits, . _ - after a first letter or digit"

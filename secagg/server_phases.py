@@ -39,7 +39,7 @@ from secagg.keys import (
     sends_seed,
     upload_statement,
 )
-from secagg.masking import word_dtype
+from secagg.masking import reduce_words, word_dtype
 from secagg.messages import (
     ADVERTISE_KEYS,
     CIPHERTEXT_BYTES,
@@ -59,6 +59,7 @@ from secagg.messages import (
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
+from secagg.parameters import RoundParameters
 from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Upload, Uploaded
 from secagg.server_unmasking import Unmasking
 
@@ -235,6 +236,27 @@ class ShareKeys(ServerPhase):
         return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares_for)
 
 
+def add_input(accumulator: NDArray[Any], sender: int, message: MaskedInput, parameters: RoundParameters) -> Upload:
+    """Check one complete input, whose offer was checked, and add it.
+
+    Args:
+        accumulator: (dim,) words of `secagg.masking.word_dtype`, changed in place.
+
+    Raises InvalidMessage: it isn't the input that was signed, or no input at all; nothing is added.
+    """
+    size, wanted = packed_size(parameters.dim, parameters.bits), parameters.upload_size
+    if len(message.packed) != wanted:
+        raise InvalidMessage(MASKED_INPUT, sender, f"the upload has {len(message.packed)} bytes, not {wanted}")
+    if hashlib.sha256(message.packed).digest() != message.sha256:
+        raise InvalidMessage(MASKED_INPUT, sender, "the upload doesn't have the digest that was signed")
+    try:
+        add_packed(accumulator, message.packed[:size], parameters.bits)
+    except ValueError as error:
+        raise InvalidMessage(MASKED_INPUT, sender, str(error)) from error
+    commitments = struct.iter_unpack("32s", message.packed[size:])
+    return Upload(message.sha256, message.signature, tuple(one for (one,) in commitments))
+
+
 class MaskedInputCollection(ServerPhase):
     """Add up masked inputs as they arrive, in O(dim) memory ([BIK+17] Fig. 4, Round 2)."""
 
@@ -270,21 +292,26 @@ class MaskedInputCollection(ServerPhase):
 
     def receive(self, sender: int, message: MaskedInput) -> None:
         """Add one complete input, after all checks; otherwise nothing is added."""
-        parameters = self.cohort.config.parameters
         self._take(sender, isinstance(message, MaskedInput))
         self._check(sender, message.sha256, message.signature)
-        size, wanted = packed_size(parameters.dim, parameters.bits), parameters.upload_size
-        if len(message.packed) != wanted:
-            raise InvalidMessage(MASKED_INPUT, sender, f"the upload has {len(message.packed)} bytes, not {wanted}")
-        if hashlib.sha256(message.packed).digest() != message.sha256:
-            raise InvalidMessage(MASKED_INPUT, sender, "the upload doesn't have the digest that was signed")
-        try:
-            add_packed(self._accumulator, message.packed[:size], parameters.bits)
-        except ValueError as error:
-            raise InvalidMessage(MASKED_INPUT, sender, str(error)) from error
+        upload = add_input(self._accumulator, sender, message, self.cohort.config.parameters)
         self._u3.add(sender)
-        commitments = struct.iter_unpack("32s", message.packed[size:])
-        self._uploads[sender] = Upload(message.sha256, message.signature, tuple(one for (one,) in commitments))
+        self._uploads[sender] = upload
+
+    def merge(self, uploads: Uploaded, partial: NDArray[Any]) -> None:
+        """Add the sum of several inputs that `add_input` added up elsewhere, for the same coordinator; all or none.
+
+        Args:
+            partial: (dim,) words of `secagg.masking.word_dtype`.
+
+        Raises UnexpectedMessage, InvalidMessage: of one of the senders, whose input isn't expected.
+        """
+        for sender, upload in uploads.items():
+            self._check(sender, upload.sha256, upload.signature)
+        np.add(self._accumulator, partial, out=self._accumulator)
+        reduce_words(self._accumulator, self.cohort.config.parameters.bits)
+        self._u3.update(uploads)
+        self._uploads.update(uploads)
 
     def restore(self, uploads: Uploaded, masked_sum: bytes) -> None:
         """Take the inputs that a process before this one had added up and frozen, in place of all others.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,45 +13,35 @@ from typing import TYPE_CHECKING
 
 import grpc
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
 
-from runtime.address import join_address, split_address
 from runtime.durable import StorageError, free_mb
-from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.key_files import read_key_file
+from runtime.failure import ExitCode, Failure, NetworkFailure
 from runtime.processes import run_event_loop, stop_signals
 from runtime.service_notify import Notifier
 from secagg.masking import choose_keystream
-from server import process_limits, service
+from server import process_limits
+from server.engine.gateway import GatewaySetup
+from server.engine.links import Gateways
+from server.engine.ray_engine import RayEngine
 from server.enrolment import Enrolment, make_server
 from server.events import Event
 from server.journal import Journal
-from server.open_calls import OpenCalls
 from server.opening import check_client_ca, open_study
-from server.peer_certificate import CertificateHolders, most_calls
+from server.session_port import IN_USE, SessionPort, listen, read_certificate
 from server.study import Outcome, Study
 from server.study_file import StudyConfiguration
-from server.study_tables import CoordinatorTable
-from wire import coordinator_pb2
+from server.study_tables import RAY
 from wire.ending import EXIT_CODES
-from wire.transport import COORDINATOR_OPTIONS
 
 if TYPE_CHECKING:
     from server.http_port import HttpPort, Page
 
 log = structlog.get_logger()
 
-SERVER_OPTIONS = [("grpc.max_send_message_length", -1), *COORDINATOR_OPTIONS, ("grpc.so_reuseport", 0)]
 TOLD_FILE = "told.json"  # which participants have received the end of the study
-SHUTDOWN_S = 5.0
+ENROLMENT_SHUTDOWN_S = 2.0
 LINGER_S = 0.5
 SWITCH_S = 0.001
-_IN_USE = (
-    "can't listen on {address}: the port is in use or the address isn't this machine's. Stop the other process or "
-    "change coordinator.{key}"
-)
 
 
 def serve(
@@ -155,7 +144,7 @@ async def served(
                 log.info("listening for metrics and health", address=await http.open())
             except OSError as error:
                 wanted = configuration.coordinator.http_listen
-                raise NetworkFailure(_IN_USE.format(address=wanted, key="http_listen")) from error
+                raise NetworkFailure(IN_USE.format(address=wanted, key="http_listen")) from error
         async with _served(configuration, study, journal, http) as running:
             service.tell(READY="1")
             yield running
@@ -177,21 +166,24 @@ def _is_fault(record: logging.LogRecord) -> bool:
 async def _served(
     configuration: StudyConfiguration, study: Study, journal: Journal, http: HttpPort | None
 ) -> AsyncIterator[tuple[str, asyncio.Task[Outcome]]]:
+    table, participants = configuration.coordinator, study.bounds.participants
+    enrols, certificate = bool(table.enrolment_listen), read_certificate(table)
+    files = process_limits.raise_limit(participants) - (0 if http is None else http.most_connections)
+    sessions, strangers = process_limits.share_out(participants, files, enrolment=enrols)
+    engine = RayEngine(configuration.engine) if configuration.engine.name == RAY else None
+    gateways = None
+    if engine is not None:
+        study.workers.parallel = engine.parallel() or study.workers.parallel
+        setup = GatewaySetup(study.terms.study, study.roster, study.bounds, table.listen, certificate, sessions)
+        gateways = Gateways(study, engine.gateways(setup)) if configuration.engine.gateways else None
     await study.restore()
     if http is not None:
         http.restored(study, journal)
-    enrols = bool(configuration.coordinator.enrolment_listen)
-    files = process_limits.raise_limit(study.most_participants()) - (0 if http is None else http.most_connections)
-    sessions, strangers = process_limits.share_out(study.most_participants(), files, enrolment=enrols)
-    server = make_session_server(study, sessions)
-    health = health_aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME, "grpc.health.v1.Health"], server)
-    table = configuration.coordinator
-    address = await _listen(server, table.listen, server_credentials(table))
-    await health.set("", health_pb2.HealthCheckResponse.SERVING)
-    await health.set(names[0], health_pb2.HealthCheckResponse.SERVING)
+    if gateways is None:
+        port: SessionPort | Gateways = await SessionPort.open(study, sessions, table.listen, certificate)
+    else:
+        port = await gateways.open()
+    address = port.address
     log.info("listening", address=address)
     enrolment, enrolment_server = await _open_enrolment(configuration, study, strangers)
     if http is not None:
@@ -207,13 +199,13 @@ async def _served(
         await asyncio.gather(run, return_exceptions=True)
         if http is not None:
             http.stopping()
-        await health.enter_graceful_shutdown()
-        # Sessions end by themselves once StudyEnd is written; a participant that hangs is cut off.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SHUTDOWN_S + 2):
-                if enrolment_server is not None:
+        if enrolment_server is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENROLMENT_SHUTDOWN_S):
                     await enrolment_server.stop(0.5)
-                await server.stop(SHUTDOWN_S)
+        await port.stop()
+        if engine is not None:
+            engine.close()
         if enrolment is not None:
             enrolment.close()
 
@@ -234,18 +226,6 @@ async def _to_the_end(study: Study, address: str, http_address: str) -> Outcome:
     return outcome
 
 
-def make_session_server(study: Study, connections: int) -> grpc.aio.Server:
-    """The server of the session port. ``connections``: at the same time."""
-    calls = OpenCalls(CertificateHolders(lambda: study.roster), study.refused_calls.note)
-    server = grpc.aio.server(
-        options=[*SERVER_OPTIONS, *study.limits(), *process_limits.connection_options(connections)],
-        maximum_concurrent_rpcs=most_calls(study.most_participants()),
-        interceptors=(calls,),
-    )
-    server.add_generic_rpc_handlers((service.handlers(study),))
-    return server
-
-
 async def _open_enrolment(
     configuration: StudyConfiguration, study: Study, connections: int
 ) -> tuple[Enrolment | None, grpc.aio.Server | None]:
@@ -256,45 +236,7 @@ async def _open_enrolment(
     assert study.roster_files is not None  # noqa: S101  # of open_study
     enrolment = Enrolment(configuration, study, study.roster_files)
     server = make_server(enrolment, connections)
-    credentials = server_credentials(table, with_client=False)
-    address = await _listen(server, table.enrolment_listen, credentials, "enrolment_listen")
+    credentials = read_certificate(table).credentials(with_client=False)
+    address = await listen(server, table.enrolment_listen, credentials, "enrolment_listen")
     log.info("listening for enrolment", address=address)
     return enrolment, server
-
-
-def server_credentials(coordinator: CoordinatorTable, *, with_client: bool = True) -> grpc.ServerCredentials:
-    """The coordinator's certificate, and the authority of the client certificates that it accepts.
-
-    ``with_client``: demand a certificate of ``client_ca``. Raises InputFailure, OSError: a file can't be used.
-    """
-    key, certificate = read_key_file(coordinator.tls_key), coordinator.tls_certificate.read_bytes()
-    ca = coordinator.client_ca.read_bytes()
-    try:
-        # gRPC would only say that it can't bind the port. With an empty password nothing is asked on the terminal.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(coordinator.tls_certificate, coordinator.tls_key, password="")
-    except (ssl.SSLError, ValueError) as error:
-        raise InputFailure(
-            f"{coordinator.tls_certificate} and {coordinator.tls_key} are not a certificate and its unencrypted "
-            "private key in PEM: correct coordinator.tls_certificate and coordinator.tls_key"
-        ) from error
-    if not with_client:
-        return grpc.ssl_server_credentials([(key, certificate)])
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=ca.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:
-        reason = f"{coordinator.client_ca} holds no certificate in PEM: correct coordinator.client_ca"
-        raise InputFailure(reason) from error
-    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
-
-
-async def _listen(
-    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, key: str = "listen"
-) -> str:
-    """Open a port; returns HOST:PORT. ``key``: of the table [coordinator], for the error."""
-    try:
-        port = server.add_secure_port(address, credentials)
-        await server.start()
-    except RuntimeError as error:
-        raise NetworkFailure(_IN_USE.format(address=address, key=key)) from error
-    return join_address(split_address(address)[0], port)

@@ -18,10 +18,13 @@ import ctypes
 import gc
 import os
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
+
+from wire.transport import LARGEST_FRAME
 
 log = structlog.get_logger()
 
@@ -136,6 +139,27 @@ def raise_limit(participants: int) -> int:
     if limit < OWN_FILES + participants:
         log.warning("few files may be open: participants may be turned away", limit=limit, participants=participants)
     return limit
+
+
+@dataclass(frozen=True)
+class PortBounds:
+    """What bounds what peers can make a process hold, before any of them has proved its identity.
+
+    Attributes:
+        participants: on the largest roster that is planned for.
+        largest_host: participants of one host.
+        control_bytes: of all that one participant says in an attempt, its vector aside.
+    """
+
+    participants: int
+    largest_host: int
+    control_bytes: int
+
+    def options(self) -> list[tuple[str, int]]:
+        """Of gRPC. The largest honest control message grows with the number of neighbours; chunks have one size."""
+        largest = max(LARGEST_FRAME, self.control_bytes) + 1024
+        streams = 3 * self.largest_host + 8  # session, upload and download of each participant
+        return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
 
 
 def connection_options(most: int) -> list[tuple[str, Any]]:

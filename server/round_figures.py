@@ -62,7 +62,7 @@ def round_completed(
 ) -> RoundCompleted:
     """Who took part in a completed attempt and until when, what it cost in time and bytes, and what was learnt."""
     figures, evaluation = attempt.figures, learned.evaluation
-    upload, download = attempt.mean_traffic(completed.u5)
+    upload, download = attempt.traffic.mean(completed.u5, len(attempt.cohort))
     return RoundCompleted(
         round=attempt.config.round,
         attempt=attempt.config.attempt,

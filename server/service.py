@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import lru_cache, partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
 from secagg import errors
+from secagg.roster import Roster
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.events import RESTING
 from server.peer_certificate import check_certificate
-from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, TooManySessions
-from server.study import Study
+from server.process_limits import PortBounds, RefusedCalls
+from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.transport import TOKEN_METADATA, frames
@@ -51,53 +52,82 @@ STATUS: dict[type[Exception], grpc.StatusCode] = {
 }
 
 
-def handlers(study: Study) -> grpc.GenericRpcHandler:
+class Front(Protocol):
+    """What the service serves: a study in this process, or a gateway of one."""
+
+    sessions: Sessions
+    refused_calls: RefusedCalls
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def bounds(self) -> PortBounds: ...
+
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
+
+    def opened(self, session: Session) -> None: ...
+
+    def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
+
+    def refusal(self, session: Session, message: pb.Refusal, size: int) -> None: ...
+
+    def session_ready(self, session: Session, message: pb.Ready) -> None: ...
+
+    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes: ...
+
+    async def requested(self, request: pb.DocumentRequest) -> bytes | None: ...
+
+    def downloaded(self, session: Session, size: int) -> None: ...
+
+
+def handlers(front: Front) -> grpc.GenericRpcHandler:
     """The three methods of the service."""
     # Partial coroutine functions: gRPC takes a lambda for a blocking handler.
     return grpc.method_handlers_generic_handler(
         SERVICE,
         {
             "Session": grpc.stream_stream_rpc_method_handler(
-                partial(_session, study),
+                partial(_session, front),
                 request_deserializer=None,  # bytes, read here: their length counts as traffic
                 response_serializer=None,  # serialised before they are queued
             ),
             "Upload": grpc.stream_unary_rpc_method_handler(
-                partial(_upload, study),
+                partial(_upload, front),
                 request_deserializer=None,  # raw bytes: framed chunks
                 response_serializer=pb.UploadReceipt.SerializeToString,
             ),
             "Download": grpc.unary_stream_rpc_method_handler(
-                partial(_download, study), request_deserializer=pb.DocumentRequest.FromString, response_serializer=None
+                partial(_download, front), request_deserializer=pb.DocumentRequest.FromString, response_serializer=None
             ),
         },
     )
 
 
 async def _refuse(
-    study: Study, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str
+    front: Front, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str
 ) -> NoReturn:
-    study.refused_calls.note()
+    front.refused_calls.note()
     await context.abort(code, reason)
     raise AssertionError("abort raises")
 
 
-async def _session(study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _session(front: Front, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
     iterator = aiter(requests)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            session = await _handshake(study, iterator, context)
+            session = await _handshake(front, iterator, context)
     except SessionRefused as error:
         log.info("session refused", peer=context.peer(), reason=str(error))
-        await _refuse(study, context, STATUS[SessionRefused], str(error))
+        await _refuse(front, context, STATUS[SessionRefused], str(error))
     except TooManySessions as error:
-        await _refuse(study, context, STATUS[TooManySessions], str(error))
+        await _refuse(front, context, STATUS[TooManySessions], str(error))
     except (TimeoutError, StopAsyncIteration):
-        await _refuse(study, context, grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
+        await _refuse(front, context, grpc.StatusCode.DEADLINE_EXCEEDED, "the session was not opened in time")
     except DecodeError:
-        await _refuse(study, context, grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
-    writer = asyncio.create_task(_write(study, session, context))
-    reader = asyncio.create_task(_read(study, session, context))
+        await _refuse(front, context, grpc.StatusCode.INVALID_ARGUMENT, "not a message of this protocol")
+    writer = asyncio.create_task(_write(front, session, context))
+    reader = asyncio.create_task(_read(front, session, context))
     over = asyncio.create_task(session.over.wait())
     reason = CLOSED
     try:
@@ -108,7 +138,7 @@ async def _session(study: Study, requests: AsyncIterator[bytes], context: grpc.a
             reason = session.leaving
         elif reader.done() and not reader.cancelled() and isinstance(reader.exception(), SessionRefused):
             reason = str(reader.exception())
-        study.sessions.lost(session, reason)
+        front.sessions.lost(session, reason)
         if session.writing and reason in RESUMABLE:
             # gRPC keeps a message that isn't read until the connection ends, even if the call ends before. So this one
             # stays for as long, among those that its certificate may have open, and its participant's place knows of
@@ -116,7 +146,7 @@ async def _session(study: Study, requests: AsyncIterator[bytes], context: grpc.a
             session.cut_off()
             await asyncio.wait({writer})
     finally:
-        study.sessions.lost(session, reason)
+        front.sessions.lost(session, reason)
         tasks = (reader, writer, over)
         for task in tasks:
             task.cancel()
@@ -124,48 +154,48 @@ async def _session(study: Study, requests: AsyncIterator[bytes], context: grpc.a
 
 
 async def _handshake(
-    study: Study, iterator: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    front: Front, iterator: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> Session:
     first = pb.ParticipantMessage.FromString(await anext(iterator))
     if first.WhichOneof("message") != "open":
         raise SessionRefused("a session begins with Open")
-    identity, nonce, statement = study.sessions.challenge(first.open)
-    check_certificate(context.auth_context(), identity, study.sessions.host(identity))
+    identity, nonce, statement = front.sessions.challenge(first.open)
+    check_certificate(context.auth_context(), identity, front.sessions.host(identity))
     await context.write(codec.message(challenge=pb.Challenge(nonce=nonce)))
     second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":
         raise SessionRefused("the challenge must be answered with Proof")
-    await study.check_proof(identity, statement, second.proof.signature)
-    session = study.sessions.open(identity)
-    session.send(codec.message(welcome=study.welcome(session)))
+    await front.check_proof(identity, statement, second.proof.signature)
+    session = front.sessions.open(identity)
+    front.opened(session)
     return session
 
 
-async def _write(study: Study, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _write(front: Front, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     while (message := await session.outbox.get()) is not None:
         session.writing = True
         try:
             await context.write(message)
         finally:
             session.writing = False
-        study.sessions.traffic.control_sent += len(message)
+        front.sessions.traffic.control_sent += len(message)
         del message  # as below
 
 
-async def _read(study: Study, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _read(front: Front, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     # Not through gRPC's iterator, which holds what it gave last until the next message comes: with a thousand sessions
     # that is a whole phase's.
     while (raw := await context.read()) is not grpc.aio.EOF:
-        receive(study, session, raw)
+        receive(front, session, raw)
         del raw  # likewise
 
 
-def receive(study: Study, session: Session, raw: bytes) -> None:
+def receive(front: Front, session: Session, raw: bytes) -> None:
     """Hand on a message of an open session. Raises SessionRefused: no honest participant sends it."""
-    study.sessions.traffic.control_received += len(raw)
+    front.sessions.traffic.control_received += len(raw)
     if session.closed:  # its position may belong to another participant by now
         raise SessionRefused("the session is over")
-    largest = study.sessions.most_message_bytes
+    largest = front.sessions.most_message_bytes
     if largest is not None and len(raw) > largest:  # before it is parsed
         raise SessionRefused("a message is larger than all of an attempt")
     try:
@@ -174,11 +204,11 @@ def receive(study: Study, session: Session, raw: bytes) -> None:
         raise SessionRefused("not a message of this protocol") from error
     match message.WhichOneof("message"):
         case "phase":
-            study.phase_message(session, message.phase, len(raw))
+            front.phase_message(session, message.phase, len(raw))
         case "refusal":
-            study.refusal(session, message.refusal, len(raw))
+            front.refusal(session, message.refusal, len(raw))
         case "ready":
-            study.session_ready(session, message.ready)
+            front.session_ready(session, message.ready)
         case "leaving":
             session.leaving = RESTING if message.leaving.resting and session.rests_until else STOPPED
             session.close()
@@ -190,22 +220,22 @@ def receive(study: Study, session: Session, raw: bytes) -> None:
             raise SessionRefused("a message that an open session doesn't take")
 
 
-async def _token_session(study: Study, context: grpc.aio.ServicerContext[Any, Any]) -> Session:
+async def _token_session(front: Front, context: grpc.aio.ServicerContext[Any, Any]) -> Session:
     given = next((value for key, value in context.invocation_metadata() or () if key == TOKEN_METADATA), None)
-    session = study.sessions.by_token(given) if isinstance(given, bytes) else None
+    session = front.sessions.by_token(given) if isinstance(given, bytes) else None
     if session is None:
-        await _refuse(study, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
+        await _refuse(front, context, grpc.StatusCode.UNAUTHENTICATED, "no open session has this token")
     return session
 
 
 async def _upload(
-    study: Study, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    front: Front, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> pb.UploadReceipt:
-    session = await _token_session(study, context)
+    session = await _token_session(front, context)
     try:
-        return pb.UploadReceipt(sha256=await study.upload(session, study.sessions.traffic.of_upload(requests)))
+        return pb.UploadReceipt(sha256=await front.upload(session, front.sessions.traffic.of_upload(requests)))
     except UploadRefused as error:
-        await _refuse(study, context, STATUS[type(error)], str(error))
+        await _refuse(front, context, STATUS[type(error)], str(error))
 
 
 @lru_cache(maxsize=4)
@@ -215,14 +245,13 @@ def _cut(document: bytes) -> tuple[bytes, ...]:
 
 
 async def _download(
-    study: Study, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
+    front: Front, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
 ) -> AsyncIterator[bytes]:
-    session = await _token_session(study, context)
-    after, sha256 = request.history_after, request.sha256
-    document = study.history(after) if after else study.document(sha256, request.held)
+    session = await _token_session(front, context)
+    document = await front.requested(request)
     if document is None:
-        await _refuse(study, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
-    study.downloaded(session, len(document))
+        await _refuse(front, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
+    front.downloaded(session, len(document))
     for frame in _cut(document) if len(document) <= _CUT_ONCE else frames(document):
         yield frame
-        study.sessions.traffic.documents_sent += len(frame)
+        front.sessions.traffic.documents_sent += len(frame)

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from secagg.keys import session_statement
 from secagg.roster import Roster
@@ -101,6 +102,20 @@ class Session:
             self.outbox.put_nowait(None)
 
 
+class Elsewhere(Protocol):
+    """The processes in which streams of sessions end, if that isn't this one (`server.engine`)."""
+
+    def adopt(self, roster: Roster) -> None:
+        """A later roster is in use."""
+
+    def uploads(self, attempt: Any, credits_: int, session_of: Any, put: Any) -> Any:
+        """The `server.attempt.uploads.Uploads` of an attempt."""
+
+
+def _here(identity: bytes, participant: int, host: str) -> Session:
+    return Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
+
+
 @dataclass
 class Traffic:
     """Bytes over the session port, protobuf framing included; without TLS, HTTP/2 and handshakes."""
@@ -132,6 +147,7 @@ class Sessions:
         self.most_message_bytes: int | None = None  # of one message; the transport's limit alone where none is set
         self._rates = PeerRates(SESSIONS_PER_S, SESSIONS_AT_ONCE)
         self.traffic = Traffic()
+        self.elsewhere: Elsewhere | None = None
 
     def __len__(self) -> int:
         return len(self._by_participant)
@@ -174,6 +190,8 @@ class Sessions:
         Returns the sessions that ended.
         """
         self._roster = roster
+        if self.elsewhere is not None:
+            self.elsewhere.adopt(roster)
         self.left_early &= roster.positions.keys()
         self._resting = {who: until for who, until in self._resting.items() if who in roster.positions}
         self._broke_at = {who: at for who, at in self._broke_at.items() if who in roster.positions}
@@ -225,8 +243,10 @@ class Sessions:
             )
         return participant
 
-    def open(self, identity: bytes) -> Session:
+    def open(self, identity: bytes, make: Callable[[bytes, int, str], Session] | None = None) -> Session:
         """Open a session for a participant that has proved its identity; an older one of the same participant ends.
+
+        ``make``: from identity, position and host; by default a session whose stream ends in this process.
 
         Raises SessionRefused: it was revoked meanwhile; TooManySessions: it opened many just now.
         """
@@ -239,7 +259,7 @@ class Sessions:
             self.lost(old, REPLACED)
         self.left_early.discard(identity)
         host = self._roster.entries[participant].host
-        session = Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
+        session = (make or _here)(identity, participant, host)
         self._by_participant[participant] = session
         self._by_token[session.token] = session
         return session

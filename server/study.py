@@ -46,7 +46,7 @@ from server.journal import Journal, read_events
 from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.pace import BACK_S, LONGEST_REST, REST_MOST_S, Pace
-from server.process_limits import RefusedCalls, process_figures
+from server.process_limits import PortBounds, RefusedCalls, process_figures
 from server.roster_file import RosterFile
 from server.roster_in_use import RosterInUse
 from server.round_figures import round_completed, study_started
@@ -62,7 +62,6 @@ from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
 from wire.records.ledger import Row
 from wire.roster_history import write_history
 from wire.study import StudyDocument, round_parameters
-from wire.transport import LARGEST_FRAME
 
 log = structlog.get_logger()
 _MUCH_WRAPPING = 1e-2  # a plan with k_stddevs = 3 expects 0.3 % at the worst
@@ -129,8 +128,8 @@ class Study:
         self._finished = False
         self.loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
-        self._workers = Workers()
-        self._compute, self.check_proof = self._workers.compute, self._workers.check_proof
+        self.workers = Workers()
+        self._compute, self.check_proof = self.workers.compute, self.workers.check_proof
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
         self.roster_in_use = RosterInUse(
             self._membership,
@@ -160,11 +159,14 @@ class Study:
 
     # ------------------------------------------------------------ for the service
 
-    def welcome(self, session: Session) -> pb.Welcome:
+    def opened(self, session: Session) -> None:
+        """A participant has proved its identity on a new session."""
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
-        return pb.Welcome(session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self.shown[1])
+        study_sha256, roster_sha256 = self.shown
+        welcome = pb.Welcome(session_token=session.token, study_sha256=study_sha256, roster_sha256=roster_sha256)
+        session.send(codec.message(welcome=welcome))
 
     @property
     def shown(self) -> tuple[bytes, bytes]:
@@ -176,26 +178,24 @@ class Study:
         """Of the round under way, one for each layer, in data units."""
         return self._model.clips
 
-    def limits(self) -> list[tuple[str, int]]:
-        """gRPC options that bound what peers can make this process hold, before any of them has proved its identity.
-
-        The largest honest control message grows with the number of neighbours; chunks of vectors have one size.
-        """
-        self.sessions.most_message_bytes = most_control_bytes(self._parameters)
-        largest = max(LARGEST_FRAME, self.sessions.most_message_bytes) + 1024
-        streams = 3 * self._membership.roster.largest_host() + 8  # session, upload and download of each participant
-        return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
-
     @property
     def roster(self) -> Roster:
         return self._membership.roster
 
-    def most_participants(self) -> int:
-        """On the roster in use or on a later one, as far as the plan knows."""
-        return max(len(self._membership.roster), self._plan.clients, self._configuration.privacy.largest_roster or 0)
+    @property
+    def bounds(self) -> PortBounds:
+        """Of what the session port takes, from the roster in use and from later ones as far as the plan knows."""
+        roster, largest = self.roster, self._configuration.privacy.largest_roster or 0
+        most = max(len(roster), self._plan.clients, largest)
+        return PortBounds(most, roster.largest_host(), most_control_bytes(self._parameters))
 
     def document(self, sha256: bytes, held: bytes = b"") -> bytes | None:
         return self._model.step(held, sha256) or self._documents.get(sha256)
+
+    async def requested(self, request: pb.DocumentRequest) -> bytes | None:
+        """What a participant asks for; None if it isn't there."""
+        after = request.history_after
+        return self.history(after) if after else self.document(request.sha256, request.held)
 
     def history(self, after: int) -> bytes:
         """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""
@@ -205,7 +205,7 @@ class Study:
     def downloaded(self, session: Session, size: int) -> None:
         """A document went out; the model of a round counts to the round's traffic."""
         if self._attempt is not None:
-            self._attempt.count_download(session.participant, size)
+            self._attempt.traffic.told[session.participant] += size
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """A participant takes part from here on, or again."""
@@ -446,7 +446,7 @@ class Study:
             self.sessions,
             self._pace.deadlines_s(config.attempt),
             self._configuration.coordinator.upload_credits,
-            self._workers,
+            self.workers,
             self._emit_numbered,
             partial(self._freeze, config),
             partial(self._charge, config),
@@ -593,7 +593,7 @@ class Study:
     def close(self) -> None:
         if self._resumed is not None:
             self._resumed.cancel()
-        self._workers.close()
+        self.workers.close()
 
 
 def _number(attempt: Attempt) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from server.study_tables import (
     CoordinatorTable,
     DataTable,
     DeadlineTable,
+    EngineTable,
     EvaluationTable,
     PrivacyTable,
     ServerOptimizerTable,
@@ -67,6 +68,7 @@ class StudyConfiguration(Settings):
         DeadlineTable(), help="longest wait in seconds; a phase ends early when all have answered", option=None
     )
     server_optimizer: ServerOptimizerTable = key(ServerOptimizerTable(), help="", option=None)
+    engine: EngineTable = key(EngineTable(), help="how many processes the coordinator is", option=None)
     coordinator: CoordinatorTable = key(CoordinatorTable(), help="paths are relative to this file", option=None)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
@@ -60,6 +60,10 @@ _SQUARES = (
     "--server-optimizer fedadam or fedyogi",
     lambda study: study.server_optimizer.name in ADAPTIVE_OPTIMIZERS[:2],
 )
+
+
+RAY: Final = "ray"
+_RAY = ("--engine ray", lambda study: study.engine.name == RAY)
 
 
 class StudyTable(Table):
@@ -451,6 +455,48 @@ class ServerOptimizerTable(Table):
         from learning.server_optimizers import make_server_optimizer
 
         return make_server_optimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
+
+
+class EngineTable(Table):
+    """[engine]: the processes that the coordinator consists of."""
+
+    name: Literal["process", "ray"] = _network(
+        "process",
+        help="process: the coordinator is one process; ray: gateways and workers in processes of Ray (the extra ray)",
+        option="coordinator_engine",
+        flag="--engine",
+    )
+    gateways: int = _network(
+        0,
+        help="processes that hold participants' sessions, on coordinator.listen and the ports after it; 0: the "
+        "coordinator itself does",
+        ge=0,
+        le=64,
+        needs=_RAY,
+    )
+    workers: int = _network(
+        0,
+        help="tasks of Ray that open a sum at once; 0: threads of the coordinator",
+        ge=0,
+        le=1024,
+        option="opening_workers",
+        flag="--workers",
+        needs=_RAY,
+    )
+    address: str = _network(
+        "",
+        help="HOST:PORT of a Ray cluster that runs",
+        shown="RAY_ADDRESS, else this machine alone",
+        metavar="HOST:PORT",
+        option="ray_address",
+        needs=_RAY,
+    )
+
+    def changed(self, given: Mapping[str, Any]) -> Self:
+        """With keys by their flat names; whoever asks for gateways or workers asks for Ray."""
+        names = {"coordinator_engine": "name", "opening_workers": "workers", "ray_address": "address"}
+        values = {names.get(name, name): value for name, value in given.items()}
+        return type(self)(**self.model_dump() | ({"name": RAY} if values else {}) | values)
 
 
 class CoordinatorTable(Table):

@@ -22,7 +22,7 @@ class Workers:
 
     Attributes:
         protocol: one thread, so that the core is only ever touched by one.
-        parallel: for what lets go of the interpreter lock, at that thread's bidding: the masks of an unmasking.
+        parallel: opens sums, at that thread's bidding: threads for the masks, or processes elsewhere.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runtime.address import split_address
+from runtime.address import split_addresses
 from secagg.encoding import encode, number
 from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
 from wire.certificates import UNREADABLE
@@ -111,7 +111,7 @@ class Card:
     authority_public: bytes  # Ed25519 key that signs rosters, 32 bytes
     tls_ca: bytes  # certificate of the study's TLS authority, PEM
     coordinator_public: bytes  # Ed25519 key that signs transcripts, 32 bytes
-    address: str  # HOST:PORT of the sessions
+    address: str  # HOST:PORT of the sessions; of several gateways, with commas
 
     def __post_init__(self) -> None:
         if not is_study(self.study):
@@ -125,10 +125,10 @@ class Card:
         if certificate.public_bytes(serialization.Encoding.PEM) != self.tls_ca:
             raise InvalidCard("the card must hold one TLS certificate and nothing beside it")
         try:
-            port = split_address(self.address)[1]
+            split_addresses(self.address)
         except ValueError as error:
             raise InvalidCard("the card's address isn't HOST:PORT") from error
-        if port == 0 or len(self.address) > 300 or not (self.address.isascii() and self.address.isprintable()):
+        if len(self.address) > 4000 or not (self.address.isascii() and self.address.isprintable()):
             raise InvalidCard("the card's address isn't HOST:PORT")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -26,10 +25,10 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingRequest,
 )
-from secagg.server_phases import AdvertiseKeys, ConsistencyCheck
+from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, MaskedInputCollection
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.inbox import Arrival, Back, Inbox, Left, Said, Staged
-from server.attempt.outgoing import AT_ONCE, Outgoing
+from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said, Staged
+from server.attempt.outgoing import AT_ONCE, AttemptTraffic, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
 from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step, check_offer
@@ -44,7 +43,6 @@ from wire.codec import MalformedMessage
 PROGRESS_INTERVAL_S = 0.5
 RETURN_S = 15.0  # for participants to find a coordinator that was started again
 
-Emit = Callable[[Event], None]
 Proof = tuple[frozenset[bytes], bytes]  # identities that a survivor proof is for, and the message
 
 
@@ -59,7 +57,7 @@ class Attempt:
         deadlines_s: Mapping[str, float],
         upload_credits: int,
         workers: Workers,
-        emit: Emit,
+        emit: Callable[[Event], None],
         freeze: Callable[[ConsistencyCheck], Any],
         charge: Callable[[Unmasking, bytes], Any],
         roster_sha256: bytes,
@@ -85,17 +83,20 @@ class Attempt:
         self._roster_sha256, self._compute = roster_sha256, workers.compute
         self._inbox = Inbox(config.parameters)
         self._alive = set(cohort)
-        self._vector_bytes: Counter[int] = Counter()  # of uploads
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
         self._slots = ReconnectionSlots(here, resume_s, self.lost)
         self._outgoing = Outgoing(self._slots.get, self._alive, self._compute)
+        self.traffic = AttemptTraffic(self._inbox.bytes, self._outgoing.bytes)
         self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
-        self._over = False
         self._waiting: set[int] = set()  # of the phase under way: may still answer
         self._answered: set[int] = set()  # have answered, and it counts
-        self._deadline = 0.0  # of that phase, monotonic
+        self._over, self._deadline = False, 0.0  # of that phase, monotonic
         size = config.parameters.upload_size
-        self._uploads = Uploads(size, most_credits(upload_credits, size), self._grant_credit, self.upload_failed)
+        far, held = sessions.elsewhere, most_credits(upload_credits, size)
+        if far is None:
+            self._uploads = Uploads(size, held, self.grant_credit, self.upload_failed)
+        else:
+            self._uploads = far.uploads(self, held, self._slots.get, self._inbox.put)
         self.figures = AttemptFigures()
         self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
         self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does
@@ -163,11 +164,8 @@ class Attempt:
             raise UnexpectedUpload("no upload is expected on this session")
         try:
             offer, packed = await self._uploads.stage(participant, chunks)
-        except BrokenUpload as error:
-            self._broken(participant, str(error))
-            raise
-        except asyncio.CancelledError:
-            self._broken(participant, CLOSED)
+        except (BrokenUpload, asyncio.CancelledError) as error:
+            self._broken(participant, str(error) if isinstance(error, BrokenUpload) else CLOSED)
             raise
         if self._over:
             raise UnexpectedUpload("the attempt is over")
@@ -176,7 +174,7 @@ class Attempt:
         self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
         if not await done:
             raise UploadRefused("the vector was not taken")
-        self._vector_bytes[participant] += len(packed)
+        self.traffic.vectors[participant] += len(packed)
         return offer.sha256
 
     def hears_it_first(self, participant: int) -> bool:
@@ -207,9 +205,7 @@ class Attempt:
             self._inbox.close()
 
     async def _run(self) -> Completed:
-        parameters = self.config.parameters
-        round_, attempt = self.config.round, self.config.attempt
-
+        parameters, round_, attempt = self.config.parameters, self.config.round, self.config.attempt
         advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
         start = pb.RoundStart(
             **self._number,
@@ -454,6 +450,9 @@ class Attempt:
         if isinstance(item, Back):
             await self._resume(step, who, item)
             return
+        if isinstance(item, PartialSum):
+            await self._merge(step, item)
+            return
         if who not in self._alive:
             if isinstance(item, Staged):
                 item.settle(False)
@@ -517,7 +516,7 @@ class Attempt:
             return
         offset = self._uploads.again(who)
         if offset is not None:
-            self._grant_credit(who, offset)
+            self.grant_credit(who, offset)
         self._emit(ParticipantResumed(**self._number, phase=step.name, participant=who))
 
     def _counts(self, who: int, message: object = None) -> None:
@@ -547,10 +546,25 @@ class Attempt:
             staged.settle(taken)
             self._uploads.forget(who)
 
+    async def _merge(self, step: Step, item: PartialSum) -> None:
+        """Several vectors at once, all or none: some of their participants may have been dropped meanwhile."""
+        phase, taken = step.phase, item.uploads.keys() & self._waiting
+        if not isinstance(phase, MaskedInputCollection):
+            taken = set()
+        elif taken == item.uploads.keys():
+            await self._compute(phase.merge, item.uploads, item.total)
+            for who in taken:
+                self.traffic.vectors[who] += self.config.parameters.upload_size
+                self._counts(who)
+        item.settle(taken)
+
     def _broken(self, participant: int, reason: str) -> None:
         """An upload ended too early; unless another stream has taken its place it must go on soon."""
         if self._uploads.broken(participant):
-            self._slots.expect(participant, f"upload failed: {reason}")
+            self.upload_broken(participant, reason)
+
+    def upload_broken(self, participant: int, reason: str) -> None:
+        self._slots.expect(participant, f"upload failed: {reason}")
 
     def upload_failed(self, participant: int, reason: str) -> None:
         """An upload broke off: nothing of it counts, and its credit goes on."""
@@ -561,22 +575,9 @@ class Attempt:
         self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
         self.upload_failed(participant, reason)
 
-    def count_download(self, participant: int, size: int) -> None:
-        """The model went to the process that hosts this participant."""
-        self._outgoing.bytes[participant] += size
-
-    def mean_traffic(self, participants: frozenset[int]) -> tuple[int, int]:
-        """Mean bytes these participants sent, and the whole cohort received, in this attempt.
-
-        Protobuf framing included, TLS not. A model fetched once for several participants of a process counts once.
-        """
-        sent = sum(self._inbox.bytes[who] + self._vector_bytes[who] for who in participants)
-        received = sum(self._outgoing.bytes.values()) / max(len(self.cohort), 1)
-        return round(sent / max(len(participants), 1)), round(received)
-
     # ------------------------------------------------------------ helpers
 
-    def _grant_credit(self, participant: int, offset: int = 0) -> None:
+    def grant_credit(self, participant: int, offset: int = 0) -> None:
         credit = pb.UploadCredit(**self._number, offset=offset)
         self._outgoing.tell(participant, codec.message(upload_credit=credit))
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
 
 from secagg.messages import MaskedInput
 from secagg.parameters import RoundParameters
+from secagg.server_cohort import Uploaded
 from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, most_control_bytes
 from server.sessions import Session
 from wire import coordinator_pb2 as pb
@@ -50,6 +54,15 @@ class Staged:
 
 
 @dataclass(frozen=True)
+class PartialSum:
+    """The sum of several whole vectors, added up by a gateway; stands in the inbox under one of their participants."""
+
+    uploads: Uploaded = field(repr=False)
+    total: NDArray[Any] = field(repr=False)  # (dim,) words
+    settle: Callable[[Collection[int]], None]  # called with those of its participants that can be in the sum
+
+
+@dataclass(frozen=True)
 class Back:
     """A participant opened a new session; ``received``: how many messages of the attempt have reached it."""
 
@@ -57,7 +70,7 @@ class Back:
     received: int
 
 
-Arrival = Left | Said | Staged | Back
+Arrival = Left | Said | Staged | PartialSum | Back
 
 
 class Inbox:
@@ -122,3 +135,5 @@ class Inbox:
             _, arrival = self._queue.popleft()
             if isinstance(arrival, Staged):
                 arrival.settle(False)
+            elif isinstance(arrival, PartialSum):
+                arrival.settle(())

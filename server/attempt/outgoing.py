@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from server.sessions import Session
@@ -13,6 +14,20 @@ Content = TypeVar("Content")
 
 # To hand a message to gRPC takes about 0.1 ms, and everything that is ready runs before the loop listens again.
 AT_ONCE: Final = 16
+
+
+@dataclass
+class AttemptTraffic:
+    """Bytes by participant, protobuf framing included, TLS not."""
+
+    said: Counter[int]  # messages
+    told: Counter[int]  # messages and documents; a model fetched once for several of a process counts once
+    vectors: Counter[int] = field(default_factory=Counter)
+
+    def mean(self, participants: frozenset[int], cohort: int) -> tuple[int, int]:
+        """Mean bytes that these participants sent, and that a cohort of this size received."""
+        sent = sum(self.said[who] + self.vectors[who] for who in participants)
+        return round(sent / max(len(participants), 1)), round(self.told.total() / max(cohort, 1))
 
 
 class Outgoing:

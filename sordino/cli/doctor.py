@@ -156,14 +156,14 @@ def _secrets(party: Party) -> str:
 def _of_a_study(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate
     from client.reaching import valid_until
-    from server.coordinator import server_credentials
     from server.opening import check_client_ca
+    from server.session_port import read_certificate
 
     study = party.configuration
     table = study.coordinator
 
     def certificate() -> str:
-        server_credentials(table)  # the key's mode, and that both belong together
+        read_certificate(table).credentials()  # the key's mode, and that both belong together
         check_client_ca(study)
         pair = load_certificate(table.tls_certificate, table.tls_key)
         return valid_until(
@@ -218,6 +218,7 @@ def _of_a_study(party: Party) -> Iterator[Check]:
 def _of_a_host(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate, load_identity
     from client.reaching import reached, valid_until
+    from runtime.address import split_addresses
 
     host = party.configuration.settings()
     table = host.coordinator
@@ -234,7 +235,7 @@ def _of_a_host(party: Party) -> Iterator[Check]:
         return valid_until(pairs[0], table.ca, remedy, soon=not renewed) + (", renewed by itself" if renewed else "")
 
     def coordinator() -> str:
-        return reached(table.address, table.ca, pairs[0] if pairs else None)
+        return "; ".join(reached(one, table.ca, *pairs[:1]) for one in split_addresses(table.address))
 
     yield "identities", identities
     yield "certificate", certificate

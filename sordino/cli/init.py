@@ -12,7 +12,7 @@ import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import APP, OWN
-from runtime.address import split_address
+from runtime.address import split_address, split_addresses
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import settled
 from runtime.text import counted, terminal_width
@@ -184,7 +184,7 @@ def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, 
             f"--participants {participants}: only the authority can add participants to the roster, and it is "
             f"elsewhere. Keep places with --enrol {participants}, and invite participants there."
         )
-    listen = f"0.0.0.0:{split_address(carried.card.address)[1]}"
+    listen = f"0.0.0.0:{split_address(split_addresses(carried.card.address)[0])[1]}"
     return {"listen": listen, "one_machine": False} | values | {"name": carried.card.study, "participants": 0}
 
 

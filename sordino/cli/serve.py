@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runtime.failure import ExitCode
+from server.study_file import StudyConfiguration
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import A_STUDY, AsService, EndWith, epilog
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _WARNINGS = ("attempt_aborted", "participant_dropped", "participant_excluded", "
 EPILOG = epilog("serve my-study", *A_STUDY, ExitCode.BUDGET, ExitCode.LEDGER)
 
 
-def run(
+def _run(
     study: Annotated[
         Path, typer.Argument(metavar="DIR|study.toml", help="The study's folder or file.", show_default=False)
     ],
@@ -43,6 +45,7 @@ def run(
         ),
     ] = False,
     end_with: EndWith = 0,
+    **given: Any,
 ) -> int:
     from runtime.processes import end_with_parent
     from runtime.service_notify import Notifier
@@ -59,6 +62,9 @@ def run(
     from sordino.reporting.closing_lines import closing_lines
 
     configuration = study_to_serve(study)
+    configuration = configuration.model_copy(
+        update={"engine": configuration.engine.changed(chosen(given, StudyConfiguration))}
+    )
     notifier = Notifier() if service else Notifier({})
     table = configuration.coordinator
     before = read_events(table.state) if table.http_listen or not (as_json or quiet) else []
@@ -99,6 +105,10 @@ def run(
         typer.echo("\n" + "\n".join(lines))
     _explain(code, panel.view)
     return code
+
+
+_ENGINE = ("coordinator_engine", "gateways", "opening_workers", "ray_address")
+run = with_options(_run, options(StudyConfiguration, only=_ENGINE, panel="Processes"))
 
 
 def _explain(code: int, view: StudyView) -> None:

@@ -54,7 +54,10 @@ EPILOG = epilog(
 _PANEL: Final = "Simulation"
 _option = partial(key, panel=_PANEL)
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
-_NOT_SIMULATED: Final = ("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster")
+_NOT_SIMULATED: Final = (
+    *("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster"),
+    *("coordinator_engine", "gateways", "opening_workers", "ray_address"),
+)
 
 
 def _run(

@@ -97,7 +97,7 @@ class GridCoordinator:
                 f"{folder}: a host of the study has {most} participants, and a Flower node is one: make one with as "
                 "many --hosts as --participants"
             )
-        self._study.limits()  # of a message's size, before it is parsed
+        self._study.sessions.most_message_bytes = self._study.bounds.control_bytes
         self._upload_size = round_parameters(self._study.terms.plan).upload_size
         self._nodes: dict[int, _Node] = {}
         self._pending: dict[str, tuple[int, Session | None, bytes]] = {}  # message -> node, its session, what was sent
@@ -287,7 +287,7 @@ class GridCoordinator:
         await self._study.check_proof(identity, statement, proof.signature)
         known.session = session = sessions.open(identity)
         known.challenges, known.due = 0, 0.0
-        self._study.welcome(session)
+        self._study.opened(session)
         self._start(self._write(node, known, session))
         self._study.session_ready(session, pb.Ready())
 

@@ -33,9 +33,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg.context import RoundConfig
 from secagg.lottery import Ticket
 from secagg.roster import InvalidRoster, sign_roster, verify_roster
-from server.coordinator import SERVER_OPTIONS
 from server.process_limits import RefusedCalls
 from server.service import handlers
+from server.session_port import SERVER_OPTIONS
 from server.sessions import Session, Sessions, check_proof
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.script import COORDINATOR, Naive, Places, Run, Seen, scripted

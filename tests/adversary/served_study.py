@@ -13,8 +13,8 @@ from learning.make_task import make_task
 from learning.parameters import flatten
 from secagg.parameters import HYBRID, X25519
 from secagg.roster import Roster, verify_roster
-from server.coordinator import server_credentials
 from server.opening import open_study
+from server.session_port import read_certificate
 from server.study_file import load
 from tests.support.study_in_process import with_tables
 from wire.round_model import write_model
@@ -90,6 +90,6 @@ def public_of(folder: Path, **tables: dict[str, Any]) -> Public:
             roster,
             roster_bytes,
             model,
-            server_credentials(configuration.coordinator),
+            read_certificate(configuration.coordinator).credentials(),
         )
     return _public[folder]

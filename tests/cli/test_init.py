@@ -19,8 +19,8 @@ from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import Roster, verify_roster
-from server.coordinator import server_credentials
 from server.roster_file import RosterFile
+from server.session_port import read_certificate
 from tests.support.card_of_a_study import authority_of
 from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from tests.support.issued_certificates import named_in
@@ -283,7 +283,7 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     keys = open_folder(tmp_path / "authority").keys
     assert verify_card(configuration.coordinator.card.read_bytes(), keys.fingerprint).address == "localhost:9443"
     assert configuration.coordinator.client_ca.read_bytes() == keys.tls.pem
-    server_credentials(configuration.coordinator)
+    read_certificate(configuration.coordinator).credentials()
     assert {mode(study / "coordinator" / name) for name in ("transcript.key", "tls/server.key")} == {0o600}
     for arguments, told in (
         (("--authority", carried, "--participants", 5), "only the authority can add participants to the roster"),

@@ -31,6 +31,7 @@ def test_options_of_init_are_shared() -> None:
     """Each option of init is an option of simulate, but for those of a network and of what is made."""
     made, taken = (set(inspect.signature(verb.run).parameters) for verb in (init, simulate))
     not_shared = {"name", "listen", "training_s", "one_machine", "pause_s", "http_listen"}
+    not_shared |= {"coordinator_engine", "gateways", "opening_workers", "ray_address"}
     assert made - taken == not_shared | {"enrol", "hosts", "host", "authority"}
     assert len(made & taken) > 30
 

@@ -101,7 +101,7 @@ def test_what_an_app_loads_has_a_declared_identity(home: Path) -> None:
         ("max_epsilon = 4", "max_epsilon = 0", "policy.max_epsilon = 0 should be greater than 0."),
         ("max_epsilon = 4", "", "policy.max_epsilon is missing. Add it."),
         ("ab" * 32, "abc", "study.authority_public_key"),
-        ("[policy]", "[coordinator]\naddress = 'x:0'\n[policy]", "must name the port that the coordinator listens on"),
+        ("[policy]", "[coordinator]\naddress = 'x:0'\n[policy]", "name the port that the coordinator listens on"),
         ("keys/b.key", "keys/c.key", "participants[1].key: there is no file"),
     ],
 )

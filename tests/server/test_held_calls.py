@@ -155,7 +155,7 @@ async def test_a_certificate_off_the_roster_opens_no_call(folder: Path, tmp_path
 
 async def test_a_participant_that_holds_calls_keeps_out_no_other_host(folder: Path, tmp_path: Path) -> None:
     async with coordinator(folder, tmp_path / "state.sqlite") as where:
-        many = most_calls(where.study.most_participants()) // 8 + 1
+        many = most_calls(where.study.bounds.participants) // 8 + 1
         async with held(
             where.address, credentials_of(folder, host_uri("host-02")), SERVICE + "Download", many, 8
         ) as on:

@@ -22,7 +22,7 @@ from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import MOST_RETURNS, MOST_UNREAD, ReconnectionSlots
 from server.attempt.returns import MOST_PROOFS, Returns
 from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
-from server.coordinator import SERVER_OPTIONS
+from server.session_port import SERVER_OPTIONS
 from server.sessions import Session, Sessions
 from tests.support.attempts_in_memory import make_config
 from tests.support.study_in_process import (

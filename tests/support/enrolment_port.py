@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.keys import IdentityKey
 from secagg.roster import NONE, Roster, RosterEntry
-from server.coordinator import server_credentials
 from server.enrolment import Enrolment, make_server
 from server.roster_file import RosterFile
+from server.session_port import read_certificate
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
 from tests.support.signed_rosters import published
 from wire import coordinator_pb2 as pb
@@ -264,7 +264,7 @@ async def port(folder: Path, authority: Authority | None = None, study: FakeStud
     files.read()
     enrolment = Enrolment(chosen, study, files)
     server = make_server(enrolment)
-    number = server.add_secure_port("127.0.0.1:0", server_credentials(chosen.coordinator, with_client=False))
+    number = server.add_secure_port("127.0.0.1:0", read_certificate(chosen.coordinator).credentials(with_client=False))
     await server.start()
     address = f"localhost:{number}"
     channel = grpc.aio.secure_channel(

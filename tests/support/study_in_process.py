@@ -29,14 +29,15 @@ from secagg.context import RoundConfig
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
 from secagg.server_unmasking import Completed
-from server.coordinator import make_session_server, server_credentials
 from server.events import Event, to_json
 from server.journal import Journal
 from server.opening import open_study
+from server.session_port import make_session_server, read_certificate
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_file import load as load_study
 from tests.support.card_of_a_study import authority_of
+from tests.support.near_gateways import COUNT, NearGateway, near_gateways
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument, round_parameters
@@ -87,10 +88,17 @@ class Coordinator:
     folder: Path
     study: Study
     journal: Journal
-    address: str
+    addresses: list[str]
     events: list[dict[str, Any]]
     changed: asyncio.Event
+    gateways: list[NearGateway] = field(default_factory=list)  # all that were started
     running: asyncio.Task[Any] | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the sessions; of the gateways, in turns."""
+        self.addresses.append(self.addresses.pop(0))
+        return self.addresses[-1]
 
     def start(self) -> None:
         """Run the study's rounds."""
@@ -157,9 +165,12 @@ def with_tables(configuration: StudyConfiguration, tables: Mapping[str, dict[str
 
 @contextlib.asynccontextmanager
 async def coordinator(
-    folder: Path, state: Path, *, connections: int = 64, port: int = 0, **tables: dict[str, Any]
+    folder: Path, state: Path, *, connections: int = 64, port: int = 0, gateways: int = COUNT, **tables: dict[str, Any]
 ) -> AsyncIterator[Coordinator]:
-    """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml. Port 0: any."""
+    """Serve the study of ``folder`` with its state elsewhere; ``tables`` override keys of study.toml. Port 0: any.
+
+    ``gateways``: in this process; 0: the study's own port, as always where a port is named.
+    """
     overrides: dict[str, dict[str, Any]] = {"coordinator": {"state": state}, "deadlines": dict(QUICK)}
     for name, table in tables.items():
         overrides.setdefault(name, {}).update(table)
@@ -172,23 +183,31 @@ async def coordinator(
         changed.set()
 
     study, journal = open_study(configuration, note)
+    near: list[NearGateway] = []
+    several = near_gateways(study, configuration, gateways, connections, near) if gateways and not port else None
     try:
         await study.restore()
     except BaseException:
         study.close()
         journal.close()
         raise
-    grpc_server = make_session_server(study, connections)
-    port = grpc_server.add_secure_port(f"127.0.0.1:{port}", server_credentials(configuration.coordinator))
-    await grpc_server.start()
-    one = Coordinator(folder, study, journal, f"localhost:{port}", events, changed)
+    if several is None:
+        grpc_server = make_session_server(study, connections)
+        number = grpc_server.add_secure_port(
+            f"127.0.0.1:{port}", read_certificate(configuration.coordinator).credentials()
+        )
+        await grpc_server.start()
+        addresses = [f"localhost:{number}"]
+    else:
+        addresses = (await several.open()).address.replace("127.0.0.1", "localhost").split(",")
+    one = Coordinator(folder, study, journal, addresses, events, changed, near)
     try:
         yield one
     finally:
         if one.running is not None:
             one.running.cancel()
             await asyncio.gather(one.running, return_exceptions=True)
-        await grpc_server.stop(2.0)
+        await (grpc_server.stop(2.0) if several is None else several.stop())
         study.close()
         journal.close()
 

@@ -43,6 +43,7 @@ from client.participant_host import ParticipantHost, run_until_stopped
 from client.settings import HostedParticipant, HostSettings
 from client.study_terms import SharedRoster
 from learning.datasets import Dataset
+from runtime.address import split_address, split_addresses
 from runtime.failure import Failure, InputFailure
 from runtime.logs import configure_logs
 from runtime.processes import end_with_parent, run_event_loop, step_aside, use_few_arenas
@@ -265,10 +266,11 @@ class ParticipantGroup:
     async def _open_proxies(self, mine: frozenset[int]) -> None:
         load, linked = self._load, self._load.linked()
         needed = mine & frozenset(linked).union(*(load.struck(storm) for storm in load.storms))
-        host, _, port = self._settings.coordinator.address.rpartition(":")
+        addresses = split_addresses(self._settings.coordinator.address)
         for who in sorted(needed):
+            host, port = split_address(addresses[who % len(addresses)])
             link = linked.get(who, UNIMPAIRED)
-            proxy = self._proxies[who] = TcpProxy((host, int(port)), link, seed=load.seed * 100_003 + who)
+            proxy = self._proxies[who] = TcpProxy((host, port), link, seed=load.seed * 100_003 + who)
             self._ports[who] = await proxy.start()
 
     def _strike(self) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
 import random
 import struct
@@ -214,9 +215,11 @@ class ThinProcess:
         """Those of one participant."""
         return Channels(self._settings.coordinator.address, self._ca, self._certificate)
 
-    async def open(self, channels: Channels, identity: IdentityKey) -> Session:
+    async def open(self, channels: Channels, identity: IdentityKey, failures: int) -> Session:
+        study = self._settings.study.name
         async with self.opening:
-            return await open_session(channels.current(), identity, self._settings.study.name)
+            turn = channels.first_turn(study, identity.public) + failures
+            return await open_session(channels.current(turn), identity, study)
 
     async def fetch(self, session: Session) -> None:
         """Fetch study and roster, as each participant does."""
@@ -271,9 +274,9 @@ class ThinParticipant:
             await channels.close()
 
     async def _stay_connected(self, channels: Channels) -> None:
-        while True:
+        for failures in itertools.count():
             try:
-                self._session = session = await self._process.open(channels, self._key)
+                self._session = session = await self._process.open(channels, self._key, failures)
                 try:
                     if await self._take_part(session):
                         return

@@ -8,19 +8,13 @@ operating system.
 from __future__ import annotations
 
 import itertools
-import logging
-import os
-import secrets
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
+from runtime.ray_start import RayUnavailable, start_ray
 from sordino.lab.simulation.participants import Assignment, Participants, Shard, in_order
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
-
-# One of these means a cluster with its own rules.
-_ADDRESSED: Final = frozenset({"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"})
 
 
 class RayWorkers:
@@ -32,29 +26,13 @@ class RayWorkers:
     """
 
     def __init__(self, settings: SimulationSettings, workers: int) -> None:
-        # Read when Ray is first imported, and only by default: usage isn't reported; and the cluster started here,
-        # which listens on all interfaces, takes orders only with its token, which is in no file.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if "ray" not in sys.modules and not _ADDRESSED & os.environ.keys():
-            os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
         try:
-            import ray
-        except ModuleNotFoundError as missing:
-            raise SimulationError(
-                "the engine \"ray\" needs Ray, which isn't installed: pip install '.[ray]' in the checkout, or use the "
-                'engine "local" with workers'
-            ) from missing
-        self._ray = ray
-        self._started = not ray.is_initialized()
-        if self._started:
-            local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers}
-            try:
-                ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, **local)
-            except (RuntimeError, ValueError, ConnectionError, OSError) as error:
-                raise SimulationError(f"Ray doesn't start: {error}") from error
+            self._ray, self._started = start_ray(workers)
+        except RayUnavailable as error:
+            raise SimulationError(str(error)) from error
         # Each actor works through its queue in order; restarts would play a shard twice, which is harmless: nothing of
         # the first time was used.
-        actor = ray.remote(num_cpus=1, max_restarts=2, max_task_retries=2)(Participants)
+        actor = self._ray.remote(num_cpus=1, max_restarts=2, max_task_retries=2)(Participants)
         self._actors: list[Any] = [actor.remote(settings) for _ in range(workers)]
 
     def run(self, assignments: Sequence[Assignment]) -> Iterator[Shard]:

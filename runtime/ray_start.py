@@ -1,0 +1,50 @@
+"""Ray, as everything here starts it: bound by a token, without reports to its makers, quiet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+from typing import Any, Final
+
+from runtime.failure import InputFailure
+
+# One of these means a cluster with its own rules.
+_ADDRESSED: Final = frozenset({"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"})
+
+
+class RayUnavailable(InputFailure):
+    """Ray isn't installed, or doesn't start."""
+
+
+def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
+    """Ray's module, connected; and whether it was connected here, and is to be shut down again.
+
+    Args:
+        cpus: of a cluster that is started here: as many tasks and actors of one CPU run at once.
+        address: of a cluster that runs; empty: what RAY_ADDRESS names, else one of this machine alone, started here.
+
+    Raises RayUnavailable: it isn't installed, or doesn't start.
+    """
+    # Read when Ray is first imported, and only by default: usage isn't reported; and a cluster started here takes
+    # orders only with its token, which is in no file.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "ray" not in sys.modules and not address and not _ADDRESSED & os.environ.keys():
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    try:
+        import ray
+    except ModuleNotFoundError as missing:
+        raise RayUnavailable(
+            "the engine \"ray\" needs Ray, which isn't installed: pip install '.[ray]' in the checkout, or use the "
+            "engine without it"
+        ) from missing
+    if ray.is_initialized():
+        return ray, False
+    there = address or os.environ.get("RAY_ADDRESS", "")
+    where: dict[str, Any] = {"address": there} if there else {"num_cpus": cpus}
+    try:
+        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, **where)
+    except (RuntimeError, ValueError, ConnectionError, OSError) as error:
+        raise RayUnavailable(f"Ray doesn't start: {error}") from error
+    return ray, True

@@ -1,0 +1,342 @@
+"""A gateway: holds participants' sessions and adds up their vectors, for a coordinator in another process.
+
+It verifies who opens a session, stages vectors, and hands on everything else. It keeps nothing that lasts: the
+coordinator alone knows what each participant was sent and owes, so a participant whose gateway ends goes on at another.
+Partial sums of vectors stay masked: neighbours on the ring are spread over gateways.
+
+The two sides call each other's methods by name, many at a time: `Gateway.hear` takes the coordinator's calls, and
+`Gateway.said` gives those for `server.engine.links.Link`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from secagg.errors import InvalidMessage
+from secagg.masking import word_dtype
+from secagg.messages import MaskedInput
+from secagg.parameters import RoundParameters
+from secagg.roster import Roster
+from secagg.server_cohort import Upload
+from secagg.server_phases import add_input
+from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
+from server.process_limits import PortBounds, RefusedCalls, resident_mb
+from server.session_port import Certificate, SessionPort
+from server.sessions import CLOSED, Session, Sessions, check_proof
+from wire import coordinator_pb2 as pb
+
+log = structlog.get_logger()
+
+Calls: TypeAlias = list[tuple[str, tuple[Any, ...]]]
+"""Names of methods of the other side, with arguments, in their order."""
+
+_DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
+
+
+@dataclass(frozen=True)
+class GatewaySetup:
+    """What a gateway is started with.
+
+    Attributes:
+        listen: HOST:PORT; port 0 for a free one.
+        connections: at the same time.
+    """
+
+    study: str
+    roster: Roster = field(repr=False)
+    bounds: PortBounds
+    listen: str
+    certificate: Certificate
+    connections: int
+
+
+class Gateway:
+    """One gateway, in the event loop of its process; a `server.service.Front`."""
+
+    def __init__(self, setup: GatewaySetup) -> None:
+        self._setup, self.bounds, self.roster = setup, setup.bounds, setup.roster
+        self.refused_calls = RefusedCalls()
+        self.sessions = Sessions(setup.study, setup.roster, self._lost)
+        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
+        self._calls: Calls = []
+        self._filled = asyncio.Event()
+        self._documents: dict[bytes, bytes] = {}  # by request
+        self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self._vectors: _Vectors | None = None
+        self._port: SessionPort | None = None
+
+    # ------------------------------------------------------------ for the coordinator
+
+    async def start(self) -> str:
+        """Open the port; HOST:PORT. Raises NetworkFailure: it can't be opened."""
+        setup = self._setup
+        self._port = await SessionPort.open(self, setup.connections, setup.listen, setup.certificate)
+        return self._port.address
+
+    async def stop(self) -> None:
+        """Close the port, once what was sent is written."""
+        if self._port is not None:
+            await self._port.stop()
+        self.end_attempt()
+
+    async def hear(self, calls: Calls) -> None:
+        """Take the coordinator's calls."""
+        for name, arguments in calls:
+            getattr(self, name)(*arguments)
+
+    async def said(self) -> Calls:
+        """Calls for the coordinator, as soon as there are some."""
+        while not self._calls:
+            self._filled.clear()
+            await self._filled.wait()
+        calls, self._calls = self._calls, []
+        traffic = self.sessions.traffic
+        figures = (resident_mb(), self.refused_calls.count, len(self.sessions))
+        calls.append(("figures", (vars(traffic).copy(), *figures)))
+        return calls
+
+    # ------------------------------------------------------------ calls of the coordinator
+
+    def send(self, token: bytes, message: bytes) -> None:
+        if (session := self.sessions.by_token(token)) is not None:
+            session.send(message)
+
+    def end(self, token: bytes, reason: str = "") -> None:
+        """End a session after what is queued. ``reason``: why, where its participant is to blame."""
+        if (session := self.sessions.by_token(token)) is not None:
+            session.leaving = reason
+            session.close()
+
+    def cut(self, token: bytes) -> None:
+        if (session := self.sessions.by_token(token)) is not None:
+            session.cut_off()
+
+    def adopt(self, roster: Roster) -> None:
+        """Use a later roster; the coordinator ends sessions of its own accord."""
+        self.roster = roster
+        self.sessions.adopt(roster)
+
+    def answer(self, request: bytes, document: bytes | None) -> None:
+        """What a participant asked for; None if it isn't there."""
+        if document is not None:
+            self._documents[request] = document
+            while len(self._documents) > _DOCUMENTS:
+                del self._documents[next(iter(self._documents))]
+        if (asked := self._asked.pop(request, None)) is not None:
+            asked.set_result(document)
+
+    def begin_attempt(self, number: int, parameters: RoundParameters, credits_: int) -> None:
+        """Take vectors of a new attempt from here on."""
+        self.end_attempt()
+        self._vectors = _Vectors(number, parameters, credits_, self._call)
+
+    def end_attempt(self) -> None:
+        if self._vectors is not None:
+            self._vectors.close()
+        self._vectors = None
+
+    def offer(self, number: int, participant: int, sha256: bytes, signature: bytes) -> None:
+        if (vectors := self._of(number)) is not None:
+            vectors.uploads.offer(participant, sha256, signature)
+
+    def again(self, number: int, participant: int) -> None:
+        """A participant is back, perhaps with a vector to go on with."""
+        if (vectors := self._of(number)) is not None:
+            vectors.again(participant)
+
+    def forget(self, number: int, participant: int) -> None:
+        if (vectors := self._of(number)) is not None:
+            vectors.forget(participant)
+
+    def merged(self, number: int, taken: Collection[int]) -> None:
+        """Which vectors of the last partial sum are in the coordinator's sum, if those are all; else, which can be."""
+        if (vectors := self._of(number)) is not None:
+            vectors.merged(taken)
+
+    def _of(self, number: int) -> _Vectors | None:
+        return self._vectors if self._vectors is not None and self._vectors.number == number else None
+
+    # ------------------------------------------------------------ for the service
+
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
+
+    def opened(self, session: Session) -> None:
+        session.rests_until = 1.0  # the coordinator knows whether it may rest
+        self._call("opened", session.token, session.identity)
+
+    def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
+        self._call("phase_message", session.token, message.SerializeToString(), size)
+
+    def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
+        self._call("refusal", session.token, message.SerializeToString(), size)
+
+    def session_ready(self, session: Session, message: pb.Ready) -> None:
+        self._call("session_ready", session.token, message.SerializeToString())
+
+    def downloaded(self, session: Session, size: int) -> None:
+        self._call("downloaded", session.token, size)
+
+    async def requested(self, request: pb.DocumentRequest) -> bytes | None:
+        written = request.SerializeToString(deterministic=True)
+        if (document := self._documents.get(written)) is not None:
+            return document
+        if (asked := self._asked.get(written)) is None:
+            asked = self._asked[written] = asyncio.get_running_loop().create_future()
+            self._call("requested", written)
+        return await asyncio.shield(asked)
+
+    async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
+        if self._vectors is None:
+            raise UnexpectedUpload("no round is under way")
+        return await self._vectors.upload(session.participant, chunks)
+
+    # ------------------------------------------------------------
+
+    def _lost(self, session: Session, reason: str) -> None:
+        self._call("lost", session.token, reason, session.writing)
+        if session.writing:
+            asyncio.get_running_loop().create_task(self._read_at_last(session))
+
+    async def _read_at_last(self, session: Session) -> None:
+        """Tell when gRPC holds no message of an ended session any more."""
+        while session.writing:
+            await asyncio.sleep(1.0)
+        self._call("written", session.token)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._calls.append((name, arguments))
+        self._filled.set()
+
+
+class _Vectors:
+    """Vectors of one attempt: those that are whole are added up, and the partial sum is handed to the coordinator.
+
+    One partial sum is on its way at a time; what comes meanwhile is in the next. Vectors are held until the coordinator
+    has merged their sum: it takes all of them or none, and some may have to be left out.
+    """
+
+    def __init__(self, number: int, parameters: RoundParameters, credits_: int, call: Any) -> None:
+        self.number, self._parameters, self._call = number, parameters, call
+        self.uploads = Uploads(
+            parameters.upload_size, credits_, lambda who: call("granted", number, who, 0), self._failed
+        )
+        self._whole: dict[int, tuple[MaskedInput, asyncio.Future[bool]]] = {}
+        self._arrived = asyncio.Event()
+        self._answer: asyncio.Future[frozenset[int]] | None = None
+        self._adder = ThreadPoolExecutor(1, thread_name_prefix="vectors")
+        self._adding = asyncio.get_running_loop().create_task(self._add())
+
+    async def upload(self, who: int, chunks: AsyncIterator[bytes]) -> bytes:
+        """As `server.attempt.attempt.Attempt.upload`."""
+        try:
+            offer, packed = await self.uploads.stage(who, chunks)
+        except (BrokenUpload, asyncio.CancelledError) as error:
+            if self.uploads.broken(who):
+                self._call("broken", self.number, who, str(error) if isinstance(error, BrokenUpload) else CLOSED)
+            raise
+        except UnexpectedUpload:
+            raise
+        except UploadRefused as error:
+            self._failed(who, str(error), malformed=isinstance(error, MalformedUpload))
+            raise
+        return await self._taken(who, offer, packed)
+
+    async def _taken(self, who: int, offer: Offer, packed: bytearray) -> bytes:
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        message: Any = packed  # a bytearray without other references; not copied, to save memory
+        self._whole[who] = MaskedInput(message, offer.sha256, offer.signature), done
+        self._call("staged", self.number, who)
+        self._arrived.set()
+        if not await done:
+            raise UploadRefused("the vector was not taken")
+        return offer.sha256
+
+    def _failed(self, who: int, reason: str, *, malformed: bool = False) -> None:
+        self._call("upload_failed", self.number, who, reason, malformed)
+
+    def again(self, who: int) -> None:
+        offset = self.uploads.again(who)
+        if offset is not None:
+            self._call("granted", self.number, who, offset)
+
+    def forget(self, who: int) -> None:
+        self.uploads.forget(who)
+        if (whole := self._whole.pop(who, None)) is not None:
+            _settle(whole[1], False)
+
+    def merged(self, taken: Collection[int]) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(frozenset(taken))
+
+    async def _add(self) -> None:
+        """Add up what is whole, again and again."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch, self._whole = self._whole, {}
+            try:
+                await self._hand_over(batch)
+            except Exception as error:  # of one batch: the next vectors are added all the same
+                log.exception("vectors couldn't be added up")
+                for who in batch:
+                    self._failed(who, f"its gateway failed: {type(error).__name__}")
+            finally:
+                for who, (_, done) in batch.items():
+                    _settle(done, False)
+                    self.uploads.forget(who)
+
+    async def _hand_over(self, batch: dict[int, tuple[MaskedInput, asyncio.Future[bool]]]) -> None:
+        """Until the coordinator has taken the sum of some or all, or none can be taken."""
+        loop = asyncio.get_running_loop()
+        left = {who: message for who, (message, _) in batch.items()}
+        while left:
+            total, uploads, faulty = await loop.run_in_executor(self._adder, _sum_of, left, self._parameters)
+            for who, reason in faulty.items():
+                self._failed(who, reason, malformed=True)
+            if not uploads:
+                return
+            self._answer = loop.create_future()
+            self._call("partial", self.number, uploads, total)
+            taken = await self._answer
+            if taken >= uploads.keys():
+                for who in uploads:
+                    _settle(batch[who][1], True)
+                return
+            left = {who: left[who] for who in uploads if who in taken}
+
+    def close(self) -> None:
+        self._adding.cancel()
+        self.uploads.close()
+        for _, done in self._whole.values():
+            _settle(done, False)
+        self._adder.shutdown(wait=False)
+
+
+def _settle(done: asyncio.Future[bool], taken: bool) -> None:
+    if not done.done():
+        done.set_result(taken)
+
+
+def _sum_of(
+    messages: dict[int, MaskedInput], parameters: RoundParameters
+) -> tuple[NDArray[Any], dict[int, Upload], dict[int, str]]:
+    """The sum of those inputs that are what was signed, what stays of each, and why others aren't; not on the loop."""
+    total = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
+    uploads: dict[int, Upload] = {}
+    faulty: dict[int, str] = {}
+    for who, message in messages.items():
+        try:
+            uploads[who] = add_input(total, who, message, parameters)
+        except InvalidMessage as error:
+            faulty[who] = error.reason
+    return total, uploads, faulty

@@ -1,0 +1,411 @@
+"""The coordinator's end of its gateways: their sessions are its sessions, their partial sums parts of its sum.
+
+A gateway that fails takes its sessions with it, as broken connections do: their participants keep their places for a
+while, and go on at another gateway with the same bytes. A vector that wasn't merged yet is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, Self, cast
+
+import structlog
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from secagg.roster import Roster
+from secagg.server_cohort import Upload
+from server.attempt.attempt import Attempt
+from server.attempt.inbox import PartialSum
+from server.attempt.uploads import UploadRefused, Uploads
+from server.engine.gateway import Calls
+from server.events import RESTING
+from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
+from server.study import Study
+from wire import coordinator_pb2 as pb
+
+log = structlog.get_logger()
+
+RESTART_S: Final = 1.0  # between a gateway's end and the start of the next in its place
+
+
+class Far(Protocol):
+    """A gateway in another process. Any method may raise: then the gateway is gone."""
+
+    def start(self) -> Awaitable[str]: ...
+
+    def hear(self, calls: Calls) -> None: ...  # in the order of the calls; a failure shows in `said`
+
+    def said(self) -> Awaitable[Calls]: ...
+
+    def stop(self) -> Awaitable[None]: ...
+
+    def kill(self) -> None: ...
+
+
+@dataclass(eq=False)
+class RemoteSession(Session):
+    """A session whose stream ends at a gateway."""
+
+    link: Link = field(kw_only=True, repr=False)
+
+    def send(self, message: bytes) -> None:
+        if not self.closed:
+            self.link.call("send", self.token, message)
+
+    def close(self, reason: str = "") -> None:
+        if not self.closed:
+            self.over.set()
+            self.link.call("end", self.token, reason)
+
+    def cut_off(self) -> None:
+        self.cut = True
+        self.over.set()
+        self.link.call("cut", self.token)
+
+
+class Link:
+    """One gateway, as the coordinator sees it. Its methods named as the gateway's calls are called by those."""
+
+    def __init__(self, far: Far, study: Study) -> None:
+        self._far, self._study = far, study
+        self._calls: Calls = []
+        self._flushing = False
+        self._unread: dict[bytes, Session] = {}  # sessions that have ended with a message in gRPC's hands
+        self.uploads: UploadsAtGateways | None = None  # of the attempt under way
+        self.alive = True
+        self.figures_: dict[str, Any] = {}
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a method of the gateway, together with what is called in the same turn of the loop."""
+        self._calls.append((name, arguments))
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing, calls = False, self._calls
+        self._calls = []
+        if calls and self.alive:
+            self._far.hear(calls)
+
+    async def listen(self) -> None:
+        """Take the gateway's calls until it fails; then its sessions end."""
+        try:
+            while True:
+                for name, arguments in await self._far.said():
+                    getattr(self, name)(*arguments)
+        finally:
+            self.alive = False
+            if self.uploads is not None:
+                self.uploads.gone(self)
+            for mine in self._sessions():
+                self._study.sessions.lost(mine, CLOSED)
+            for ended in self._unread.values():
+                ended.writing = False
+
+    def _sessions(self) -> list[RemoteSession]:
+        return [one for one in self._study.sessions.all() if isinstance(one, RemoteSession) and one.link is self]
+
+    def _session(self, token: bytes) -> Session | None:
+        return self._study.sessions.by_token(token)
+
+    # ------------------------------------------------------------ calls of the gateway: sessions
+
+    def opened(self, token: bytes, identity: bytes) -> None:
+        def make(identity: bytes, participant: int, host: str) -> Session:
+            return RemoteSession(identity, participant, host, token, link=self)
+
+        try:
+            session = self._study.sessions.open(identity, make)
+        except (SessionRefused, TooManySessions) as error:
+            self.call("end", token, str(error))
+        else:
+            self._study.opened(session)
+
+    def phase_message(self, token: bytes, message: bytes, size: int) -> None:
+        self._from(token, pb.PhaseMessage, message, lambda one, said: self._study.phase_message(one, said, size))
+
+    def refusal(self, token: bytes, message: bytes, size: int) -> None:
+        self._from(token, pb.Refusal, message, lambda one, said: self._study.refusal(one, said, size))
+
+    def session_ready(self, token: bytes, message: bytes) -> None:
+        self._from(token, pb.Ready, message, self._study.session_ready)
+
+    def _from(self, token: bytes, kind: Any, written: bytes, take: Callable[[Session, Any], None]) -> None:
+        session = self._session(token)
+        if session is None:
+            return
+        try:
+            take(session, kind.FromString(written))
+        except (SessionRefused, DecodeError) as error:
+            cast(RemoteSession, session).close(str(error))
+            self._study.sessions.lost(session, str(error))
+
+    def lost(self, token: bytes, reason: str, writing: bool) -> None:
+        session = self._session(token)
+        if session is None:
+            return
+        if writing:
+            session.writing = True
+            self._unread[token] = session
+        if reason == RESTING and not session.rests_until:
+            reason = STOPPED
+        self._study.sessions.lost(session, reason)
+
+    def written(self, token: bytes) -> None:
+        if (session := self._unread.pop(token, None)) is not None:
+            session.writing = False
+
+    def downloaded(self, token: bytes, size: int) -> None:
+        if (session := self._session(token)) is not None:
+            self._study.downloaded(session, size)
+
+    def requested(self, request: bytes) -> None:
+        async def answer() -> None:
+            self.call("answer", request, await self._study.requested(pb.DocumentRequest.FromString(request)))
+
+        asyncio.ensure_future(answer()).add_done_callback(_ignored)
+
+    def figures(self, traffic: dict[str, int], rss_mb: float, refused: int, sessions: int) -> None:
+        """What the gateway has counted since its start."""
+        before = self.figures_.get("traffic", {})
+        for name, count in traffic.items():
+            held = getattr(self._study.sessions.traffic, name)
+            setattr(self._study.sessions.traffic, name, held + count - before.get(name, 0))
+        self._study.refused_calls.count += refused - self.figures_.get("refused", 0)
+        self.figures_ = {"traffic": traffic, "refused": refused, "rss_mb": rss_mb, "sessions": sessions}
+
+    # ------------------------------------------------------------ calls of the gateway: vectors
+
+    def _of(self, number: int) -> UploadsAtGateways | None:
+        return self.uploads if self.uploads is not None and self.uploads.number == number else None
+
+    def granted(self, number: int, participant: int, offset: int) -> None:
+        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
+            uploads.grant_from(participant, offset)
+
+    def staged(self, number: int, participant: int) -> None:
+        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
+            uploads.whole.add(participant)
+
+    def broken(self, number: int, participant: int, reason: str) -> None:
+        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
+            uploads.attempt.upload_broken(participant, reason)
+
+    def upload_failed(self, number: int, participant: int, reason: str, malformed: bool) -> None:
+        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
+            attempt = uploads.attempt
+            (attempt.upload_malformed if malformed else attempt.upload_failed)(participant, reason)
+
+    def partial(self, number: int, parts: dict[int, Upload], total: NDArray[Any]) -> None:
+        uploads = self._of(number)
+        if uploads is None:
+            self.call("merged", number, ())
+        else:
+            uploads.take(self, parts, total)
+
+    async def stop(self) -> None:
+        """Close its port, once what was sent is written."""
+        self._flush()
+        await self._far.stop()
+
+    def kill(self) -> None:
+        self._far.kill()
+
+
+class UploadsAtGateways(Uploads):
+    """Offers of one attempt, each at the gateway of its participant, with a share of the credits."""
+
+    def __init__(
+        self,
+        number: int,
+        attempt: Attempt,
+        credits_: int,
+        session_of: Callable[[int], Session | None],
+        put: Callable[[int, PartialSum], None],
+        links: Callable[[], list[Link]],
+    ) -> None:
+        """
+        Args:
+            session_of: on which a participant is spoken to.
+            put: into the attempt's inbox.
+            links: gateways that are up.
+        """
+        parameters = attempt.config.parameters
+        super().__init__(parameters.upload_size, credits_, attempt.grant_credit, attempt.upload_failed)
+        self.number, self.attempt = number, attempt
+        self._session_of, self._put, self._links = session_of, put, links
+        self.closed = False
+        self._at: dict[int, Link] = {}
+        self._offered: dict[int, tuple[bytes, bytes]] = {}
+        self.whole: set[int] = set()  # participants whose vectors are whole, merged or not
+        for link in links():
+            self.begin(link)
+
+    def begin(self, link: Link) -> None:
+        """A gateway is to take vectors of this attempt."""
+        link.uploads = self
+        share = max(1, self.credits // max(1, len(self._links())))
+        link.call("begin_attempt", self.number, self.attempt.config.parameters, share)
+
+    def at(self, participant: int) -> Link | None:
+        """The gateway at which its vector is expected."""
+        return self._at.get(participant)
+
+    def grant_from(self, participant: int, offset: int) -> None:
+        """A gateway has room for its vector, from this byte on."""
+        self.attempt.grant_credit(participant, offset)
+
+    def offer(self, participant: int, sha256: bytes, signature: bytes) -> None:
+        if participant in self._offered:
+            raise UploadRefused("a vector was offered before in this attempt")
+        self._offered[participant] = sha256, signature
+        self._place(participant)
+
+    def _place(self, participant: int) -> None:
+        session = self._session_of(participant)
+        if isinstance(session, RemoteSession):  # else once it is back
+            self._at[participant] = session.link
+            session.link.call("offer", self.number, participant, *self._offered[participant])
+
+    def forget(self, participant: int) -> None:
+        self._offered.setdefault(participant, (b"", b""))
+        if (link := self._at.pop(participant, None)) is not None:
+            link.call("forget", self.number, participant)
+
+    def complete(self, participant: int) -> bool:
+        return participant in self.whole
+
+    def again(self, participant: int) -> int | None:
+        if participant not in self._offered or participant in self.whole:
+            return None
+        session, at = self._session_of(participant), self._at.get(participant)
+        if isinstance(session, RemoteSession) and session.link is at:
+            at.call("again", self.number, participant)
+        else:
+            if at is not None:
+                at.call("forget", self.number, participant)
+            self._place(participant)
+        return None  # the gateway grants what is missing
+
+    def take(self, link: Link, parts: dict[int, Upload], total: NDArray[Any]) -> None:
+        """A partial sum of some vectors, of which all or none can be merged."""
+        here = {who for who in parts if self._at.get(who) is link}
+
+        def settle(taken: Collection[int]) -> None:
+            if len(taken) == len(parts):
+                self.whole.update(parts)
+                for who in parts:
+                    if (at := self._at.pop(who, link)) is not link:  # it was asked for again meanwhile
+                        at.call("forget", self.number, who)
+            link.call("merged", self.number, tuple(taken))
+
+        if len(here) < len(parts):
+            settle(here)
+        else:
+            self._put(min(parts), PartialSum(parts, total, settle))
+
+    def gone(self, link: Link) -> None:
+        """A gateway has failed: what it held and hadn't handed over is lost."""
+        for who in [who for who, at in self._at.items() if at is link]:
+            del self._at[who]
+            if who in self.whole:
+                self.whole.discard(who)
+                if isinstance(self._session_of(who), RemoteSession):  # back elsewhere, and told that it is here
+                    self.attempt.upload_failed(who, "its gateway has failed")
+
+    def close(self) -> None:
+        self.closed = True
+        for link in self._links():
+            link.uploads = None
+            link.call("end_attempt")
+
+
+class Gateways:
+    """All gateways of a study; one that fails is replaced."""
+
+    def __init__(self, study: Study, starts: Iterable[Callable[[], Far]]) -> None:
+        """
+        Args:
+            starts: start one gateway each.
+        """
+        self._study, self._starts = study, list(starts)
+        self._links: dict[int, Link] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._attempts = 0
+        self.restarts = 0
+        self._uploads: UploadsAtGateways | None = None
+        self.address = ""
+        study.sessions.elsewhere = self
+
+    def links(self) -> list[Link]:
+        """Those that are up."""
+        return list(self._links.values())
+
+    def adopt(self, roster: Roster) -> None:
+        """Of `server.sessions.Elsewhere`."""
+        for link in self.links():
+            link.call("adopt", roster)
+
+    def uploads(
+        self,
+        attempt: Attempt,
+        credits_: int,
+        session_of: Callable[[int], Session | None],
+        put: Callable[[int, PartialSum], None],
+    ) -> UploadsAtGateways:
+        """Of `server.sessions.Elsewhere`."""
+        self._attempts += 1
+        self._uploads = UploadsAtGateways(self._attempts, attempt, credits_, session_of, put, self.links)
+        return self._uploads
+
+    async def open(self) -> Self:
+        """Start all. Raises NetworkFailure: a port can't be opened."""
+        fars = [start() for start in self._starts]
+        addresses = await asyncio.gather(*(far.start() for far in fars))
+        for number, far in enumerate(fars):
+            self._tasks.append(asyncio.create_task(self._keep(number, far)))
+        self.address = ",".join(addresses)
+        return self
+
+    async def _keep(self, number: int, far: Far) -> None:
+        """One gateway, and those that come in its place."""
+        while True:
+            link = self._links[number] = Link(far, self._study)
+            if others := [one.uploads for one in self.links() if one.uploads is not None]:
+                others[0].begin(link)
+            try:
+                await link.listen()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                log.warning("a gateway has failed, starting another", gateway=number, error=type(error).__name__)
+            del self._links[number]
+            far.kill()
+            self.restarts += 1
+            while True:
+                await asyncio.sleep(RESTART_S)
+                far = self._starts[number]()
+                try:
+                    await far.start()
+                    break
+                except Exception as error:
+                    log.warning("a gateway can't be started", gateway=number, error=str(error))
+                    far.kill()
+
+    async def stop(self) -> None:
+        """End all, once what was sent is written."""
+        await asyncio.gather(*(link.stop() for link in self.links()), return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self.links():
+            link.kill()
+
+
+def _ignored(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,117 @@
+"""Participants at several gateways, one of which ends in each phase: right sums, nobody asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.behaviour import Behaviour, Encoding, Words
+from server.attempt.steps import PHASE_FIELDS
+from server.engine.gateway import Gateway
+from server.engine.links import Link
+from sordino.lab.loadtest.sums import plain_sum, vector
+from tests.support.host_in_process import Story, host, ledger_of, record, rows_of, settings_of
+from tests.support.study_in_process import PATIENCE_S, Coordinator, coordinator, identities, sums_of
+from wire import coordinator_pb2 as pb
+
+SEED = 7
+SURVIVES_S = {"resume_s": 20.0}
+
+
+class Known(Behaviour):
+    """Masks a vector that the test knows."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: bytes) -> None:
+        self._identity = identity
+
+    async def mask(self, encoding: Encoding, encode: Any) -> Words:
+        return vector(SEED, *encoding.number, self._identity, dim=encoding.plan.padded_dim, bits=encoding.plan.bits)
+
+
+def kill_at(where: Coordinator, kind: str) -> list[int]:
+    """Kill a participant's gateway as its message arrives there, in the first round; the numbers of those killed."""
+    killed: list[int] = []
+    handle, stage = Gateway.phase_message, Gateway.upload
+
+    def kill(gateway: Gateway) -> None:
+        if not killed:
+            [number] = [at for at, one in enumerate(where.gateways) if one.gateway is gateway]
+            killed.append(number)
+            asyncio.get_running_loop().call_soon(where.gateways[number].kill)
+
+    def on_phase(gateway: Gateway, session: Any, message: pb.PhaseMessage, size: int) -> None:
+        if message.WhichOneof("message") == kind:
+            kill(gateway)
+        handle(gateway, session, message, size)
+
+    async def on_upload(gateway: Gateway, session: Any, chunks: Any) -> bytes:
+        if kind == "upload":
+            kill(gateway)
+        return await stage(gateway, session, chunks)
+
+    for one in where.gateways:
+        made: Any = one.gateway
+        made.phase_message = on_phase.__get__(made)
+        made.upload = on_upload.__get__(made)
+    return killed
+
+
+async def play(folder: Path, work: Path, kind: str = "") -> tuple[Story, Coordinator, list[int]]:
+    """A study of seven with the real client, at two gateways."""
+    story = Story(journal=work / "journal.sqlite")
+    tables = {"deadlines": SURVIVES_S, "coordinator": {"max_attempts": 1}}
+    async with coordinator(folder, work / "state.sqlite", gateways=2, **tables) as where:
+        record(where, story)
+        killed = kill_at(where, kind) if kind else []
+        where.start()
+        settings = settings_of(folder, story.journal, ",".join(where.addresses))
+        async with host(settings, behaviours=Known) as task, asyncio.timeout(PATIENCE_S):
+            story.ended = await task
+        story.events = where.events
+    return story, where, killed
+
+
+@pytest.mark.parametrize("kind", ["", *PHASE_FIELDS, "upload"])
+async def test_sums_with_a_gateway_that_ends(
+    kind: str, study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums = sums_of(monkeypatch)
+    story, where, killed = await play(study_folder, tmp_path, kind)
+    assert story.ended == 0
+    assert bool(killed) == bool(kind)
+    assert [one["reason"] for one in story.of("participant_dropped")] == []
+    keys = identities(study_folder)
+    plan = where.study.terms.plan
+    assert [sorted(one.u3) for one in sums] == [list(range(7))] * 2
+    for round_, completed in enumerate(sums, 1):
+        members = [keys[who].public for who in completed.u3]
+        expected = plain_sum(SEED, round_, 1, members, dim=plan.padded_dim, bits=plan.bits)
+        np.testing.assert_array_equal(completed.total, expected)
+    # Nobody is asked twice: whatever a participant says again, after its gateway has ended, has the same bytes.
+    said = defaultdict(set)
+    for who, message in story.messages:
+        said[who, message.round, message.attempt, message.WhichOneof("message")].add(message.SerializeToString())
+    assert all(len(several) == 1 for several in said.values())
+    charges = [row for row in rows_of(ledger_of(story.journal)) if row.kind == "charge"]
+    assert sorted((row.round, row.identity) for row in charges) == sorted(
+        (round_, key.public.hex()) for round_ in (1, 2) for key in keys
+    )
+    assert len(where.gateways) == 2 + len(killed)
+
+
+async def test_participants_are_spread_and_one_journal_tells_of_all(study_folder: Path, tmp_path: Path) -> None:
+    """What is recorded is that of a coordinator without gateways: nothing tells how many there were."""
+    story, where, _ = await play(study_folder, tmp_path)
+    links = {session.link for session in where.study.sessions.all() if hasattr(session, "link")}
+    assert all(isinstance(one, Link) for one in links)
+    assert not [event for event in story.events if "gateway" in str(event)]
+    traffic = where.study.sessions.traffic
+    assert traffic.vectors_received >= 2 * 7 * where.study.terms.plan.padded_dim * where.study.terms.plan.bits // 8
+    assert all(one.gateway.sessions.traffic.control_received for one in where.gateways)

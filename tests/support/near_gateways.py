@@ -1,0 +1,72 @@
+"""Gateways in the test's own event loop: what passes between the two sides is pickled, as between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from server.engine.gateway import Calls, Gateway, GatewaySetup
+from server.engine.links import Far, Gateways
+from server.session_port import read_certificate
+from server.study import Study
+from server.study_file import StudyConfiguration
+
+COUNT = int(os.environ.get("SORDINO_TEST_GATEWAYS", "0"))
+"""Of every coordinator that tests serve in their own process."""
+
+
+class NearGateway:
+    """A `Far` that isn't."""
+
+    def __init__(self, setup: GatewaySetup) -> None:
+        self.gateway = Gateway(pickle.loads(pickle.dumps(setup)))
+        self._killed = asyncio.Event()
+
+    async def start(self) -> str:
+        return await self.gateway.start()
+
+    def hear(self, calls: Calls) -> None:
+        if not self._killed.is_set():
+            asyncio.get_running_loop().create_task(self.gateway.hear(pickle.loads(pickle.dumps(calls))))
+
+    async def said(self) -> Calls:
+        said, killed = (asyncio.ensure_future(one) for one in (self.gateway.said(), self._killed.wait()))
+        try:
+            await asyncio.wait({said, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if killed.done():
+                raise ConnectionError("killed")
+            calls: Calls = pickle.loads(pickle.dumps(said.result()))
+            return calls
+        finally:
+            said.cancel()
+            killed.cancel()
+
+    async def stop(self) -> None:
+        await self.gateway.stop()
+
+    def kill(self) -> None:
+        """Its connections break at once, and nothing more is said or heard."""
+        self._killed.set()
+        self.gateway.end_attempt()
+        port: Any = self.gateway._port
+        if port is not None:
+            asyncio.get_running_loop().create_task(port._server.stop(0))
+
+
+def near_gateways(
+    study: Study, configuration: StudyConfiguration, count: int, connections: int, made: list[NearGateway]
+) -> Gateways:
+    """Gateways of a study, not open yet; those that are started are put in ``made``."""
+    certificate = read_certificate(configuration.coordinator)
+    setup = GatewaySetup(study.terms.study, study.roster, study.bounds, "127.0.0.1:0", certificate, connections)
+
+    def start() -> Far:
+        made.append(NearGateway(setup))
+        return made[-1]
+
+    starts: list[Callable[[], Far]] = [partial(start) for _ in range(count)]
+    return Gateways(study, starts)
