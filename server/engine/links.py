@@ -314,7 +314,8 @@ class UploadsAtGateways(Uploads):
             del self._at[who]
             if who in self.whole:
                 self.whole.discard(who)
-                if isinstance(self._session_of(who), RemoteSession):  # back elsewhere, and told that it is here
+                session = self._session_of(who)
+                if isinstance(session, RemoteSession) and session.link is not link:  # and was told that it is here
                     self.attempt.upload_failed(who, "its gateway has failed")
 
     def close(self) -> None:
@@ -375,8 +376,8 @@ class Gateways:
         """One gateway, and those that come in its place."""
         while True:
             link = self._links[number] = Link(far, self._study)
-            if others := [one.uploads for one in self.links() if one.uploads is not None]:
-                others[0].begin(link)
+            if self._uploads is not None and not self._uploads.closed:
+                self._uploads.begin(link)
             try:
                 await link.listen()
             except asyncio.CancelledError:

@@ -35,16 +35,19 @@ class Known(Behaviour):
         return vector(SEED, *encoding.number, self._identity, dim=encoding.plan.padded_dim, bits=encoding.plan.bits)
 
 
-def kill_at(where: Coordinator, kind: str) -> list[int]:
-    """Kill a participant's gateway as its message arrives there, in the first round; the numbers of those killed."""
+def kill_at(where: Coordinator, kind: str, *, every: bool) -> list[int]:
+    """Kill a participant's gateway as its message arrives there, in the first round; the numbers of those killed.
+
+    ``every``: all gateways together.
+    """
     killed: list[int] = []
     handle, stage = Gateway.phase_message, Gateway.upload
 
     def kill(gateway: Gateway) -> None:
         if not killed:
-            [number] = [at for at, one in enumerate(where.gateways) if one.gateway is gateway]
-            killed.append(number)
-            asyncio.get_running_loop().call_soon(where.gateways[number].kill)
+            killed.extend(at for at, one in enumerate(where.gateways) if every or one.gateway is gateway)
+            for number in killed:
+                asyncio.get_running_loop().call_soon(where.gateways[number].kill)
 
     def on_phase(gateway: Gateway, session: Any, message: pb.PhaseMessage, size: int) -> None:
         if message.WhichOneof("message") == kind:
@@ -63,13 +66,15 @@ def kill_at(where: Coordinator, kind: str) -> list[int]:
     return killed
 
 
-async def play(folder: Path, work: Path, kind: str = "") -> tuple[Story, Coordinator, list[int]]:
+async def play(
+    folder: Path, work: Path, kind: str = "", *, every: bool = False
+) -> tuple[Story, Coordinator, list[int]]:
     """A study of seven with the real client, at two gateways."""
     story = Story(journal=work / "journal.sqlite")
     tables = {"deadlines": SURVIVES_S, "coordinator": {"max_attempts": 1}}
     async with coordinator(folder, work / "state.sqlite", gateways=2, **tables) as where:
         record(where, story)
-        killed = kill_at(where, kind) if kind else []
+        killed = kill_at(where, kind, every=every) if kind else []
         where.start()
         settings = settings_of(folder, story.journal, ",".join(where.addresses))
         async with host(settings, behaviours=Known) as task, asyncio.timeout(PATIENCE_S):
@@ -103,7 +108,14 @@ async def test_sums_with_a_gateway_that_ends(
     assert sorted((row.round, row.identity) for row in charges) == sorted(
         (round_, key.public.hex()) for round_ in (1, 2) for key in keys
     )
-    assert len(where.gateways) == 2 + len(killed)
+
+
+async def test_all_gateways_end_and_come_back(study_folder: Path, tmp_path: Path) -> None:
+    """Places are kept until others have started in their place, and vectors that weren't merged are asked for again."""
+    story, where, killed = await play(study_folder, tmp_path, "upload", every=True)
+    assert (story.ended, len(killed), len(where.gateways)) == (0, 2, 4)
+    assert story.of("participant_dropped") == []
+    assert [one["u3"] for one in story.of("round_completed")] == [7, 7]
 
 
 async def test_participants_are_spread_and_one_journal_tells_of_all(study_folder: Path, tmp_path: Path) -> None:

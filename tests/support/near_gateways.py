@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,8 @@ class NearGateway:
         self._killed = asyncio.Event()
 
     async def start(self) -> str:
-        return await self.gateway.start()
+        self.address = await self.gateway.start()
+        return self.address
 
     def hear(self, calls: Calls) -> None:
         if not self._killed.is_set():
@@ -64,9 +66,10 @@ def near_gateways(
     certificate = read_certificate(configuration.coordinator)
     setup = GatewaySetup(study.terms.study, study.roster, study.bounds, "127.0.0.1:0", certificate, connections)
 
-    def start() -> Far:
-        made.append(NearGateway(setup))
+    def start(number: int) -> Far:
+        before = made[number] if number < len(made) else None  # one that takes its place takes its port
+        made.append(NearGateway(replace(setup, listen=before.address) if before is not None else setup))
         return made[-1]
 
-    starts: list[Callable[[], Far]] = [partial(start) for _ in range(count)]
+    starts: list[Callable[[], Far]] = [partial(start, number) for number in range(count)]
     return Gateways(study, starts)
