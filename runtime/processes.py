@@ -153,6 +153,21 @@ def cpu_seconds(pid: int) -> float | None:
         return None
 
 
+def cpu_seconds_below(pid: int) -> float:
+    """The same of all processes that run below one, without it: children, their children and so on."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            below.setdefault(parent, []).append(int(entry.name))
+    found, waiting = 0.0, [*below.get(pid, ())]
+    while waiting:
+        one = waiting.pop()
+        found += cpu_seconds(one) or 0.0
+        waiting += below.get(one, ())
+    return found
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that was free a moment ago."""
     with socket.socket(socket.AF_INET) as probe:

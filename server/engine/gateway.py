@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import structlog
@@ -28,6 +28,7 @@ from secagg.roster import Roster
 from secagg.server_cohort import Upload
 from secagg.server_phases import add_input
 from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
+from server.engine.channel import CallChannel, Calls, Invitation
 from server.process_limits import PortBounds, RefusedCalls, resident_mb
 from server.session_port import Certificate, SessionPort
 from server.sessions import CLOSED, Session, Sessions, check_proof
@@ -35,9 +36,8 @@ from wire import coordinator_pb2 as pb
 
 log = structlog.get_logger()
 
-Calls: TypeAlias = list[tuple[str, tuple[Any, ...]]]
-"""Names of methods of the other side, with arguments, in their order."""
-
+TOGETHER_S: Final = 0.003
+"""Calls within this time travel together."""
 _DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
 
 
@@ -97,11 +97,35 @@ class Gateway:
         while not self._calls:
             self._filled.clear()
             await self._filled.wait()
+            await asyncio.sleep(TOGETHER_S)
         calls, self._calls = self._calls, []
         traffic = self.sessions.traffic
         figures = (resident_mb(), self.refused_calls.count, len(self.sessions))
         calls.append(("figures", (vars(traffic).copy(), *figures)))
         return calls
+
+    async def serve(self, invitation: Invitation) -> str:
+        """Connect to the coordinator and open the port; HOST:PORT. Raises OSError, TimeoutError, NetworkFailure."""
+        channel = await invitation.accept()
+        address = await self.start()
+        self._tasks = [asyncio.create_task(one) for one in (self._hear_all(channel), self._say_all(channel))]
+        return address
+
+    async def _hear_all(self, channel: CallChannel) -> None:
+        try:
+            while True:
+                await self.hear(await channel.receive())
+        except (OSError, EOFError, TimeoutError):
+            log.warning("the coordinator is gone: participants go on at another gateway, if there is one")
+        finally:
+            channel.close()
+            self.end_attempt()
+            self.sessions.close_all()
+
+    async def _say_all(self, channel: CallChannel) -> None:
+        while True:
+            channel.send(await self.said())
+            await channel.drain()
 
     # ------------------------------------------------------------ calls of the coordinator
 

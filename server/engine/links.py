@@ -20,7 +20,8 @@ from secagg.server_cohort import Upload
 from server.attempt.attempt import Attempt
 from server.attempt.inbox import PartialSum
 from server.attempt.uploads import UploadRefused, Uploads
-from server.engine.gateway import Calls
+from server.engine.channel import Calls
+from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
 from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
 from server.study import Study
@@ -79,11 +80,11 @@ class Link:
         self.figures_: dict[str, Any] = {}
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a method of the gateway, together with what is called in the same turn of the loop."""
+        """Call a method of the gateway, together with what is called about then."""
         self._calls.append((name, arguments))
         if not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_later(TOGETHER_S, self._flush)
 
     def _flush(self) -> None:
         self._flushing, calls = False, self._calls

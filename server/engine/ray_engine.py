@@ -14,7 +14,8 @@ from typing import Any, Final
 from runtime.address import ports_from
 from runtime.ray_start import start_ray
 from secagg.parallel import Parallel
-from server.engine.gateway import Calls, Gateway, GatewaySetup
+from server.engine.channel import CallChannel, CallPort, Calls, Invitation
+from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Far
 from server.process_limits import raise_limit, settle
 from server.study_tables import EngineTable
@@ -28,6 +29,7 @@ class RayEngine:
     def __init__(self, table: EngineTable) -> None:
         self._table = table
         self._ray, self._started = start_ray(table.gateways + max(1, table.workers), table.address)
+        self._port = CallPort(self._ray.util.get_node_ip_address() if table.address else "127.0.0.1")
 
     def parallel(self) -> Parallel | None:
         """Workers for what opens a sum; None: threads of this process."""
@@ -43,10 +45,11 @@ class RayEngine:
     def gateways(self, setup: GatewaySetup) -> list[Callable[[], Far]]:
         """What starts each gateway; the first listens on the address of the setup, the others on the ports after it."""
         addresses = ports_from(setup.listen, self._table.gateways)
-        return [partial(_FarActor, self._ray, replace(setup, listen=one)) for one in addresses]
+        return [partial(_FarActor, self._ray, self._port, replace(setup, listen=one)) for one in addresses]
 
     def close(self) -> None:
         """End Ray if it was started here."""
+        self._port.close()
         if self._started:
             self._ray.shutdown()
 
@@ -54,9 +57,9 @@ class RayEngine:
 class _Actor(Gateway):
     """A gateway as the whole of a process."""
 
-    async def start(self) -> str:
+    async def serve(self, invitation: Invitation) -> str:
         raise_limit(self.bounds.participants)
-        address = await super().start()
+        address = await super().serve(invitation)
         settle()
         return address
 
@@ -64,23 +67,31 @@ class _Actor(Gateway):
 class _FarActor:
     """`server.engine.links.Far`."""
 
-    def __init__(self, ray: Any, setup: GatewaySetup) -> None:
-        self._ray = ray
-        self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_concurrency=1000)(_Actor).remote(setup)
+    def __init__(self, ray: Any, port: CallPort, setup: GatewaySetup) -> None:
+        self._ray, self._port = ray, port
+        self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Actor).remote(setup)
+        self._channel: CallChannel | None = None
 
     async def start(self) -> str:
-        address: str = await self._actor.start.remote()
+        invitation, joined = await self._port.invite()
+        address: str = await self._actor.serve.remote(invitation)
+        self._channel = await joined
         return address
 
     def hear(self, calls: Calls) -> None:
-        self._actor.hear.remote(calls)
+        assert self._channel is not None  # noqa: S101  # started
+        self._channel.send(calls)
 
     async def said(self) -> Calls:
-        calls: Calls = await self._actor.said.remote()
-        return calls
+        assert self._channel is not None  # noqa: S101  # started
+        return await self._channel.receive()
 
     async def stop(self) -> None:
+        assert self._channel is not None  # noqa: S101  # started
+        await self._channel.drain()
         await self._actor.stop.remote()
 
     def kill(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
         self._ray.kill(self._actor)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from server.engine.gateway import Calls, Gateway, GatewaySetup
+from server.engine.channel import Calls
+from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Far, Gateways
 from server.session_port import read_certificate
 from server.study import Study

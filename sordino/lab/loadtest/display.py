@@ -132,9 +132,11 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
         f"{result['wall_s']:.0f} s from start to end"
     )
     if (mean := result["round_mean"]) is not None:
+        engine = f"its gateways and workers {mean['engine_cpu_s']:.2f} s, " if mean["engine_cpu_s"] else ""
         lines.append(
-            f"a round             takes {mean['wall_s']:.2f} s: the coordinator {mean['server_cpu_s']:.2f} s CPU, the "
-            f"client processes {mean['client_cpu_s']:.2f} s ({mean['participant_cpu_ms']:.1f} ms a participant)"
+            f"a round             takes {mean['wall_s']:.2f} s: the coordinator {mean['server_cpu_s']:.2f} s CPU, "
+            f"{engine}the client processes {mean['client_cpu_s']:.2f} s "
+            f"({mean['participant_cpu_ms']:.1f} ms a participant)"
         )
     lines += _fault_lines(result)
     return [part for line in lines for part in _folded(line)]

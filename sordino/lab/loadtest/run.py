@@ -123,8 +123,8 @@ class LoadTest:
     keeps_logs: bool = False
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
-    before_rounds_cpu_s: tuple[float, float] | None = None
-    """CPU time of the coordinator and of all client processes when the first round began."""
+    before_rounds_cpu_s: tuple[float, float, float] | None = None
+    """CPU time of the coordinator, its gateways and workers, and all client processes when the first round began."""
     zero_until: dict[str, float] = field(default_factory=dict)
     cut_short: CutShort | None = None
     asked: StopRequest = field(default_factory=StopRequest)
@@ -228,7 +228,7 @@ class LoadTest:
             self._seen = event.seq
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
                 self._measure()
-                self.before_rounds_cpu_s = self.coordinator.cpu_s, self._client_cpu_s
+                self.before_rounds_cpu_s = self.coordinator.cpu_s, self.coordinator.below_cpu_s, self._client_cpu_s
             if len(outcomes.rounds) < self.options.rounds:
                 ended = outcomes.apply(event)
                 self._note_recoveries(outcomes.view)
@@ -364,10 +364,11 @@ class LoadTest:
         rounds = len(outcomes.rounds)
         if not rounds or self.before_rounds_cpu_s is None:
             return None
-        server, clients = self.before_rounds_cpu_s
+        server, engine, clients = self.before_rounds_cpu_s
         return {
             "wall_s": round(sum(one.seconds for one in outcomes.rounds) / rounds, 3),
             "server_cpu_s": round((self._cpu_s - server) / rounds, 3),
+            "engine_cpu_s": round((self.coordinator.below_cpu_s - engine) / rounds, 3),
             "client_cpu_s": round((self._client_cpu_s - clients) / rounds, 3),
             "participant_cpu_ms": round(1000 * (self._client_cpu_s - clients) / rounds / self.options.clients, 2),
         }
@@ -378,7 +379,8 @@ class LoadTest:
         rows, ledger_error = self._ledger()
         result = outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
-            "server_cpu_s_before_rounds": round((self.before_rounds_cpu_s or (0.0, 0.0))[0], 2),
+            "server_cpu_s_before_rounds": round((self.before_rounds_cpu_s or (0.0,))[0], 2),
+            "engine_cpu_s": round(self.coordinator.below_cpu_s, 2),
             "round_mean": self._round_mean(outcomes),
             "server_peak_rss_mb": round(self.coordinator.peak_mb, 1),
             "client_cpu_s": round(self._client_cpu_s, 2),

@@ -1,0 +1,129 @@
+"""What passes between the coordinator and a gateway: one TCP connection each, under TLS.
+
+Ray starts and ends gateways; messages don't go through it, since each would cost a millisecond of CPU on either side.
+Certificate and tokens are of this run and reach a gateway with the order to start. Both sides say something all the
+time, so that one which is cut off is found on either side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import pickle
+import secrets
+import ssl
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from runtime.key_files import write_key_file
+from wire.certificates import CertificateAuthority, new_key, private_pem
+
+Calls: TypeAlias = list[tuple[str, tuple[Any, ...]]]
+"""Names of methods of the other side, with arguments, in their order."""
+
+BEAT_S: Final = 2.0
+SILENT_S: Final = 10.0
+"""After so long without a word the other side counts as gone."""
+_TOKEN_BYTES: Final = 32
+_HEADER_BYTES: Final = 8
+_NAME: Final = "sordino-engine"
+
+
+class CallChannel:
+    """Calls in both directions; pickled, since both ends are the same program, and nobody else has the token."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._beating = asyncio.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            self.send([])
+            await asyncio.sleep(BEAT_S)
+
+    def send(self, calls: Calls) -> None:
+        """Queue calls; on a connection that has ended they are lost, and `receive` shows that."""
+        if not self._writer.is_closing():
+            data = pickle.dumps(calls, pickle.HIGHEST_PROTOCOL)
+            self._writer.write(len(data).to_bytes(_HEADER_BYTES, "little"))
+            self._writer.write(data)
+
+    async def receive(self) -> Calls:
+        """The next calls; none of them is a sign of life. Raises OSError, EOFError, TimeoutError: the other is gone."""
+        async with asyncio.timeout(SILENT_S):
+            size = int.from_bytes(await self._reader.readexactly(_HEADER_BYTES), "little")
+        calls: Calls = pickle.loads(await self._reader.readexactly(size))
+        return calls
+
+    async def drain(self) -> None:
+        """Until what was sent has left this process, mostly."""
+        with contextlib.suppress(OSError):
+            await self._writer.drain()
+
+    def close(self) -> None:
+        self._beating.cancel()
+        self._writer.close()
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """By which a gateway connects; ``ca``: PEM of the certificate's authority."""
+
+    host: str
+    port: int
+    ca: bytes
+    token: bytes = field(repr=False)
+
+    async def accept(self) -> CallChannel:
+        """Connect. Raises OSError, TimeoutError: that isn't possible."""
+        context = ssl.create_default_context(cadata=self.ca.decode())
+        async with asyncio.timeout(SILENT_S):
+            reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context, server_hostname=_NAME)
+            writer.write(self.token)
+        return CallChannel(reader, writer)
+
+
+class CallPort:
+    """Where gateways connect to."""
+
+    def __init__(self, host: str) -> None:
+        """Args: host: an address of this machine that the gateways reach."""
+        self._host = host
+        authority = CertificateAuthority.make(_NAME, datetime.datetime.now(datetime.UTC))
+        key = new_key()
+        chain = authority.issue_server(key.public_key(), (_NAME,), datetime.datetime.now(datetime.UTC))
+        self._ca = authority.pem
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.TemporaryDirectory() as folder:  # the library takes keys from files only
+            (Path(folder) / "chain.pem").write_bytes(chain)
+            write_key_file(Path(folder) / "key.pem", private_pem(key))
+            self._context.load_cert_chain(Path(folder) / "chain.pem", Path(folder) / "key.pem")
+        self._server: asyncio.Server | None = None
+        self._awaited: dict[bytes, asyncio.Future[CallChannel]] = {}
+
+    async def invite(self) -> tuple[Invitation, asyncio.Future[CallChannel]]:
+        """For one gateway, and what it connects on."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, self._host, 0, ssl=self._context)
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        self._awaited[token] = asyncio.get_running_loop().create_future()
+        port = self._server.sockets[0].getsockname()[1]
+        return Invitation(self._host, port, self._ca, token), self._awaited[token]
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        token = b""
+        with contextlib.suppress(OSError, EOFError, TimeoutError):
+            async with asyncio.timeout(SILENT_S):
+                token = await reader.readexactly(_TOKEN_BYTES)
+        awaited = self._awaited.pop(token, None)
+        if awaited is None or awaited.done():
+            writer.close()
+        else:
+            awaited.set_result(CallChannel(reader, writer))
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
