@@ -216,13 +216,13 @@ class Messages(Mapping[int, Message], Generic[Message]):
     """Receiver -> message, each made when it is read: all of them at once could fill the memory."""
 
     def __init__(self, receivers: tuple[int, ...], make: Callable[[int], Message]) -> None:
-        """Args: receivers, ascending; makes the message for one of them."""
-        self._receivers, self._make = dict.fromkeys(receivers), make
+        """Args: receivers, ascending; makes the message for one of them, here or in another process."""
+        self._receivers, self.make = dict.fromkeys(receivers), make
 
     def __getitem__(self, receiver: int) -> Message:
         if receiver not in self._receivers:
             raise KeyError(receiver)
-        return self._make(receiver)
+        return self.make(receiver)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._receivers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from secagg.commitments import HASH_BYTES, pair_node
 from secagg.context import RoundConfig, survivor_statement
@@ -158,10 +158,10 @@ class SignedSets:
         if self._cohort.graph.complete:
             to_everybody = UnmaskingRequest(signatures if self.needed > CHECK_ALL else self.proof)
             return Messages(tuple(sorted(receivers)), lambda _: to_everybody)
-        return Messages(tuple(sorted(receivers)), lambda one: self._request_for(one, signatures, signers))
+        return Messages(tuple(sorted(receivers)), partial(self._request_for, signatures, signers))
 
     def _request_for(
-        self, receiver: int, signatures: tuple[tuple[int, bytes], ...], signers: frozenset[int]
+        self, signatures: tuple[tuple[int, bytes], ...], signers: frozenset[int], receiver: int
     ) -> UnmaskingRequest:
         needed = self.needed
         if needed > CHECK_ALL:

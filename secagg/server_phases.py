@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -205,35 +207,44 @@ class ShareKeys(ServerPhase):
                 raise TooFewClients(SHARE_KEYS, fewest, graph.threshold)
         self._close(len(members), quorum)
         dealings = dict(sorted(self._dealings.items()))
-        ciphertexts, trees, positions = self._ciphertexts, self._trees, self._positions
-        width = self._ciphertext_bytes
-        hybrid = self.cohort.config.parameters.hybrid
+        shares = _SharesFor(self.cohort, dealings, self._ciphertexts, self._trees, to_bitmap(members, self.cohort.u1))
         del self._ciphertexts, self._trees
-        u2 = to_bitmap(members, self.cohort.u1)
+        return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares)
 
-        def shares_for(receiver: int) -> NeighbourShares:
-            places = graph.places(receiver)
-            dealers = [dealer for dealer in places if dealer in dealings and dealer != receiver]
-            rows = np.array([positions[dealer] for dealer in dealers], dtype=np.intp)
-            among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
-            # On the complete graph a dealer is one of its holders, but not one of its neighbours.
-            columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
-            sealed = np.take(ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
-            public = [dealings[dealer] for dealer in dealers]
-            seeds = [dealings[who].seed_for(receiver, places[who]) for who in dealers] if hybrid else []
-            shares = map(
-                DealtShare,
-                dealers,
-                struct.unpack(f"{width}s" * len(dealers), sealed),
-                [one.root for one in public],
-                trees.paths(rows, among_holders),
-                [one.seed_commitment for one in public],
-                [one.signature for one in public],
-                *zip(*seeds, strict=True),
-            )
-            return NeighbourShares(tuple(shares), u2)
 
-        return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares_for)
+@dataclass(frozen=True, eq=False)
+class _SharesFor:
+    """The tables of all dealings, and what each participant gets of them."""
+
+    cohort: ServerCohort
+    dealings: Mapping[int, Dealing] = field(repr=False)  # of u2, ascending
+    ciphertexts: NDArray[np.uint8] = field(repr=False)
+    trees: MerkleForest = field(repr=False)
+    u2: bytes
+
+    def __call__(self, receiver: int) -> NeighbourShares:
+        graph, positions, dealings = self.cohort.graph, self.cohort.positions, self.dealings
+        places = graph.places(receiver)
+        dealers = [dealer for dealer in places if dealer in dealings and dealer != receiver]
+        rows = np.array([positions[dealer] for dealer in dealers], dtype=np.intp)
+        among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
+        # On the complete graph a dealer is one of its holders, but not one of its neighbours.
+        columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
+        sealed = np.take(self.ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
+        public = [dealings[dealer] for dealer in dealers]
+        hybrid = self.cohort.config.parameters.hybrid
+        seeds = [dealings[who].seed_for(receiver, places[who]) for who in dealers] if hybrid else []
+        shares = map(
+            DealtShare,
+            dealers,
+            struct.unpack(f"{self.ciphertexts.shape[1]}s" * len(dealers), sealed),
+            [one.root for one in public],
+            self.trees.paths(rows, among_holders),
+            [one.seed_commitment for one in public],
+            [one.signature for one in public],
+            *zip(*seeds, strict=True),
+        )
+        return NeighbourShares(tuple(shares), self.u2)
 
 
 def add_input(accumulator: NDArray[Any], sender: int, message: MaskedInput, parameters: RoundParameters) -> Upload:

@@ -49,6 +49,13 @@ def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
         raise SessionRefused("the proof of identity doesn't verify")
 
 
+class Far(Protocol):
+    """Another process in which streams of sessions end (`server.engine`)."""
+
+    def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
+        """Send each its own message: ``written`` is pickled, a function from a participant to serialised bytes."""
+
+
 @dataclass(eq=False)
 class Session:
     """One participant's open stream."""
@@ -65,6 +72,11 @@ class Session:
     writing: bool = False  # gRPC holds a message that its peer hasn't taken
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
     over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    @property
+    def far(self) -> Far | None:
+        """The process in which its stream ends, if that isn't this one."""
+        return None
 
     @property
     def closed(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from server.sessions import Session
+from secagg.messages import Messages
+from server.sessions import Far, Session
 
 Content = TypeVar("Content")
 
@@ -28,6 +30,17 @@ class AttemptTraffic:
         """Mean bytes that these participants sent, and that a cohort of this size received."""
         sent = sum(self.said[who] + self.vectors[who] for who in participants)
         return round(sent / max(len(participants), 1)), round(self.told.total() / max(cohort, 1))
+
+
+@dataclass(frozen=True)
+class Written:
+    """Serialised messages of participants, made on demand, in any process."""
+
+    write: Callable[[Any], bytes]
+    make: Callable[[int], Any]
+
+    def __call__(self, participant: int) -> bytes:
+        return self.write(self.make(participant))
 
 
 class Outgoing:
@@ -78,12 +91,28 @@ class Outgoing:
             write: serialises a whole message.
         """
         make = self._next(contents, lambda who: write(contents[who]))
-        members = list(contents)
+        members = await self._far(contents, write)
         for at in range(0, len(members), AT_ONCE):
             few = [one for one in members[at : at + AT_ONCE] if one in self._alive]
             here = [one for one in few if self._session_of(one) is not None]  # the others when they are back
             for who, message in zip(here, await self._compute(lambda here: list(map(make, here)), here), strict=True):
                 self.tell(who, message)
+
+    async def _far(self, contents: Mapping[int, Content], write: Callable[[Content], bytes]) -> list[int]:
+        """Have messages made where their streams end; returns those participants whose streams end here."""
+        here, far = [], dict[Far, list[Session]]()
+        for who in contents:
+            session = self._session_of(who)
+            if session is None or session.far is None:
+                here.append(who)
+            elif who in self._alive:
+                far.setdefault(session.far, []).append(session)
+        if far:
+            make = contents.make if isinstance(contents, Messages) else contents.__getitem__
+            written = await self._compute(pickle.dumps, Written(write, make), pickle.HIGHEST_PROTOCOL)
+            for process, sessions in far.items():
+                process.send_each(written, sessions)
+        return here
 
     async def again(self, participant: int) -> bool:
         """Send the last message again, the same bytes; False if the participant has shown that it has it."""

@@ -11,6 +11,7 @@ The two sides call each other's methods by name, many at a time: `Gateway.hear` 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from secagg.parameters import RoundParameters
 from secagg.roster import Roster
 from secagg.server_cohort import Upload
 from secagg.server_phases import add_input
+from server.attempt.outgoing import AT_ONCE
 from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
 from server.engine.channel import CallChannel, Calls, Invitation
 from server.process_limits import PortBounds, RefusedCalls, resident_mb
@@ -66,6 +68,7 @@ class Gateway:
         self.refused_calls = RefusedCalls()
         self.sessions = Sessions(setup.study, setup.roster, self._lost)
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
+        self._maker = ThreadPoolExecutor(1, thread_name_prefix="messages")
         self._calls: Calls = []
         self._filled = asyncio.Event()
         self._documents: dict[bytes, bytes] = {}  # by request
@@ -90,7 +93,9 @@ class Gateway:
     async def hear(self, calls: Calls) -> None:
         """Take the coordinator's calls."""
         for name, arguments in calls:
-            getattr(self, name)(*arguments)
+            done = getattr(self, name)(*arguments)
+            if done is not None:  # later calls wait: messages must not overtake each other
+                await done
 
     async def said(self) -> Calls:
         """Calls for the coordinator, as soon as there are some."""
@@ -132,6 +137,19 @@ class Gateway:
     def send(self, token: bytes, message: bytes) -> None:
         if (session := self.sessions.by_token(token)) is not None:
             session.send(message)
+
+    async def send_each(self, written: bytes, participants: dict[bytes, int]) -> None:
+        """Make messages, and send each to the session with its token."""
+        loop, tokens = asyncio.get_running_loop(), list(participants)
+        make = await loop.run_in_executor(self._maker, pickle.loads, written)
+        for at in range(0, len(tokens), AT_ONCE):
+            few = tokens[at : at + AT_ONCE]
+            messages = await loop.run_in_executor(
+                self._maker, lambda few: [make(participants[one]) for one in few], few
+            )
+            for token, message in zip(few, messages, strict=True):
+                self.send(token, message)
+            self._call("told", dict(zip(few, map(len, messages), strict=True)))
 
     def end(self, token: bytes, reason: str = "") -> None:
         """End a session after what is queued. ``reason``: why, where its participant is to blame."""
@@ -208,7 +226,7 @@ class Gateway:
         self._call("session_ready", session.token, message.SerializeToString())
 
     def downloaded(self, session: Session, size: int) -> None:
-        self._call("downloaded", session.token, size)
+        self._call("told", {session.token: size})
 
     async def requested(self, request: pb.DocumentRequest) -> bytes | None:
         written = request.SerializeToString(deterministic=True)

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 RESTART_S: Final = 1.0  # between a gateway's end and the start of the next in its place
 
 
-class Far(Protocol):
+class Process(Protocol):
     """A gateway in another process. Any method may raise: then the gateway is gone."""
 
     def start(self) -> Awaitable[str]: ...
@@ -52,6 +52,10 @@ class RemoteSession(Session):
 
     link: Link = field(kw_only=True, repr=False)
 
+    @property
+    def far(self) -> Link:
+        return self.link
+
     def send(self, message: bytes) -> None:
         if not self.closed:
             self.link.call("send", self.token, message)
@@ -70,7 +74,7 @@ class RemoteSession(Session):
 class Link:
     """One gateway, as the coordinator sees it. Its methods named as the gateway's calls are called by those."""
 
-    def __init__(self, far: Far, study: Study) -> None:
+    def __init__(self, far: Process, study: Study) -> None:
         self._far, self._study = far, study
         self._calls: Calls = []
         self._flushing = False
@@ -85,6 +89,10 @@ class Link:
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_later(TOGETHER_S, self._flush)
+
+    def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
+        """Of `server.sessions.Far`."""
+        self.call("send_each", written, {one.token: one.participant for one in sessions if not one.closed})
 
     def _flush(self) -> None:
         self._flushing, calls = False, self._calls
@@ -160,9 +168,11 @@ class Link:
         if (session := self._unread.pop(token, None)) is not None:
             session.writing = False
 
-    def downloaded(self, token: bytes, size: int) -> None:
-        if (session := self._session(token)) is not None:
-            self._study.downloaded(session, size)
+    def told(self, sizes: dict[bytes, int]) -> None:
+        """Documents and messages went out that the gateway has made or held."""
+        for token, size in sizes.items():
+            if (session := self._session(token)) is not None:
+                self._study.downloaded(session, size)
 
     def requested(self, request: bytes) -> None:
         async def answer() -> None:
@@ -329,7 +339,7 @@ class UploadsAtGateways(Uploads):
 class Gateways:
     """All gateways of a study; one that fails is replaced."""
 
-    def __init__(self, study: Study, starts: Iterable[Callable[[], Far]]) -> None:
+    def __init__(self, study: Study, starts: Iterable[Callable[[], Process]]) -> None:
         """
         Args:
             starts: start one gateway each.
@@ -373,7 +383,7 @@ class Gateways:
         self.address = ",".join(addresses)
         return self
 
-    async def _keep(self, number: int, far: Far) -> None:
+    async def _keep(self, number: int, far: Process) -> None:
         """One gateway, and those that come in its place."""
         while True:
             link = self._links[number] = Link(far, self._study)

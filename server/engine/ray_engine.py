@@ -16,7 +16,7 @@ from runtime.ray_start import start_ray
 from secagg.parallel import Parallel
 from server.engine.channel import CallChannel, CallPort, Calls, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
-from server.engine.links import Far
+from server.engine.links import Process
 from server.process_limits import raise_limit, settle
 from server.study_tables import EngineTable
 
@@ -42,7 +42,7 @@ class RayEngine:
         for done in [task.remote(one) for one in arguments]:
             yield self._ray.get(done)
 
-    def gateways(self, setup: GatewaySetup) -> list[Callable[[], Far]]:
+    def gateways(self, setup: GatewaySetup) -> list[Callable[[], Process]]:
         """What starts each gateway; the first listens on the address of the setup, the others on the ports after it."""
         addresses = ports_from(setup.listen, self._table.gateways)
         return [partial(_FarActor, self._ray, self._port, replace(setup, listen=one)) for one in addresses]
@@ -65,7 +65,7 @@ class _Actor(Gateway):
 
 
 class _FarActor:
-    """`server.engine.links.Far`."""
+    """`server.engine.links.Process`."""
 
     def __init__(self, ray: Any, port: CallPort, setup: GatewaySetup) -> None:
         self._ray, self._port = ray, port

@@ -12,7 +12,7 @@ from typing import Any
 
 from server.engine.channel import Calls
 from server.engine.gateway import Gateway, GatewaySetup
-from server.engine.links import Far, Gateways
+from server.engine.links import Gateways, Process
 from server.session_port import read_certificate
 from server.study import Study
 from server.study_file import StudyConfiguration
@@ -22,19 +22,24 @@ COUNT = int(os.environ.get("SORDINO_TEST_GATEWAYS", "0"))
 
 
 class NearGateway:
-    """A `Far` that isn't."""
+    """A `Process` that is none."""
 
     def __init__(self, setup: GatewaySetup) -> None:
         self.gateway = Gateway(pickle.loads(pickle.dumps(setup)))
         self._killed = asyncio.Event()
+        self._heard: asyncio.Queue[Calls] = asyncio.Queue()
 
     async def start(self) -> str:
         self.address = await self.gateway.start()
+        self._hearing = asyncio.create_task(self._hear_all())
         return self.address
 
     def hear(self, calls: Calls) -> None:
-        if not self._killed.is_set():
-            asyncio.get_running_loop().create_task(self.gateway.hear(pickle.loads(pickle.dumps(calls))))
+        self._heard.put_nowait(pickle.loads(pickle.dumps(calls)))
+
+    async def _hear_all(self) -> None:
+        while True:
+            await self.gateway.hear(await self._heard.get())
 
     async def said(self) -> Calls:
         said, killed = (asyncio.ensure_future(one) for one in (self.gateway.said(), self._killed.wait()))
@@ -49,11 +54,15 @@ class NearGateway:
             killed.cancel()
 
     async def stop(self) -> None:
+        while not self._heard.empty():
+            await asyncio.sleep(0)
         await self.gateway.stop()
+        self._hearing.cancel()
 
     def kill(self) -> None:
         """Its connections break at once, and nothing more is said or heard."""
         self._killed.set()
+        self._hearing.cancel()
         self.gateway.end_attempt()
         port: Any = self.gateway._port
         if port is not None:
@@ -67,10 +76,10 @@ def near_gateways(
     certificate = read_certificate(configuration.coordinator)
     setup = GatewaySetup(study.terms.study, study.roster, study.bounds, "127.0.0.1:0", certificate, connections)
 
-    def start(number: int) -> Far:
+    def start(number: int) -> Process:
         before = made[number] if number < len(made) else None  # one that takes its place takes its port
         made.append(NearGateway(replace(setup, listen=before.address) if before is not None else setup))
         return made[-1]
 
-    starts: list[Callable[[], Far]] = [partial(start, number) for number in range(count)]
+    starts: list[Callable[[], Process]] = [partial(start, number) for number in range(count)]
     return Gateways(study, starts)
