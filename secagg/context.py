@@ -39,6 +39,11 @@ class RoundConfig:
     ticket: Ticket | None = None  # of the round's lottery; without one the whole roster is invited
     newest: bytes = b""  # the authority's signed statement that the roster is the newest, where the study wants one
 
+    @property
+    def number(self) -> tuple[int, int]:
+        """Round and attempt."""
+        return self.round, self.attempt
+
     def __post_init__(self) -> None:
         if self.round < 1 or self.attempt < 1:
             raise InvalidParameters("round and attempt are counted from 1")

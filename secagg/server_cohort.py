@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 from secagg.commitments import HASH_BYTES, pair_node
 from secagg.context import RoundConfig, survivor_statement
@@ -33,11 +34,24 @@ class Upload:
 Uploaded = Mapping[int, Upload]  # of each member of u3
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What the check of a phase has made of a message, perhaps in another process of the same coordinator."""
+
+    content: Any
+
+
 class ServerPhase:
     """A phase takes messages until it is closed, once; afterwards what it fixed can't change."""
 
     name: str
+    check: Callable[[int, Any], Any]
+    """(sender, message) -> what `receive` takes in its place, as a `Checked`; raises InvalidMessage. Holds all that it
+    needs and changes nothing, so it may run elsewhere."""
     _closed = False
+
+    def _made_of(self, sender: int, message: Any) -> Any:
+        return message.content if isinstance(message, Checked) else self.check(sender, message)
 
     def _take(self, sender: int, expected: bool) -> None:
         if self._closed or not expected:
@@ -108,12 +122,26 @@ class Dealing:
         return wrapped, pair_node(self.leaves[at : at + HASH_BYTES], self.leaves[at + HASH_BYTES : at + 2 * HASH_BYTES])
 
 
+@dataclass(frozen=True)
+class SignatureCheck:
+    """Of a signature over the survivor sets; makes its bytes of it."""
+
+    config: RoundConfig
+    statement: bytes
+
+    def __call__(self, sender: int, message: ConsistencySignature) -> bytes:
+        if not self.config.roster.verify(sender, message.signature, self.statement):
+            raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
+        return message.signature
+
+
 class SignedSets:
     """Signatures over u2 and u3 by signer, and the requests to the signers."""
 
     def __init__(self, cohort: ServerCohort, u2: frozenset[int], u3: frozenset[int], uploads: Uploaded) -> None:
         self._cohort, self._u3, self._uploads = cohort, u3, uploads
         self.statement = survivor_statement(cohort.config, cohort.context, u2, u3)
+        self.check = SignatureCheck(cohort.config, self.statement)
         self.signatures: dict[int, bytes] = {}
         self._at_hand: tuple[tuple[tuple[int, bytes], ...], frozenset[int]] | None = None  # at the first request
 
@@ -139,12 +167,6 @@ class SignedSets:
         Fixed at its first use, since messages that contain it may have to be repeated.
         """
         return tuple(sorted(self.signatures.items())[: self.needed])
-
-    def take(self, sender: int, message: ConsistencySignature) -> None:
-        """Check a signature that is expected."""
-        if not self._cohort.config.roster.verify(sender, message.signature, self.statement):
-            raise InvalidMessage(CONSISTENCY_CHECK, sender, "the signature doesn't cover these sets")
-        self.signatures[sender] = message.signature
 
     def requests(self, receivers: frozenset[int]) -> Messages[UnmaskingRequest]:
         """The requests to these, with signatures that were present at the first request.

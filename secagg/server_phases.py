@@ -58,12 +58,36 @@ from secagg.messages import (
     SealedShares,
     SurvivorSets,
     UnmaskingRequest,
+    UploadOffer,
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
 from secagg.parameters import RoundParameters
-from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Upload, Uploaded
+from secagg.server_cohort import Checked, Dealing, ServerCohort, ServerPhase, SignedSets, Upload, Uploaded
 from secagg.server_unmasking import Unmasking
+
+
+@dataclass(frozen=True)
+class _AdvertisementCheck:
+    """Of a participant's keys; makes the message itself of it."""
+
+    config: RoundConfig
+    round_context: bytes
+
+    def __call__(self, sender: int, message: Advertisement) -> Advertisement:
+        keys = (message.mask_key, message.channel_key)
+        hybrid = self.config.parameters.hybrid
+        length = HYBRID_KEY_BYTES if hybrid else KEY_BYTES
+        if any(len(key) != length for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, f"a public key is not {length} bytes long")
+        if any(is_low_order(key[:KEY_BYTES]) for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is of low order")
+        if hybrid and not all(is_kem_key(key[KEY_BYTES:]) for key in keys):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, "the ML-KEM part of a public key is invalid")
+        statement = advertisement_statement(self.round_context, self.config.roster.identity(sender), *keys)
+        if not self.config.roster.verify(sender, message.signature, statement):
+            raise InvalidMessage(ADVERTISE_KEYS, sender, "the keys are not signed by the participant's identity")
+        return message
 
 
 class AdvertiseKeys(ServerPhase):
@@ -77,6 +101,7 @@ class AdvertiseKeys(ServerPhase):
             raise ValueError("the cohort contains a participant that isn't on the roster or did not win the lottery")
         self.config, self.cohort = config, cohort
         self._round_context = config.round_context()
+        self.check = _AdvertisementCheck(config, self._round_context)
         self._advertisements: dict[int, Advertisement] = {}
         self._keys: set[bytes] = set()
 
@@ -84,26 +109,15 @@ class AdvertiseKeys(ServerPhase):
     def received(self) -> frozenset[int]:
         return frozenset(self._advertisements)
 
-    def receive(self, sender: int, message: Advertisement) -> None:
-        known = isinstance(message, Advertisement) and sender in self.cohort
+    def receive(self, sender: int, message: Advertisement | Checked) -> None:
+        known = isinstance(message, Advertisement | Checked) and sender in self.cohort
         self._take(sender, known and sender not in self._advertisements)
-        keys = (message.mask_key, message.channel_key)
-        hybrid = self.config.parameters.hybrid
-        length = HYBRID_KEY_BYTES if hybrid else KEY_BYTES
-        if any(len(key) != length for key in keys):
-            raise InvalidMessage(ADVERTISE_KEYS, sender, f"a public key is not {length} bytes long")
+        advertised: Advertisement = self._made_of(sender, message)
         # Honest receivers abort on a repeated key, so the sender of one is refused here.
-        parts = [part for key in keys for part in key_parts(key)]
+        parts = [part for key in (advertised.mask_key, advertised.channel_key) for part in key_parts(key)]
         if len({*parts}) < len(parts) or self._keys.intersection(parts):
             raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key was advertised before")
-        if any(is_low_order(key[:KEY_BYTES]) for key in keys):
-            raise InvalidMessage(ADVERTISE_KEYS, sender, "a public key is of low order")
-        if hybrid and not all(is_kem_key(key[KEY_BYTES:]) for key in keys):
-            raise InvalidMessage(ADVERTISE_KEYS, sender, "the ML-KEM part of a public key is invalid")
-        statement = advertisement_statement(self._round_context, self.config.roster.identity(sender), *keys)
-        if not self.config.roster.verify(sender, message.signature, statement):
-            raise InvalidMessage(ADVERTISE_KEYS, sender, "the keys are not signed by the participant's identity")
-        self._advertisements[sender] = message
+        self._advertisements[sender] = advertised
         self._keys.update(parts)
 
     def drop(self, participant: int) -> None:
@@ -130,37 +144,20 @@ class AdvertiseKeys(ServerPhase):
         return ShareKeys(cohort), Messages(u1, cohort.keys_for)
 
 
-class ShareKeys(ServerPhase):
-    """Collect each participant's sealed shares and the commitments to them ([BIK+17] Fig. 4, Round 1)."""
+@dataclass(frozen=True)
+class _DealingCheck:
+    """Of sealed shares; makes the dealing, all ciphertexts in a row, and the commitments' tree of it."""
 
-    name = SHARE_KEYS
+    cohort: ServerCohort
+    ciphertext_bytes: int
 
-    def __init__(self, cohort: ServerCohort) -> None:
-        self.cohort = cohort
-        self._dealings: dict[int, Dealing] = {}
-        # Tables: an object for each share took three times the memory. Of ciphertexts, a row for each neighbour,
-        # ascending, of each member of u1.
-        u1, graph, self._positions = cohort.u1, cohort.graph, cohort.positions
-        hybrid = cohort.config.parameters.hybrid
-        self._ciphertext_bytes = CIPHERTEXT_BYTES + (KEM_CIPHERTEXT_BYTES if hybrid else 0)
-        shape = len(u1) * graph.degree, self._ciphertext_bytes
-        self._ciphertexts: NDArray[np.uint8] = np.zeros(shape, dtype=np.uint8)
-        self._trees = MerkleForest(len(u1), len(graph.holders(u1[0])))
-
-    @property
-    def received(self) -> frozenset[int]:
-        return frozenset(self._dealings)
-
-    def receive(self, sender: int, message: SealedShares) -> None:
-        """Check that the shares go to exactly the neighbours and that the commitments are signed."""
+    def __call__(self, sender: int, message: SealedShares) -> tuple[Dealing, bytes, MerkleTree]:
         cohort = self.cohort
-        known = isinstance(message, SealedShares) and sender in cohort.advertisements
-        self._take(sender, known and sender not in self._dealings)
         neighbours, holders = cohort.graph.neighbours(sender), cohort.graph.holders(sender)
         if len(message.ciphertexts) != len(neighbours):
             raise InvalidMessage(SHARE_KEYS, sender, "shares must go to exactly the neighbours")
-        if {*map(len, message.ciphertexts)} - {self._ciphertext_bytes}:
-            raise InvalidMessage(SHARE_KEYS, sender, f"a sealed share is not {self._ciphertext_bytes} bytes long")
+        if {*map(len, message.ciphertexts)} - {self.ciphertext_bytes}:
+            raise InvalidMessage(SHARE_KEYS, sender, f"a sealed share is not {self.ciphertext_bytes} bytes long")
         hybrid = cohort.config.parameters.hybrid
         receivers = [who for who in neighbours if hybrid and sends_seed(sender, who)]
         if len(message.wrapped) != len(receivers) or {*map(len, message.wrapped)} - {WRAPPED_BYTES}:
@@ -178,11 +175,41 @@ class ShareKeys(ServerPhase):
         statement = dealing_statement(cohort.context, cohort.identity(sender), tree.root, message.seed_commitment)
         if not cohort.config.roster.verify(sender, message.signature, statement):
             raise InvalidMessage(SHARE_KEYS, sender, "the commitments are not signed by the participant's identity")
-        row, degree = self._positions[sender], cohort.graph.degree
-        ciphertexts = np.frombuffer(b"".join(message.ciphertexts), dtype=np.uint8)
-        self._ciphertexts[row * degree : (row + 1) * degree] = ciphertexts.reshape(degree, -1)
+        dealing = Dealing(leaves, tree.root, message.seed_commitment, message.signature, wrapped)
+        return dealing, b"".join(message.ciphertexts), tree
+
+
+class ShareKeys(ServerPhase):
+    """Collect each participant's sealed shares and the commitments to them ([BIK+17] Fig. 4, Round 1)."""
+
+    name = SHARE_KEYS
+
+    def __init__(self, cohort: ServerCohort) -> None:
+        self.cohort = cohort
+        self._dealings: dict[int, Dealing] = {}
+        # Tables: an object for each share took three times the memory. Of ciphertexts, a row for each neighbour,
+        # ascending, of each member of u1.
+        u1, graph, self._positions = cohort.u1, cohort.graph, cohort.positions
+        hybrid = cohort.config.parameters.hybrid
+        self._ciphertext_bytes = CIPHERTEXT_BYTES + (KEM_CIPHERTEXT_BYTES if hybrid else 0)
+        self.check = _DealingCheck(cohort, self._ciphertext_bytes)
+        shape = len(u1) * graph.degree, self._ciphertext_bytes
+        self._ciphertexts: NDArray[np.uint8] = np.zeros(shape, dtype=np.uint8)
+        self._trees = MerkleForest(len(u1), len(graph.holders(u1[0])))
+
+    @property
+    def received(self) -> frozenset[int]:
+        return frozenset(self._dealings)
+
+    def receive(self, sender: int, message: SealedShares | Checked) -> None:
+        """Check that the shares go to exactly the neighbours and that the commitments are signed."""
+        known = isinstance(message, SealedShares | Checked) and sender in self.cohort.advertisements
+        self._take(sender, known and sender not in self._dealings)
+        dealing, ciphertexts, tree = self._made_of(sender, message)
+        row, degree = self._positions[sender], self.cohort.graph.degree
+        self._ciphertexts[row * degree : (row + 1) * degree] = np.frombuffer(ciphertexts, np.uint8).reshape(degree, -1)
         self._trees.store(row, tree)
-        self._dealings[sender] = Dealing(leaves, tree.root, message.seed_commitment, message.signature, wrapped)
+        self._dealings[sender] = dealing
 
     def drop(self, participant: int) -> None:
         """Leave out one that is gone: before u2 is fixed that costs nothing, afterwards a recovery."""
@@ -268,6 +295,22 @@ def add_input(accumulator: NDArray[Any], sender: int, message: MaskedInput, para
     return Upload(message.sha256, message.signature, tuple(one for (one,) in commitments))
 
 
+@dataclass(frozen=True)
+class _OfferCheck:
+    """Of an offer; makes the same of it."""
+
+    config: RoundConfig
+    context: bytes
+    u2_digest: bytes
+
+    def __call__(self, sender: int, offer: UploadOffer) -> UploadOffer:
+        identity = self.config.roster.identity(sender)
+        statement = upload_statement(self.context, identity, offer.sha256, self.u2_digest)
+        if not self.config.roster.verify(sender, offer.signature, statement):
+            raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
+        return offer
+
+
 class MaskedInputCollection(ServerPhase):
     """Add up masked inputs as they arrive, in O(dim) memory ([BIK+17] Fig. 4, Round 2)."""
 
@@ -278,7 +321,8 @@ class MaskedInputCollection(ServerPhase):
         self.u2 = frozenset(dealings)
         self._u2_digest = set_of(cohort.config, cohort.context, "u2", self.u2)
         self._uploads: dict[int, Upload] = {}
-        self._offered: dict[int, tuple[bytes, bytes]] = {}  # digests and signatures that were verified
+        self._offered: dict[int, UploadOffer] = {}  # that were verified
+        self.check = _OfferCheck(cohort.config, cohort.context, self._u2_digest)
         parameters = cohort.config.parameters
         self._accumulator: NDArray[Any] = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
         self._u3: set[int] = set()
@@ -288,18 +332,16 @@ class MaskedInputCollection(ServerPhase):
         """Participants whose inputs are in the sum."""
         return frozenset(self._u3)
 
-    def check_offer(self, sender: int, sha256: bytes, signature: bytes) -> None:
+    def check_offer(self, sender: int, offer: UploadOffer | Checked) -> None:
         """Check that an upload with this digest would be accepted, before any of it is staged."""
-        self._check(sender, sha256, signature)
-        self._offered[sender] = sha256, signature
+        known = isinstance(offer, UploadOffer | Checked) and sender in self.u2
+        self._take(sender, known and sender not in self._u3)
+        self._offered[sender] = self._made_of(sender, offer)
 
     def _check(self, sender: int, sha256: bytes, signature: bytes) -> None:
         self._take(sender, sender in self.u2 and sender not in self._u3)
-        if self._offered.get(sender) == (sha256, signature):
-            return
-        statement = upload_statement(self.cohort.context, self.cohort.identity(sender), sha256, self._u2_digest)
-        if not self.cohort.config.roster.verify(sender, signature, statement):
-            raise InvalidMessage(MASKED_INPUT, sender, "the upload is not signed by the participant's identity")
+        if self._offered.get(sender) != (sha256, signature):
+            self.check(sender, UploadOffer(sha256, signature))
 
     def receive(self, sender: int, message: MaskedInput) -> None:
         """Add one complete input, after all checks; otherwise nothing is added."""
@@ -363,6 +405,7 @@ class ConsistencyCheck(ServerPhase):
         self.cohort, self._dealings, self.u3, self._accumulator = cohort, dealings, u3, accumulator
         self.u2, self.uploads = frozenset(dealings), uploads
         self._signed = SignedSets(cohort, self.u2, u3, uploads)
+        self.check = self._signed.check
 
     @property
     def frozen(self) -> tuple[frozenset[int], frozenset[int], NDArray[Any]]:
@@ -393,11 +436,11 @@ class ConsistencyCheck(ServerPhase):
         """Signatures that prove the sets to any verifier; after enough have signed."""
         return self._signed.proof
 
-    def receive(self, sender: int, message: ConsistencySignature) -> None:
+    def receive(self, sender: int, message: ConsistencySignature | Checked) -> None:
         signed = self._signed
-        known = isinstance(message, ConsistencySignature) and sender in self.u3
+        known = isinstance(message, ConsistencySignature | Checked) and sender in self.u3
         self._take(sender, known and sender not in signed.signatures)
-        signed.take(sender, message)
+        signed.signatures[sender] = self._made_of(sender, message)
 
     def close(self) -> tuple[Unmasking, Messages[UnmaskingRequest]]:
         """Go on with the signers. Durable before a request is sent: the charge for u3, and `proof`.

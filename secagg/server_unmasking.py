@@ -38,7 +38,7 @@ from secagg.messages import (
 )
 from secagg.opening import Dealer, OpeningTask, Survivor, open_task
 from secagg.parallel import Parallel
-from secagg.server_cohort import Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
+from secagg.server_cohort import Checked, Dealing, ServerCohort, ServerPhase, SignedSets, Uploaded
 
 _TYPES: Final = {MASK_KEY: MaskKeyShare, SELF_MASK_SEED: SelfMaskSeedShare}
 
@@ -57,6 +57,69 @@ class Completed:
     noise_seeds: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True)
+class _ReplyCheck:
+    """Of shares and seeds; makes of them: dealers whose shares are held, dealers without, the shares' bytes, seeds."""
+
+    cohort: ServerCohort
+    dealings: Mapping[int, Dealing] = field(repr=False)
+    u3: frozenset[int]
+    released: tuple[int, ...]
+    uploads: Uploaded = field(repr=False)
+
+    def __call__(self, sender: int, message: UnmaskingReply) -> tuple[list[int], list[int], bytes, tuple[bytes, ...]]:
+        dealers = self.cohort.graph.dealers(sender, self.dealings)
+        if len(message.shares) != len(dealers):
+            raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
+        self._check_noise(sender, message.noise_seeds)
+        held: list[int] = []
+        kinds: list[int] = []
+        shares: list[SelfMaskSeedShare | MaskKeyShare] = []
+        without: list[int] = []
+        u3 = self.u3
+        for dealer, share in zip(dealers, message.shares, strict=True):
+            if share is None:
+                without.append(dealer)
+                continue
+            kind = SELF_MASK_SEED if dealer in u3 else MASK_KEY
+            if not isinstance(share, _TYPES[kind]):
+                raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
+            if len(share.share) != SHARE_BYTES or len(share.salt) != SALT_BYTES:
+                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
+            held.append(dealer)
+            kinds.append(kind)
+            shares.append(share)
+        places, written = self.cohort.graph.places(sender), [share.share for share in shares]
+        leaves = self._leaves_of(sender).leaves(
+            kinds, map(self.cohort.config.roster.identity, held), [share.salt for share in shares], written
+        )
+        for dealer, kind, leaf in zip(held, kinds, leaves, strict=True):
+            at = HASH_BYTES * (2 * places[dealer] + kind)
+            if self.dealings[dealer].leaves[at : at + HASH_BYTES] != leaf:
+                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
+        joined = b"".join(written)
+        # A dealer can commit to anything in its own share. A symbol outside the field would otherwise be found only
+        # when the secret is rebuilt, too late to drop its sender.
+        if (np.frombuffer(joined, dtype="<u2") >= shamir.PRIME).any():
+            raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
+        return held, without, joined, message.noise_seeds
+
+    def _check_noise(self, sender: int, seeds: tuple[bytes, ...]) -> None:
+        """Check that the seeds are those it committed to, of exactly the parts that |u3| makes surplus."""
+        if len(seeds) != len(self.released) or {*map(len, seeds)} - {NOISE_SEED_BYTES}:
+            raise InvalidMessage(
+                UNMASKING, sender, f"there must be {len(self.released)} noise seeds of {NOISE_SEED_BYTES} bytes"
+            )
+        context, identity = self.cohort.context, self.cohort.identity(sender)
+        for part, seed in zip(self.released, seeds, strict=True):
+            if noise_commitment(seed, part, context, identity) != self.uploads[sender].noise_commitments[part]:
+                raise InvalidMessage(UNMASKING, sender, "a noise seed doesn't match its commitment")
+
+    def _leaves_of(self, holder: int) -> LeavesOfHolder:
+        cohort = self.cohort
+        return LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), cohort.graph.x(holder))
+
+
 class Unmasking(ServerPhase):
     """Collect shares and open the sum ([BIK+17] Fig. 4, Round 4)."""
 
@@ -73,7 +136,8 @@ class Unmasking(ServerPhase):
         """Args: signed: None if the plan has no signatures: all of u3 are asked."""
         self.cohort, self._dealings, self._uploads, self._accumulator = cohort, dealings, uploads, accumulator
         self._signed, self.u3 = signed, frozenset(uploads)
-        self._released = cohort.config.parameters.released_seeds(len(uploads))
+        released = cohort.config.parameters.released_seeds(len(uploads))
+        self.check = _ReplyCheck(cohort, dealings, self.u3, released, uploads)
         self._noise_seeds: dict[int, tuple[bytes, ...]] = {}
         self.u2 = frozenset(dealings)
         # A row for each dealer, ascending, and a column for each of its holders, ascending.
@@ -135,72 +199,24 @@ class Unmasking(ServerPhase):
             raise UnexpectedMessage(self.name, sender)
         known = isinstance(message, ConsistencySignature) and sender in self.u3
         self._take(sender, known and sender not in signed.signatures)
-        signed.take(sender, message)
+        signed.signatures[sender] = signed.check(sender, message)
         return signed.requests(frozenset({sender}))
 
-    def receive(self, sender: int, message: UnmaskingReply) -> None:
+    def receive(self, sender: int, message: UnmaskingReply | Checked) -> None:
         """Check every share and seed of a reply against its commitment; the reply counts as a whole or not at all."""
         asked = self.u3 if self._signed is None else self._signed.signatures
-        known = isinstance(message, UnmaskingReply) and sender in asked
+        known = isinstance(message, UnmaskingReply | Checked) and sender in asked
         self._take(sender, known and sender not in self._u5)
-        dealers = self.cohort.graph.dealers(sender, self.u2)
-        if len(message.shares) != len(dealers):
-            raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
-        self._check_noise(sender, message.noise_seeds)
-        held: list[int] = []
-        kinds: list[int] = []
-        shares: list[SelfMaskSeedShare | MaskKeyShare] = []
-        without: list[int] = []
-        u3 = self.u3
-        for dealer, share in zip(dealers, message.shares, strict=True):
-            if share is None:
-                without.append(dealer)
-                continue
-            kind = SELF_MASK_SEED if dealer in u3 else MASK_KEY
-            if not isinstance(share, _TYPES[kind]):
-                raise InvalidMessage(UNMASKING, sender, f"the wrong kind of share for {dealer}")
-            if len(share.share) != SHARE_BYTES or len(share.salt) != SALT_BYTES:
-                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} has another length")
-            held.append(dealer)
-            kinds.append(kind)
-            shares.append(share)
-        places, written = self.cohort.graph.places(sender), [share.share for share in shares]
-        columns = [places[dealer] for dealer in held]
-        leaves = self._leaves_of(sender).leaves(
-            kinds, map(self.cohort.config.roster.identity, held), [share.salt for share in shares], written
-        )
-        for dealer, kind, place, leaf in zip(held, kinds, columns, leaves, strict=True):
-            at = HASH_BYTES * (2 * place + kind)
-            if self._dealings[dealer].leaves[at : at + HASH_BYTES] != leaf:
-                raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
-        symbols = np.frombuffer(b"".join(written), dtype="<u2").reshape(-1, shamir.SYMBOLS)
-        # A dealer can commit to anything in its own share. A symbol outside the field would otherwise be found only
-        # when the secret is rebuilt, too late to drop its sender.
-        if (symbols >= shamir.PRIME).any():
-            raise InvalidMessage(UNMASKING, sender, "one of its shares has a symbol outside the field")
-        rows = [self._rows[dealer] for dealer in held]
-        self._symbols[rows, columns] = symbols
+        held, without, written, noise_seeds = self._made_of(sender, message)
+        places = self.cohort.graph.places(sender)
+        rows, columns = [self._rows[dealer] for dealer in held], [places[dealer] for dealer in held]
+        self._symbols[rows, columns] = np.frombuffer(written, dtype="<u2").reshape(-1, shamir.SYMBOLS)
         self._revealed[rows, columns] = True
         self._numbers[rows] += 1
         for dealer in without:
             self._without.setdefault(dealer, set()).add(sender)
         self._u5.add(sender)
-        self._noise_seeds[sender] = message.noise_seeds
-
-    def _check_noise(self, sender: int, seeds: tuple[bytes, ...]) -> None:
-        """Check that the seeds are those it committed to, of exactly the parts that |u3| makes surplus."""
-        if len(seeds) != len(self._released) or {*map(len, seeds)} - {NOISE_SEED_BYTES}:
-            raise InvalidMessage(
-                UNMASKING, sender, f"there must be {len(self._released)} noise seeds of {NOISE_SEED_BYTES} bytes"
-            )
-        context, identity = self.cohort.context, self.cohort.identity(sender)
-        for part, seed in zip(self._released, seeds, strict=True):
-            if noise_commitment(seed, part, context, identity) != self._uploads[sender].noise_commitments[part]:
-                raise InvalidMessage(UNMASKING, sender, "a noise seed doesn't match its commitment")
-
-    def _leaves_of(self, holder: int) -> LeavesOfHolder:
-        cohort = self.cohort
-        return LeavesOfHolder(KIND_LABELS, cohort.context, cohort.identity(holder), cohort.graph.x(holder))
+        self._noise_seeds[sender] = noise_seeds
 
     def close(self, parallel: Parallel | None = None) -> Completed:
         """Rebuild, check, subtract. A failure leaves the phase open: with more replies it may succeed.

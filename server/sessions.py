@@ -120,6 +120,9 @@ class Elsewhere(Protocol):
     def adopt(self, roster: Roster) -> None:
         """A later roster is in use."""
 
+    async def check_there(self, step: Any, number: tuple[int, int], compute: Any) -> None:
+        """Have messages of a phase checked where they arrive."""
+
     def uploads(self, attempt: Any, credits_: int, session_of: Any, put: Any) -> Any:
         """The `server.attempt.uploads.Uploads` of an attempt."""
 

@@ -20,6 +20,7 @@ from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.attempt import Attempt
+from server.attempt.inbox import Said
 from server.attempt.outgoing import Outgoing
 from server.attempt.record import NOTHING_KEPT, AttemptRecord, is_kept
 from server.attempt.returns import Returns
@@ -164,8 +165,7 @@ class Study:
         number = self._membership.number(session.participant)
         if not self._finished:  # its events are over too
             self._emit(ParticipantConnected(participant=number, host=session.host))
-        study_sha256, roster_sha256 = self.shown
-        welcome = pb.Welcome(session_token=session.token, study_sha256=study_sha256, roster_sha256=roster_sha256)
+        welcome = pb.Welcome(session_token=session.token, study_sha256=self._study_sha256, roster_sha256=self.shown[1])
         session.send(codec.message(welcome=welcome))
 
     @property
@@ -194,8 +194,7 @@ class Study:
 
     async def requested(self, request: pb.DocumentRequest) -> bytes | None:
         """What a participant asks for; None if it isn't there."""
-        after = request.history_after
-        return self.history(after) if after else self.document(request.sha256, request.held)
+        return self.history(after) if (after := request.history_after) else self.document(request.sha256, request.held)
 
     def history(self, after: int) -> bytes:
         """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""
@@ -221,22 +220,25 @@ class Study:
         self._returns.answer(session, message.resume if message.HasField("resume") else None, attempt)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
+        self.said(session, (message.round, message.attempt), Said.of(message), size)
+
+    def said(self, session: Session, number: tuple[int, int], said: Said, size: int) -> None:
         """Hand a message to the attempt it belongs to; one of another attempt is late and unread."""
         attempt = self._attempt
-        if attempt is not None and (message.round, message.attempt) == _number(attempt):
-            attempt.deliver(session, message, size)
+        if attempt is not None and number == attempt.config.number:
+            attempt.deliver(session, said, size)
         else:
             session.stray()
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
         attempt = self._attempt
-        if attempt is not None and (message.round, message.attempt) == _number(attempt):
+        if attempt is not None and (message.round, message.attempt) == attempt.config.number:
             if message.code == pb.REFUSAL_CODE_BUDGET:
                 self.charges.refused.add(self._membership.number(session.participant))
             joined = message.joined_round, message.joined_attempt
             # Of this very attempt only who was started again in it can have joined before its announcement came.
-            before = joined == _number(attempt) and attempt.hears_it_first(session.participant)
-            if message.code == pb.REFUSAL_CODE_ALREADY_JOINED and (joined > _number(attempt) or before):
+            before = joined == attempt.config.number and attempt.hears_it_first(session.participant)
+            if message.code == pb.REFUSAL_CODE_ALREADY_JOINED and (joined > attempt.config.number or before):
                 self._membership.ahead[session.identity] = joined
             attempt.refused(session, message, size)
         else:
@@ -480,7 +482,7 @@ class Study:
         if aborted:
             await self._exclusions.after(attempt)
             await self._round_end(config, cohort, aborted)
-            self._membership.check_not_older(self._completed_rounds, attempt.ahead, _number(attempt))
+            self._membership.check_not_older(self._completed_rounds, attempt.ahead, attempt.config.number)
             return False
         self._returns.after(attempt, completed=True)
         await self._exclusions.after(attempt)
@@ -490,7 +492,7 @@ class Study:
 
     async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
         if (attempt := self._attempt) is not None:
-            self._membership.check_not_older(self._completed_rounds, attempt.ahead, _number(attempt))
+            self._membership.check_not_older(self._completed_rounds, attempt.ahead, attempt.config.number)
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
         await self._journal.freeze_survivors(config.round, config.attempt, check)
 
@@ -527,7 +529,7 @@ class Study:
         )
 
     async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
-        round_, number = _number(attempt)
+        round_, number = attempt.config.number
         learned: Learned = await self._compute(self._model.learn, completed)
         completed_round = round_completed(self._plan, attempt, completed, learned, self._membership)
         if (completed_round.wrapped_share or 0.0) > _MUCH_WRAPPING:
@@ -594,7 +596,3 @@ class Study:
         if self._resumed is not None:
             self._resumed.cancel()
         self.workers.close()
-
-
-def _number(attempt: Attempt) -> tuple[int, int]:
-    return attempt.config.round, attempt.config.attempt

@@ -32,6 +32,7 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingReply,
     UnmaskingRequest,
+    UploadOffer,
 )
 from wire import coordinator_pb2 as pb
 from wire.transport import varint
@@ -150,6 +151,10 @@ def write_survivor_sets(round_: int, attempt: int, message: SurvivorSets) -> pb.
 
 def read_survivor_sets(message: pb.SurvivorSets) -> SurvivorSets:
     return SurvivorSets(message.u2, message.u3)
+
+
+def read_offer(message: pb.MaskedInputOffer) -> UploadOffer:
+    return UploadOffer(_sized(message.sha256, 32, "offer's sha256"), message.signature)
 
 
 def write_consistency(message: ConsistencySignature) -> pb.ConsistencySignature:

@@ -25,13 +25,14 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingRequest,
 )
+from secagg.server_cohort import Checked
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, MaskedInputCollection
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said, Staged
 from server.attempt.outgoing import AT_ONCE, AttemptTraffic, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
-from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step, check_offer
+from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
@@ -106,10 +107,9 @@ class Attempt:
 
     # ------------------------------------------------------------ from the service
 
-    def deliver(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
+    def deliver(self, session: Session, said: Said, size: int) -> None:
         """A phase message of this attempt arrived; ``size`` in bytes."""
         if self._takes(session):
-            said = Said(message.WhichOneof("message"), message.SerializeToString())
             self._inbox.put_message(session.participant, said, size)
 
     def refused(self, session: Session, message: pb.Refusal, size: int) -> None:
@@ -222,7 +222,7 @@ class Attempt:
                 advertise,
                 self.cohort,
                 parameters.quorum,
-                lambda who, m: advertise.receive(who, codec.read_advertisement(m.advertise_keys)),
+                advertise.receive,
                 leave=advertise.drop,
                 kept=True,
             )
@@ -238,7 +238,7 @@ class Attempt:
                 share,
                 frozenset(share.cohort.u1),
                 parameters.quorum,
-                lambda who, m: share.receive(who, codec.read_sealed_shares(m.share_keys)),
+                share.receive,
                 leave=share.drop,
                 kept=True,
             )
@@ -260,7 +260,7 @@ class Attempt:
                     masked,
                     masked.u2,
                     parameters.min_survivors,
-                    lambda who, m: check_offer(masked, who, m.masked_input),
+                    masked.check_offer,
                     then=self._queue_offer,
                 )
             )
@@ -288,13 +288,10 @@ class Attempt:
         round_, attempt = self.config.round, self.config.attempt
         ends = time.monotonic() + self._deadlines_s[CONSISTENCY_CHECK]
 
-        def sign(who: int, message: pb.PhaseMessage) -> bool:
-            check.receive(who, codec.read_consistency(message.consistency))
-            return check.proven
-
         await self._outgoing.broadcast(sets, survivor_sets)
         # The more have signed, the fewer signatures each participant checks.
-        await self._phase(Step(CONSISTENCY_CHECK, check, check.u3, check.needed, sign, linger=1.0, kept=True))
+        step = Step(CONSISTENCY_CHECK, check, check.u3, check.needed, check.receive, lambda: check.proven)
+        await self._phase(replace(step, linger=1.0, kept=True))
         unmasking, requests = await self._compute(check.close)
 
         # The signatures that are journaled with the charge.
@@ -345,13 +342,14 @@ class Attempt:
         inconsistent = False
         linger = 1.0 if self.config.parameters.released_seeds(len(unmasking.u3)) else 0.0
 
-        def reveal(who: int, message: pb.PhaseMessage) -> bool:
-            unmasking.receive(who, codec.read_unmasking_reply(message.unmasking))
+        def suffices() -> bool:
             return unmasking.enough and not inconsistent
 
         try:
             while True:
-                step = Step(UNMASKING, unmasking, unmasking.u3, unmasking.needed, reveal, late=late)
+                step = Step(
+                    UNMASKING, unmasking, unmasking.u3, unmasking.needed, unmasking.receive, suffices, late=late
+                )
                 await self._phase(replace(step, linger=linger, linger_s=linger / 2))
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._workers.parallel)
@@ -382,6 +380,8 @@ class Attempt:
             await self.goes_on.wait()
             for who in sorted(self._alive):
                 self._slots.expect(who, CLOSED, RETURN_S)
+        if self._sessions.elsewhere is not None:
+            await self._sessions.elsewhere.check_there(step, self.config.number, self._compute)
         await self._collect(step)
         if step.kept:
             await self._record.close(step.name, step.phase.received)
@@ -466,7 +466,7 @@ class Attempt:
                 await self._add_staged(step, who, item)
             elif step.late is not None and item.phase == step.late.name:
                 self._outgoing.answered(who)
-                await step.late.handle(who, item.read())
+                await step.late.handle(who, pb.PhaseMessage.FromString(item.written))
                 in_time = min(time.monotonic(), step.late.ends)
                 self._deadline = max(self._deadline, in_time + self._deadlines_s[step.name])
             elif item.phase == step.name:  # else late: its phase is over, and it was dropped there or didn't count
@@ -531,9 +531,10 @@ class Attempt:
             await self._compute(step.leave, who)
             self._answered.discard(who)
 
-    def _queue_offer(self, who: int, message: pb.PhaseMessage) -> None:
+    def _queue_offer(self, who: int, message: pb.PhaseMessage | Checked) -> None:
         self._outgoing.answered(who)
-        self._uploads.offer(who, message.masked_input.sha256, message.masked_input.signature)
+        offer = message.content if isinstance(message, Checked) else message.masked_input
+        self._uploads.offer(who, offer.sha256, offer.signature)
 
     async def _add_staged(self, step: Step, who: int, staged: Staged) -> None:
         taken = False

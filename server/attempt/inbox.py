@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from secagg.messages import MaskedInput
 from secagg.parameters import RoundParameters
-from secagg.server_cohort import Uploaded
+from secagg.server_cohort import Checked, Uploaded
 from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, most_control_bytes
 from server.sessions import Session
 from wire import coordinator_pb2 as pb
@@ -31,14 +31,22 @@ class Said:
 
     kind: str | None
     written: bytes = field(repr=False)
+    outcome: Checked | Exception | None = field(default=None, repr=False)  # of its check, where a gateway made that
 
     @property
     def phase(self) -> str | None:
         """The name of the phase that it belongs to."""
         return PHASE_FIELDS.get(self.kind or "")
 
-    def read(self) -> pb.PhaseMessage:
-        return pb.PhaseMessage.FromString(self.written)
+    @classmethod
+    def of(cls, message: pb.PhaseMessage) -> Said:
+        return cls(message.WhichOneof("message"), message.SerializeToString())
+
+    def read(self) -> pb.PhaseMessage | Checked:
+        """The message, or what its check made of it. Raises what the check raised."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome or pb.PhaseMessage.FromString(self.written)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from typing import Any, Final, Protocol
 from secagg.errors import ProtocolError
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
 from secagg.parameters import RoundParameters
-from secagg.server_phases import MaskedInputCollection
+from secagg.server_cohort import Checked
 from server.attempt.uploads import UploadRefused
 from server.cpu_split import CpuSplit
+from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
@@ -22,6 +23,14 @@ PHASE_FIELDS: Final = {
     "masked_input": MASKED_INPUT,
     "consistency": CONSISTENCY_CHECK,
     "unmasking": UNMASKING,
+}
+_FIELDS: Final = {phase: field for field, phase in PHASE_FIELDS.items()}
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    ADVERTISE_KEYS: codec.read_advertisement,
+    SHARE_KEYS: codec.read_sealed_shares,
+    MASKED_INPUT: codec.read_offer,
+    CONSISTENCY_CHECK: codec.read_consistency,
+    UNMASKING: codec.read_unmasking_reply,
 }
 REFUSALS: Final = {
     pb.REFUSAL_CODE_COORDINATOR_MISBEHAVED: "refused: a message of the coordinator failed its checks",
@@ -48,14 +57,21 @@ def most_control_bytes(parameters: RoundParameters) -> int:
     return each * (max(parameters.sharing(u1).degree for u1 in sizes) + 1) + once + 40 * parameters.noise_seeds
 
 
-class Readable(Protocol):
-    """A message that arrived."""
+def read_message(phase: str, message: pb.PhaseMessage) -> Any:
+    """The content of a message of a phase. Raises MalformedMessage: it can't be one."""
+    return _READ[phase](getattr(message, _FIELDS[phase]))
 
-    def read(self) -> pb.PhaseMessage: ...
+
+class Readable(Protocol):
+    """A message that arrived; raises what its check, elsewhere, has raised."""
+
+    def read(self) -> pb.PhaseMessage | Checked: ...
 
 
 class Phase(Protocol):
     """What the driver needs of any phase of the core."""
+
+    check: Any
 
     @property
     def received(self) -> frozenset[int]: ...
@@ -80,7 +96,8 @@ class Step:
     phase: Phase
     expected: frozenset[int]
     needed: int
-    handle: Callable[[int, pb.PhaseMessage], bool | None]  # in the worker; True: no more messages are needed
+    take: Callable[[int, Any], None]  # in the worker: a message, or what its check has made of it
+    suffices: Callable[[], bool] = lambda: False  # whether no more messages are needed, after one was taken
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
     then: Callable[[int, Any], None] | None = None  # on the loop, for messages that don't count yet
     late: Late | None = None
@@ -89,13 +106,18 @@ class Step:
     kept: bool = False  # its messages are put on record as they count
     enough: bool = False
 
-    def handle_each(self, several: Mapping[int, Readable]) -> dict[int, pb.PhaseMessage | Exception | None]:
+    def handle(self, who: int, message: pb.PhaseMessage | Checked) -> None:
+        """In the worker: take a message. Raises one of `REJECTED`: it isn't taken."""
+        self.take(who, message if isinstance(message, Checked) else read_message(self.name, message))
+        self.enough = self.suffices()
+
+    def handle_each(self, several: Mapping[int, Readable]) -> dict[int, Any]:
         """In the worker: of each participant its message, if it is still needed, or why it isn't taken."""
-        outcomes: dict[int, pb.PhaseMessage | Exception | None] = {}
+        outcomes: dict[int, Any] = {}
         for who, one in several.items():
             try:
                 message = one.read()
-                self.enough = bool(self.handle(who, message))
+                self.handle(who, message)
             except REJECTED as error:
                 outcomes[who] = error
             else:
@@ -126,10 +148,3 @@ class AttemptFigures:
     def begin(self, phase: str) -> None:
         self.phase = phase
         self.cpu.begin(phase)
-
-
-def check_offer(masked: MaskedInputCollection, who: int, offer: pb.MaskedInputOffer) -> None:
-    """Raises `MalformedMessage` or `secagg.errors.InvalidMessage`: the offer can't be one of this participant."""
-    if len(offer.sha256) != 32:
-        raise MalformedMessage("the offer's sha256 must have 32 bytes")
-    masked.check_offer(who, offer.sha256, offer.signature)

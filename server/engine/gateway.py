@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Collection
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,12 +30,14 @@ from secagg.roster import Roster
 from secagg.server_cohort import Upload
 from secagg.server_phases import add_input
 from server.attempt.outgoing import AT_ONCE
+from server.attempt.steps import PHASE_FIELDS, read_message
 from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
 from server.engine.channel import CallChannel, Calls, Invitation
 from server.process_limits import PortBounds, RefusedCalls, resident_mb
 from server.session_port import Certificate, SessionPort
 from server.sessions import CLOSED, Session, Sessions, check_proof
 from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
 
 log = structlog.get_logger()
 
@@ -60,6 +63,31 @@ class GatewaySetup:
     connections: int
 
 
+@dataclass
+class _Call:
+    name: str  # empty while a message is being checked
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Of messages of one phase. ``kept``: the coordinator keeps them as they came, too."""
+
+    number: tuple[int, int]
+    phase: str
+    verify: Callable[[int, Any], Any]
+    kept: bool
+
+    def __call__(self, participant: int, message: pb.PhaseMessage) -> tuple[Any, str]:
+        """What `verify` makes of it and no error, or the error's class and text."""
+        try:
+            return self.verify(participant, read_message(self.phase, message)), ""
+        except MalformedMessage as error:
+            return MalformedMessage.__name__, str(error)
+        except InvalidMessage as error:
+            return InvalidMessage.__name__, error.reason
+
+
 class Gateway:
     """One gateway, in the event loop of its process; a `server.service.Front`."""
 
@@ -69,7 +97,10 @@ class Gateway:
         self.sessions = Sessions(setup.study, setup.roster, self._lost)
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="messages")
-        self._calls: Calls = []
+        self._calls: deque[_Call] = deque()
+        self._check: _Check | None = None
+        self._unchecked: list[tuple[_Call, Session, pb.PhaseMessage, int]] = []
+        self._checking: asyncio.Task[None] | None = None
         self._filled = asyncio.Event()
         self._documents: dict[bytes, bytes] = {}  # by request
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
@@ -98,12 +129,15 @@ class Gateway:
                 await done
 
     async def said(self) -> Calls:
-        """Calls for the coordinator, as soon as there are some."""
-        while not self._calls:
+        """Calls for the coordinator, as soon as there are some; those behind a message that is being checked wait."""
+        while not self._calls or not self._calls[0].name:
             self._filled.clear()
             await self._filled.wait()
             await asyncio.sleep(TOGETHER_S)
-        calls, self._calls = self._calls, []
+        calls: Calls = []
+        while self._calls and self._calls[0].name:
+            one = self._calls.popleft()
+            calls.append((one.name, one.arguments))
         traffic = self.sessions.traffic
         figures = (resident_mb(), self.refused_calls.count, len(self.sessions))
         calls.append(("figures", (vars(traffic).copy(), *figures)))
@@ -175,6 +209,14 @@ class Gateway:
         if (asked := self._asked.pop(request, None)) is not None:
             asked.set_result(document)
 
+    async def check(self, number: tuple[int, int], phase: str, written: bytes, kept: bool) -> None:
+        """Check messages of a phase from here on. ``written``: what checks them, pickled."""
+        loop = asyncio.get_running_loop()
+        verify = await loop.run_in_executor(self._maker, pickle.loads, written)
+        while self._checking is not None:
+            await self._checking
+        self._check = _Check(number, phase, verify, kept)
+
     def begin_attempt(self, number: int, parameters: RoundParameters, credits_: int) -> None:
         """Take vectors of a new attempt from here on."""
         self.end_attempt()
@@ -217,7 +259,28 @@ class Gateway:
         self._call("opened", session.token, session.identity)
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
-        self._call("phase_message", session.token, message.SerializeToString(), size)
+        check, phase = self._check, PHASE_FIELDS.get(message.WhichOneof("message") or "")
+        if check is None or (message.round, message.attempt, phase) != (*check.number, check.phase):
+            self._call("phase_message", session.token, message.SerializeToString(), size)
+            return
+        self._calls.append(_Call("", ()))  # its place among the calls
+        self._unchecked.append((self._calls[-1], session, message, size))
+        if self._checking is None:
+            self._checking = asyncio.get_running_loop().create_task(self._check_all(check))
+
+    async def _check_all(self, check: _Check) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unchecked:
+            few, self._unchecked = self._unchecked[:AT_ONCE], self._unchecked[AT_ONCE:]
+            said = [(session.participant, message) for _, session, message, _ in few]
+            outcomes = await loop.run_in_executor(self._maker, lambda said: [check(*one) for one in said], said)
+            for (call, session, message, size), (outcome, error) in zip(few, outcomes, strict=True):
+                written = message.SerializeToString() if check.kept else b""
+                kind = message.WhichOneof("message")
+                call.arguments = (session.token, check.number, kind, written, size, outcome, error)
+                call.name = "checked"
+            self._filled.set()
+        self._checking = None
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
         self._call("refusal", session.token, message.SerializeToString(), size)
@@ -256,7 +319,7 @@ class Gateway:
         self._call("written", session.token)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        self._calls.append((name, arguments))
+        self._calls.append(_Call(name, arguments))
         self._filled.set()
 
 

@@ -7,6 +7,7 @@ while, and go on at another gateway with the same bytes. A vector that wasn't me
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self, cast
@@ -15,10 +16,12 @@ import structlog
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from secagg.errors import InvalidMessage
 from secagg.roster import Roster
-from secagg.server_cohort import Upload
+from secagg.server_cohort import Checked, Upload
 from server.attempt.attempt import Attempt
-from server.attempt.inbox import PartialSum
+from server.attempt.inbox import PartialSum, Said
+from server.attempt.steps import Step
 from server.attempt.uploads import UploadRefused, Uploads
 from server.engine.channel import Calls
 from server.engine.gateway import TOGETHER_S
@@ -26,6 +29,7 @@ from server.events import RESTING
 from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
 from server.study import Study
 from wire import coordinator_pb2 as pb
+from wire.codec import MalformedMessage
 
 log = structlog.get_logger()
 
@@ -137,6 +141,22 @@ class Link:
     def phase_message(self, token: bytes, message: bytes, size: int) -> None:
         self._from(token, pb.PhaseMessage, message, lambda one, said: self._study.phase_message(one, said, size))
 
+    def checked(
+        self, token: bytes, number: tuple[int, int], kind: str, written: bytes, size: int, outcome: Any, error: str
+    ) -> None:
+        """A message that the gateway has checked. ``error``: why it isn't taken, of the class named ``outcome``."""
+        session = self._session(token)
+        if session is None:
+            return
+        result: Any = Checked(outcome)
+        if error:
+            malformed = outcome == MalformedMessage.__name__
+            result = MalformedMessage(error) if malformed else InvalidMessage(kind, session.participant, error)
+        try:
+            self._study.said(session, number, Said(kind, written, result), size)
+        except SessionRefused as refused:
+            self._refuse(session, str(refused))
+
     def refusal(self, token: bytes, message: bytes, size: int) -> None:
         self._from(token, pb.Refusal, message, lambda one, said: self._study.refusal(one, said, size))
 
@@ -150,8 +170,11 @@ class Link:
         try:
             take(session, kind.FromString(written))
         except (SessionRefused, DecodeError) as error:
-            cast(RemoteSession, session).close(str(error))
-            self._study.sessions.lost(session, str(error))
+            self._refuse(session, str(error))
+
+    def _refuse(self, session: Session, reason: str) -> None:
+        cast(RemoteSession, session).close(reason)
+        self._study.sessions.lost(session, reason)
 
     def lost(self, token: bytes, reason: str, writing: bool) -> None:
         session = self._session(token)
@@ -350,6 +373,7 @@ class Gateways:
         self._attempts = 0
         self.restarts = 0
         self._uploads: UploadsAtGateways | None = None
+        self._check: tuple[Any, ...] = ()
         self.address = ""
         study.sessions.elsewhere = self
 
@@ -361,6 +385,13 @@ class Gateways:
         """Of `server.sessions.Elsewhere`."""
         for link in self.links():
             link.call("adopt", roster)
+
+    async def check_there(self, step: Step, number: tuple[int, int], compute: Callable[..., Awaitable[Any]]) -> None:
+        """Of `server.sessions.Elsewhere`."""
+        check = await compute(pickle.dumps, step.phase.check, pickle.HIGHEST_PROTOCOL)
+        self._check = number, step.name, check, step.kept
+        for link in self.links():
+            link.call("check", *self._check)
 
     def uploads(
         self,
@@ -389,6 +420,7 @@ class Gateways:
             link = self._links[number] = Link(far, self._study)
             if self._uploads is not None and not self._uploads.closed:
                 self._uploads.begin(link)
+                link.call("check", *self._check)
             try:
                 await link.listen()
             except asyncio.CancelledError:

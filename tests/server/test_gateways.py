@@ -15,7 +15,7 @@ from server.attempt.steps import PHASE_FIELDS
 from server.engine.gateway import Gateway
 from server.engine.links import Link
 from sordino.lab.loadtest.sums import plain_sum, vector
-from tests.support.host_in_process import Story, host, ledger_of, record, rows_of, settings_of
+from tests.support.host_in_process import Story, host, ledger_of, rows_of, settings_of
 from tests.support.study_in_process import PATIENCE_S, Coordinator, coordinator, identities, sums_of
 from wire import coordinator_pb2 as pb
 
@@ -35,8 +35,10 @@ class Known(Behaviour):
         return vector(SEED, *encoding.number, self._identity, dim=encoding.plan.padded_dim, bits=encoding.plan.bits)
 
 
-def kill_at(where: Coordinator, kind: str, *, every: bool) -> list[int]:
-    """Kill a participant's gateway as its message arrives there, in the first round; the numbers of those killed.
+def watch(where: Coordinator, story: Story, kind: str, *, every: bool) -> list[int]:
+    """Note what arrives at the first gateways, and kill that of a participant as its message arrives, in round 1.
+
+    Returns the numbers of those killed.
 
     ``every``: all gateways together.
     """
@@ -50,6 +52,7 @@ def kill_at(where: Coordinator, kind: str, *, every: bool) -> list[int]:
                 asyncio.get_running_loop().call_soon(where.gateways[number].kill)
 
     def on_phase(gateway: Gateway, session: Any, message: pb.PhaseMessage, size: int) -> None:
+        story.messages.append((session.participant, message))
         if message.WhichOneof("message") == kind:
             kill(gateway)
         handle(gateway, session, message, size)
@@ -61,8 +64,7 @@ def kill_at(where: Coordinator, kind: str, *, every: bool) -> list[int]:
 
     for one in where.gateways:
         made: Any = one.gateway
-        made.phase_message = on_phase.__get__(made)
-        made.upload = on_upload.__get__(made)
+        made.phase_message, made.upload = on_phase.__get__(made), on_upload.__get__(made)
     return killed
 
 
@@ -73,8 +75,7 @@ async def play(
     story = Story(journal=work / "journal.sqlite")
     tables = {"deadlines": SURVIVES_S, "coordinator": {"max_attempts": 1}}
     async with coordinator(folder, work / "state.sqlite", gateways=2, **tables) as where:
-        record(where, story)
-        killed = kill_at(where, kind, every=every) if kind else []
+        killed = watch(where, story, kind, every=every)
         where.start()
         settings = settings_of(folder, story.journal, ",".join(where.addresses))
         async with host(settings, behaviours=Known) as task, asyncio.timeout(PATIENCE_S):
@@ -100,6 +101,7 @@ async def test_sums_with_a_gateway_that_ends(
         expected = plain_sum(SEED, round_, 1, members, dim=plan.padded_dim, bits=plan.bits)
         np.testing.assert_array_equal(completed.total, expected)
     # Nobody is asked twice: whatever a participant says again, after its gateway has ended, has the same bytes.
+    assert len(story.messages) > 50
     said = defaultdict(set)
     for who, message in story.messages:
         said[who, message.round, message.attempt, message.WhichOneof("message")].add(message.SerializeToString())
