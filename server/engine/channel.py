@@ -1,8 +1,8 @@
-"""What passes between the coordinator and a gateway: one TCP connection each, under TLS.
+"""What passes between the coordinator and a gateway: one TCP connection each.
 
 Ray starts and ends gateways; messages don't go through it, since each would cost a millisecond of CPU on either side.
-Certificate and tokens are of this run and reach a gateway with the order to start. Both sides say something all the
-time, so that one which is cut off is found on either side.
+A gateway shows a token of this run, which reached it with the order to start; between machines there is TLS beside it.
+Both sides say something all the time, so that one which is cut off is found on either side.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import ipaddress
 import pickle
 import secrets
 import ssl
@@ -27,6 +28,7 @@ Calls: TypeAlias = list[tuple[str, tuple[Any, ...]]]
 BEAT_S: Final = 2.0
 SILENT_S: Final = 10.0
 """After so long without a word the other side counts as gone."""
+_AHEAD_BYTES: Final = 1 << 24  # that are read before they are asked for
 _TOKEN_BYTES: Final = 32
 _HEADER_BYTES: Final = 8
 _NAME: Final = "sordino-engine"
@@ -70,7 +72,7 @@ class CallChannel:
 
 @dataclass(frozen=True)
 class Invitation:
-    """By which a gateway connects; ``ca``: PEM of the certificate's authority."""
+    """By which a gateway connects; ``ca``: PEM of the certificate's authority; empty: without TLS."""
 
     host: str
     port: int
@@ -79,9 +81,11 @@ class Invitation:
 
     async def accept(self) -> CallChannel:
         """Connect. Raises OSError, TimeoutError: that isn't possible."""
-        context = ssl.create_default_context(cadata=self.ca.decode())
+        secure: dict[str, Any] = {}
+        if self.ca:
+            secure = {"ssl": ssl.create_default_context(cadata=self.ca.decode()), "server_hostname": _NAME}
         async with asyncio.timeout(SILENT_S):
-            reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context, server_hostname=_NAME)
+            reader, writer = await asyncio.open_connection(self.host, self.port, limit=_AHEAD_BYTES, **secure)
             writer.write(self.token)
         return CallChannel(reader, writer)
 
@@ -91,23 +95,18 @@ class CallPort:
 
     def __init__(self, host: str) -> None:
         """Args: host: an address of this machine that the gateways reach."""
-        self._host = host
-        authority = CertificateAuthority.make(_NAME, datetime.datetime.now(datetime.UTC))
-        key = new_key()
-        chain = authority.issue_server(key.public_key(), (_NAME,), datetime.datetime.now(datetime.UTC))
-        self._ca = authority.pem
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        with tempfile.TemporaryDirectory() as folder:  # the library takes keys from files only
-            (Path(folder) / "chain.pem").write_bytes(chain)
-            write_key_file(Path(folder) / "key.pem", private_pem(key))
-            self._context.load_cert_chain(Path(folder) / "chain.pem", Path(folder) / "key.pem")
+        self._host, self._ca, self._context = host, b"", None
+        if not ipaddress.ip_address(host).is_loopback:
+            self._ca, self._context = _certificate()
         self._server: asyncio.Server | None = None
         self._awaited: dict[bytes, asyncio.Future[CallChannel]] = {}
 
     async def invite(self) -> tuple[Invitation, asyncio.Future[CallChannel]]:
         """For one gateway, and what it connects on."""
         if self._server is None:
-            self._server = await asyncio.start_server(self._connected, self._host, 0, ssl=self._context)
+            self._server = await asyncio.start_server(
+                self._connected, self._host, 0, limit=_AHEAD_BYTES, ssl=self._context
+            )
         token = secrets.token_bytes(_TOKEN_BYTES)
         self._awaited[token] = asyncio.get_running_loop().create_future()
         port = self._server.sockets[0].getsockname()[1]
@@ -127,3 +126,16 @@ class CallPort:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+
+
+def _certificate() -> tuple[bytes, ssl.SSLContext]:
+    """A certificate of this run: PEM of its authority, and what a server needs."""
+    now, key = datetime.datetime.now(datetime.UTC), new_key()
+    authority = CertificateAuthority.make(_NAME, now)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:  # the library takes keys from files only
+        chain, secret = Path(folder) / "chain.pem", Path(folder) / "key.pem"
+        chain.write_bytes(authority.issue_server(key.public_key(), (_NAME,), now))
+        write_key_file(secret, private_pem(key))
+        context.load_cert_chain(chain, secret)
+    return authority.pem, context

@@ -43,6 +43,7 @@ log = structlog.get_logger()
 
 TOGETHER_S: Final = 0.003
 """Calls within this time travel together."""
+GATHER_S: Final = 0.1
 _DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
 
 
@@ -387,6 +388,7 @@ class _Vectors:
         """Add up what is whole, again and again."""
         while True:
             await self._arrived.wait()
+            await asyncio.sleep(GATHER_S)  # a partial sum is as large as a vector, of however many
             self._arrived.clear()
             batch, self._whole = self._whole, {}
             try:
