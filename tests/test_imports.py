@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -63,6 +63,7 @@ PEERS_REQUIREMENTS = ROOT / "sordino" / "lab" / "bench" / "peers" / "requirement
 FUZZ_RUNNER = "tests/fuzz/run.py"
 FUZZ_REQUIREMENTS = ROOT / "tests" / "fuzz" / "requirements.txt"
 SKIPPED_FOLDERS = re.compile(r"\.git|\.venv.*|\..*_cache|\.hypothesis|__pycache__|build|dist|.*\.egg-info|\.?demo-.*")
+packages_distributions = cache(metadata.packages_distributions)
 # A place on one machine only: home and work folders at the root of a file system, drive letters.
 MACHINE_PATH = re.compile(r"(?<![\w.:~)}\]-])/(?:home|root|Users|work|mnt)(?![\w-])|\b[A-Z]:\\\w|\.\./shared\b")
 
@@ -101,6 +102,12 @@ def imports(file: str, source: str, *, names: bool = False) -> list[Import]:
     """
     package = file.split("/")[:-1]
     found: list[Import] = []
+    # But for calls, expressions hold no import, and they are most of a tree.
+    looked_at = (
+        ast.AST
+        if "import_module" in source or "__import__" in source
+        else (ast.stmt, ast.excepthandler, ast.match_case)
+    )
 
     def visit(node: ast.AST, lazy: bool) -> None:
         line = getattr(node, "lineno", 0)
@@ -121,7 +128,8 @@ def imports(file: str, source: str, *, names: bool = False) -> list[Import]:
                 found.append(Import(file, line, str(first.value).lstrip(".") or "?", lazy))
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_type_checking(node)
         for child in ast.iter_child_nodes(node):
-            visit(child, lazy or inside)
+            if isinstance(child, looked_at):
+                visit(child, lazy or inside)
 
     visit(ast.parse(source, filename=file), lazy=False)
     return found
