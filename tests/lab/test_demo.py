@@ -23,14 +23,14 @@ SMALL = ("--participants", "20", "--processes", "3")
 @pytest.mark.slow
 def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    # Rounds long enough that the middle of one can be hit.
-    asked = ("--participants", 80, "--processes", 4, "--rounds", 5)
+    # Rounds long enough that the middle of one can be hit: of the second, or else of a later one.
+    asked = ("--participants", 24, "--processes", 4, "--rounds", 5)
     ended = in_a_process("demo", *asked, "--out", folder, "--json")
     result = json.loads(ended.stdout)
     names = "accuracy accuracy_without_noise epsilon_coordinator epsilon_released delta rounds dropouts wall_s"
     assert set(names.split()) <= set(result)
     assert result["rounds"] == 5
-    assert result["dropouts"] <= 20  # on a busy machine some have sent their vectors before the kill
+    assert result["dropouts"] <= 6  # on a busy machine some have sent their vectors before the kill
     assert result["attempts_aborted"] == 0
     assert result["epsilon_coordinator"] <= 8
     assert 0 < result["accuracy_without_noise"] < 1
@@ -47,8 +47,9 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM is handled by the same lines (test_child_process.py)."""
     folder = tmp_path / "demo"
     with (tmp_path / "said").open("wb") as said:
         command = [sys.executable, "-X", "faulthandler", "-m", "sordino", "demo", *SMALL, "--rounds", "200"]

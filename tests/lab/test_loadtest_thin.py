@@ -104,7 +104,6 @@ def test_what_thin_participants_do_not_support_is_refused_in_a_sentence(run: Run
     ("more", "graph"),
     [
         (("--clients", "24", "--drop-style", "silent", "--deadline", "5"), "complete"),
-        (("--clients", "24", "--adversary", "curious"), "complete"),
         (("--clients", "80", "--adversary", "curious", "--drop", "0.3"), "harary"),
     ],
 )
