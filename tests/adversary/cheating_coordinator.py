@@ -54,6 +54,7 @@ from wire.transport import unframe
 
 PATIENCE_S = 30.0  # for what takes milliseconds
 COLLUDERS = 2
+_identities = functools.cache(identities)  # of a folder that many scripts are played in
 
 
 class CheatingCoordinator:
@@ -61,7 +62,7 @@ class CheatingCoordinator:
 
     def __init__(self, public: Public, colluders: int) -> None:
         self.public, self.roster = public, public.roster
-        keys = identities(public.folder)
+        keys = _identities(public.folder)
         size = len(public.roster)
         self.colluders = frozenset(range(size - colluders, size))
         self.honest = frozenset(range(size - colluders))

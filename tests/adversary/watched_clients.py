@@ -8,15 +8,18 @@ import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from structlog.testing import capture_logs
 
-from client import participant_host
+from client import held_data, participant_host
 from client.behaviour import Behaviour, Encoding, Number, Words
 from client.credentials import load_identity
-from learning import datasets
+from client.host_file import load
+from learning import datasets, partitions
+from tests.support import host_in_process
 from tests.support.host_in_process import host, settings_of
 
 if TYPE_CHECKING:
@@ -51,14 +54,16 @@ async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -
     A second client has the same journal; ``settings`` change tables of host.toml.
     """
     tables = {**settings, "policy": {**LENIENT, **settings.get("policy", {})}}
-    configured = settings_of(coordinator.public.folder, coordinator.journal, coordinator.address, **tables)
-    hosted = {load_identity(one.key).public: one for one in configured.participants}
+    with mock.patch.object(host_in_process, "load", _loaded_once):
+        configured = settings_of(coordinator.public.folder, coordinator.journal, coordinator.address, **tables)
+    hosted = {_public_of(one.key): one for one in configured.participants}
     participants = tuple(hosted[coordinator.keys[who].public] for who in sorted(coordinator.honest))
     configured = dataclasses.replace(configured, participants=participants)
     # A participant that was cut off comes back at once rather than after half a second.
     quickly = mock.patch.object(participant_host, "RETRY_S", (0.01, 1.0))
     read_once = mock.patch.object(datasets, "_read_subset", _read_once)
-    with quickly, read_once, capture_logs() as logs:
+    cut_once = mock.patch.object(held_data, "cut_dataset", _cut_once)
+    with quickly, read_once, cut_once, capture_logs() as logs:
         coordinator.logs = logs
 
         def client_of(identity: bytes) -> Client:
@@ -83,7 +88,13 @@ async def joined(coordinator: CheatingCoordinator, **settings: dict[str, Any]) -
             coordinator.left = coordinator.left or why_it_left(task)
 
 
-_read_once = cache(datasets._read_subset)  # the same file for every client that is started
+# The same files for every client that is started.
+_loaded_once, _read_once, _cut_once = cache(load), cache(datasets._read_subset), cache(partitions.cut_dataset)
+
+
+@cache
+def _public_of(key: Path) -> bytes:
+    return load_identity(key).public
 
 
 def why_it_left(task: asyncio.Task[int]) -> str:
