@@ -103,13 +103,12 @@ def test_nothing_secret_is_told(ran: Ran) -> None:
     assert ran.leaks() == {}
 
 
-@pytest.mark.parametrize("kind", ["share", "noise"])
-def test_one_careless_line_is_found(tmp_path: Path, kind: str) -> None:
-    """The same studies with one line too many, in the log of structlog and in Python's."""
-    found = Ran(tmp_path / "run", kind).leaks()
+def test_a_careless_line_is_found(tmp_path: Path) -> None:
+    """The same study with two lines too many, one in the log of structlog and one in Python's."""
+    found = Ran(tmp_path / "run", "share noise").leaks()
     assert set(found) == {"stderr"}
     # A share is a slice of nothing else; noise alone is not what is sent, but where the update is zero.
-    assert kind in found["stderr"]
+    assert {"share", "noise"} <= found["stderr"]
 
 
 # ---------------------------------------------------------------- the search itself

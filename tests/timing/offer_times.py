@@ -111,7 +111,7 @@ def _right(fitted: NDArray[np.float64], judged: NDArray[np.float64], labels: NDA
     below = np.cumsum(np.where(labels[order] == 0, 1, -1))
     at = int(np.argmax(np.abs(below)))
     above = judged > fitted[order[at]]
-    nearest = np.argsort(np.abs(judged[:, None] - fitted[None, :]), axis=1)[:, : NEIGHBOURS + 1]
+    nearest = np.argpartition(np.abs(judged[:, None] - fitted[None, :]), NEIGHBOURS, axis=1)[:, : NEIGHBOURS + 1]
     voted = labels[nearest].mean(axis=1) > 0.5
     return float(np.mean(above == (labels == (below[at] > 0)))), float(np.mean(voted == labels))
 

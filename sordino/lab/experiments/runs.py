@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -58,7 +59,7 @@ class Run:
     settings: SimulationSettings
     last: int = 1
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Equal for runs of the same settings, whatever their labels and however the work is shared.
 
