@@ -21,6 +21,7 @@ from learning.tasks.statistic import Estimate
 from runtime.failure import Failure
 from server.events import Event, RoundCompleted, StudyStarted, from_json, to_json
 from server.study_view import StudyView
+from sordino.reporting import figures
 from sordino.reporting.closing_lines import closing_lines, finding_lines
 from sordino.reporting.report import Extras, render
 from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
@@ -133,6 +134,14 @@ def test_report(events: Events, released: dict[str, Any]) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.fixture
+def its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report's other figures take most of the time, and are in `test_report`."""
+    for name in ("epsilon_figure", "dropout_figure", "phase_figure"):
+        monkeypatch.setattr(figures, name, lambda _: "")
+
+
+@pytest.mark.usefixtures("its_own_figure")
 def test_the_median_stands_in_its_tile_and_headings_stand_once(events: Events) -> None:
     quantiles = render(with_released(events, QUANTILES, "quantile"), Extras())
     assert "<dt>Median</dt><dd><b>50.3</b><span>49.2 to 51.6; all 2 quantiles are below</span>" in quantiles
@@ -154,6 +163,7 @@ def lost(stddev: float, share: float) -> dict[str, Any]:
     return json.loads(json.dumps(about | task.statistic(Estimate(mean, stddev, 5.0))))  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("its_own_figure")
 def test_a_quantile_that_fails_says_why(events: Events) -> None:
     """It said that too few had answered and stated a share of 0 % with an error of 0, beside an empty chart."""
     noisy, few = lost(1.0, 1.0), lost(0.05, 0.05)
