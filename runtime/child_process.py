@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.processes import BLAS_THREADS, cpu_seconds, cpu_seconds_below, peak_resident_mb
+from runtime.processes import BLAS_THREADS, cpu_seconds, peak_resident_mb, processes_below
 
 STOP_S: Final = 8.0  # how long a process may take to end after SIGTERM, before it is killed
 _POLL_S: Final = 0.05
@@ -36,7 +36,7 @@ class Child:
     module: str = "sordino"
     peak_mb: float = 0.0
     cpu_s: float = 0.0  # user and system time at the last measurement
-    below_cpu_s: float = 0.0  # the same of the processes below it
+    below: dict[int, float] = field(default_factory=dict)  # the same of each process below it
     killed: bool = False  # on purpose, to be started again
     ended: bool = False  # by itself, and this has been reported
 
@@ -72,7 +72,12 @@ class Child:
         if self.process is not None and self.running:
             self.peak_mb = max(self.peak_mb, peak_resident_mb(self.process.pid) or 0.0)
             self.cpu_s = max(self.cpu_s, cpu_seconds(self.process.pid) or 0.0)
-            self.below_cpu_s = max(self.below_cpu_s, cpu_seconds_below(self.process.pid))
+            for one in processes_below(self.process.pid):
+                self.below[one] = max(self.below.get(one, 0.0), cpu_seconds(one) or 0.0)
+
+    @property
+    def below_cpu_s(self) -> float:
+        return sum(self.below.values())
 
     def last_words(self) -> str:
         """The last line of its log, for an error message."""

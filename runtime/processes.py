@@ -153,18 +153,20 @@ def cpu_seconds(pid: int) -> float | None:
         return None
 
 
-def cpu_seconds_below(pid: int) -> float:
-    """The same of all processes that run below one, without it: children, their children and so on."""
-    below: dict[int, list[int]] = {}
+def processes_below(pid: int) -> dict[int, str]:
+    """All processes that run below one: children, their children and so on; number -> command line."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            below.setdefault(parent, []).append(int(entry.name))
-    found, waiting = 0.0, [*below.get(pid, ())]
+            children.setdefault(parent, []).append(int(entry.name))
+    found: dict[int, str] = {}
+    waiting = [*children.get(pid, ())]
     while waiting:
         one = waiting.pop()
-        found += cpu_seconds(one) or 0.0
-        waiting += below.get(one, ())
+        with contextlib.suppress(OSError):
+            found[one] = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        waiting += children.get(one, ())
     return found
 
 

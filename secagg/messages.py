@@ -212,13 +212,6 @@ def to_bitmap(members: frozenset[int], u1: tuple[int, ...]) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-class UploadOffer(NamedTuple):
-    """A signed digest of an upload that is to come; of bytes, 32 and 64."""
-
-    sha256: bytes
-    signature: bytes
-
-
 class Messages(Mapping[int, Message], Generic[Message]):
     """Receiver -> message, each made when it is read: all of them at once could fill the memory."""
 

@@ -58,7 +58,6 @@ from secagg.messages import (
     SealedShares,
     SurvivorSets,
     UnmaskingRequest,
-    UploadOffer,
     to_bitmap,
 )
 from secagg.packing import add_packed, packed_size
@@ -297,13 +296,13 @@ def add_input(accumulator: NDArray[Any], sender: int, message: MaskedInput, para
 
 @dataclass(frozen=True)
 class _OfferCheck:
-    """Of an offer; makes the same of it."""
+    """Of an input whose vector is yet to come; makes the same of it."""
 
     config: RoundConfig
     context: bytes
     u2_digest: bytes
 
-    def __call__(self, sender: int, offer: UploadOffer) -> UploadOffer:
+    def __call__(self, sender: int, offer: MaskedInput) -> MaskedInput:
         identity = self.config.roster.identity(sender)
         statement = upload_statement(self.context, identity, offer.sha256, self.u2_digest)
         if not self.config.roster.verify(sender, offer.signature, statement):
@@ -321,7 +320,7 @@ class MaskedInputCollection(ServerPhase):
         self.u2 = frozenset(dealings)
         self._u2_digest = set_of(cohort.config, cohort.context, "u2", self.u2)
         self._uploads: dict[int, Upload] = {}
-        self._offered: dict[int, UploadOffer] = {}  # that were verified
+        self._offered: dict[int, tuple[bytes, bytes]] = {}  # digests and signatures that were verified
         self.check = _OfferCheck(cohort.config, cohort.context, self._u2_digest)
         parameters = cohort.config.parameters
         self._accumulator: NDArray[Any] = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
@@ -332,16 +331,17 @@ class MaskedInputCollection(ServerPhase):
         """Participants whose inputs are in the sum."""
         return frozenset(self._u3)
 
-    def check_offer(self, sender: int, offer: UploadOffer | Checked) -> None:
+    def check_offer(self, sender: int, offer: MaskedInput | Checked) -> None:
         """Check that an upload with this digest would be accepted, before any of it is staged."""
-        known = isinstance(offer, UploadOffer | Checked) and sender in self.u2
+        known = isinstance(offer, MaskedInput | Checked) and sender in self.u2
         self._take(sender, known and sender not in self._u3)
-        self._offered[sender] = self._made_of(sender, offer)
+        checked: MaskedInput = self._made_of(sender, offer)
+        self._offered[sender] = checked.sha256, checked.signature
 
     def _check(self, sender: int, sha256: bytes, signature: bytes) -> None:
         self._take(sender, sender in self.u2 and sender not in self._u3)
         if self._offered.get(sender) != (sha256, signature):
-            self.check(sender, UploadOffer(sha256, signature))
+            self.check(sender, MaskedInput(b"", sha256, signature))
 
     def receive(self, sender: int, message: MaskedInput) -> None:
         """Add one complete input, after all checks; otherwise nothing is added."""

@@ -36,6 +36,7 @@ SETTING = "a setting, a name or a figure, no data"
 SHOWN: dict[str, str] = {
     "secagg.messages.Advertisement.mask_key": PUBLIC_KEY,
     "secagg.messages.Advertisement.channel_key": PUBLIC_KEY,
+    "secagg.opening.Survivor.mask_key": PUBLIC_KEY,
     "secagg.messages.SealedShares.seed_commitment": COMMITMENT,
     "secagg.messages.DealtShare.seed_commitment": COMMITMENT,
     "secagg.server_cohort.Dealing.seed_commitment": COMMITMENT,

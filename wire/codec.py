@@ -24,6 +24,7 @@ from secagg.messages import (
     CohortKeys,
     ConsistencySignature,
     DealtShare,
+    MaskedInput,
     MaskKeyShare,
     NeighbourShares,
     RevealedShare,
@@ -32,7 +33,6 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingReply,
     UnmaskingRequest,
-    UploadOffer,
 )
 from wire import coordinator_pb2 as pb
 from wire.transport import varint
@@ -153,8 +153,9 @@ def read_survivor_sets(message: pb.SurvivorSets) -> SurvivorSets:
     return SurvivorSets(message.u2, message.u3)
 
 
-def read_offer(message: pb.MaskedInputOffer) -> UploadOffer:
-    return UploadOffer(_sized(message.sha256, 32, "offer's sha256"), message.signature)
+def read_offer(message: pb.MaskedInputOffer) -> MaskedInput:
+    """The input without its vector, which comes by itself."""
+    return MaskedInput(b"", _sized(message.sha256, 32, "offer's sha256"), message.signature)
 
 
 def write_consistency(message: ConsistencySignature) -> pb.ConsistencySignature:

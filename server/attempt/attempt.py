@@ -25,7 +25,6 @@ from secagg.messages import (
     SurvivorSets,
     UnmaskingRequest,
 )
-from secagg.server_cohort import Checked
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, MaskedInputCollection
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said, Staged
@@ -531,9 +530,8 @@ class Attempt:
             await self._compute(step.leave, who)
             self._answered.discard(who)
 
-    def _queue_offer(self, who: int, message: pb.PhaseMessage | Checked) -> None:
+    def _queue_offer(self, who: int, offer: MaskedInput) -> None:
         self._outgoing.answered(who)
-        offer = message.content if isinstance(message, Checked) else message.masked_input
         self._uploads.offer(who, offer.sha256, offer.signature)
 
     async def _add_staged(self, step: Step, who: int, staged: Staged) -> None:

@@ -106,10 +106,12 @@ class Step:
     kept: bool = False  # its messages are put on record as they count
     enough: bool = False
 
-    def handle(self, who: int, message: pb.PhaseMessage | Checked) -> None:
-        """In the worker: take a message. Raises one of `REJECTED`: it isn't taken."""
-        self.take(who, message if isinstance(message, Checked) else read_message(self.name, message))
+    def handle(self, who: int, message: pb.PhaseMessage | Checked) -> Any:
+        """In the worker: take a message; returns its content. Raises one of `REJECTED`: it isn't taken."""
+        content = message if isinstance(message, Checked) else read_message(self.name, message)
+        self.take(who, content)
         self.enough = self.suffices()
+        return content.content if isinstance(content, Checked) else content
 
     def handle_each(self, several: Mapping[int, Readable]) -> dict[int, Any]:
         """In the worker: of each participant its message, if it is still needed, or why it isn't taken."""
@@ -117,11 +119,11 @@ class Step:
         for who, one in several.items():
             try:
                 message = one.read()
-                self.handle(who, message)
+                content = self.handle(who, message)
             except REJECTED as error:
                 outcomes[who] = error
             else:
-                outcomes[who] = message if self.then else None  # parsed, it is large
+                outcomes[who] = content if self.then else None  # parsed, it is large
         return outcomes
 
 

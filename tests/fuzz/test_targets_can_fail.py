@@ -129,7 +129,7 @@ FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
     "coordinator_MaskedInputCollection": ((server_phases.MaskedInputCollection, "_check", lambda *_: None),),
     "coordinator_ShareKeys": ((server_phases.ShareKeys, "receive", deals_before_it_checks),),
     "coordinator_Unmasking": ((server_unmasking.Unmasking, "receive", refused_reply_that_counts),),
-    "coordinator_Unmasking: noise": ((server_unmasking.Unmasking, "_check_noise", lambda *_: None),),
+    "coordinator_Unmasking: noise": ((server_unmasking._ReplyCheck, "_check_noise", lambda *_: None),),
     "participant_ConsistencyCheck": ((client_unmasking.ConsistencyCheck, "receive", refusal_that_is_forgotten),),
 }
 

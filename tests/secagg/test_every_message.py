@@ -433,13 +433,13 @@ def test_a_vector_is_masked_once_and_one_that_does_not_fit_changes_nothing() -> 
 def test_an_offer_is_checked_like_the_upload_that_follows_it() -> None:
     """`check_offer` decides before an upload is staged; it must refuse every sender that `receive` refuses."""
     phase, upload = server_phase(MASK), record(MASK).steps[MASK].up[ME]
-    phase.check_offer(ME, upload.sha256, upload.signature)
+    phase.check_offer(ME, upload)
     assert ME not in phase.received
     before = freeze(phase)  # with the signature that needn't be verified again
     for sender in (FIRST, LEFT, -4, OTHER):
         error = InvalidMessage if sender == OTHER else UnexpectedMessage
         with pytest.raises(error):
-            phase.check_offer(sender, upload.sha256, upload.signature)
+            phase.check_offer(sender, upload)
         assert freeze(phase) == before
 
 

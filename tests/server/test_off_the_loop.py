@@ -64,6 +64,8 @@ class Recorder:
 
 
 class _Session:
+    far = None
+
     def __init__(self, participant: int, note: Callable[[tuple[int, bytes]], None]) -> None:
         self.participant, self._note = participant, note
 

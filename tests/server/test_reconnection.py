@@ -400,7 +400,7 @@ async def test_nothing_that_was_sent_is_kept() -> None:
     heard: dict[int, list[bytes]] = {}
 
     def session_of(who: int) -> Any:
-        return SimpleNamespace(send=lambda message: heard.setdefault(who, []).append(message[:4]))
+        return SimpleNamespace(far=None, send=lambda message: heard.setdefault(who, []).append(message[:4]))
 
     outgoing = Outgoing(session_of, set(range(people)), at_once)
     contents = {who: who for who in range(people)}

@@ -194,6 +194,8 @@ def _fault_lines(result: Mapping[str, Any]) -> list[str]:
             )
         ]
         lines.append(f"growth              in the second tenth of the rounds and in the last: {', '.join(figures)}")
+    if killed := result["engine_kills"]:
+        lines.append("engine's kills      " + ", ".join(f"{what} {number}" for what, number in killed.items()))
     if (kills := result["kills"])["number"]:
         again = kills["serving_again_s"]
         lines.append(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from runtime.child_process import Child
-from secagg.messages import MASKED_INPUT, PHASES
+from secagg.messages import MASKED_INPUT, PHASES, UNMASKING
 from server.events import Event, PhaseStarted, StudyStarted
 from server.study_view import StudyView
 from sordino.lab.loadtest.faults import BETWEEN_ROUNDS, PHASE_NAMES, Storm
@@ -70,6 +71,8 @@ class Recovery:
 
 
 KILL_WITHIN_S: Final = 2.0
+GATEWAY: Final = "ray::_Actor"  # as Ray names their processes
+WORKER: Final = "ray::open_task"
 
 
 @dataclass
@@ -120,6 +123,41 @@ class Kills:
             "attempts_resumed": len(self.hit.intersection(completed)),
             "serving_again_s": {"p50": round(times[len(times) // 2], 3), "max": round(times[-1], 3)} if times else None,
         }
+
+
+@dataclass
+class EngineKills:
+    """A process of the coordinator's engine is killed in each round, at each phase in turn.
+
+    Attributes:
+        left: that are still to come.
+        wanted: what is killed at which phase, in turns.
+        done: what was killed, and how often.
+    """
+
+    left: int
+    wanted: list[tuple[str, str]]
+    done: Counter[str] = field(default_factory=Counter)
+    _last: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, number: int, *, workers: bool) -> EngineKills:
+        """``workers``: there are some to kill, too."""
+        return cls(number, [(GATEWAY, phase) for phase in PHASES] + ([(WORKER, UNMASKING)] if workers else []))
+
+    def strike(self, event: Event, below: Callable[[], Mapping[int, str]]) -> None:
+        """An event was recorded. ``below``: the coordinator's processes, with their command lines."""
+        if not self.left or not isinstance(event, PhaseStarted) or self._last == (event.round, event.attempt):
+            return
+        what, phase = self.wanted[self.done.total() % len(self.wanted)]
+        if event.phase != phase:
+            return
+        victims = [pid for pid, title in below().items() if title.startswith(what)]
+        if victims:
+            with contextlib.suppress(OSError):
+                os.kill(random.choice(victims), signal.SIGKILL)
+            self.left, self._last = self.left - 1, (event.round, event.attempt)
+            self.done[f"{'gateway' if what == GATEWAY else 'worker'} at {phase}"] += 1
 
 
 def due(storm: Storm, event: Event, ended: int) -> bool:

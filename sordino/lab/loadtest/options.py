@@ -28,6 +28,7 @@ LOAD: Final = "Load"
 FAULTS: Final = "Faults"
 BOUNDS: Final = "Bounds (broken: exit code 1)"
 _DEADLINES_S: Final = {"disconnect": 60.0, "silent": 10.0}  # with `disconnect` phases end without waiting
+_ELSEWHERE_S: Final = 10.0  # for a participant to go on at another gateway, on a busy machine
 _PAUSE_S: Final = 1.0
 _load, _planned = partial(key, panel=LOAD), partial(key, panel=FAULTS)
 _seconds: Final = partial(_load, None, unit="s")
@@ -143,6 +144,12 @@ class LoadOptions(Table):
         ge=0,
         le=100_000,
     )
+    engine_kills: int = _planned(
+        0,
+        help="kill a gateway in each of so many rounds, at each phase in turn; with --workers, a worker as well",
+        ge=0,
+        le=100_000,
+    )
     cheats: faults.Cheats | None = _fault(None, "participants that cheat", faults.Cheats)
     availability: Availability | None = _fault(None, "participants that go online and offline", Availability)
     max_p95_s: float | None = _bound("largest 95th percentile of a round's time", unit="s", alias="max_p95")
@@ -184,6 +191,8 @@ class LoadOptions(Table):
             yield f"--min-completed {self.min_completed} can't be met by --rounds {self.rounds}. Lower the bound."
         if self.noise_within is not None and not self.noise:
             yield "--noise-within is a bound on real noise: add --noise."
+        if self.engine_kills and not self.gateways:
+            yield "--engine-kills kills gateways: add --gateways 2."
         if self.min_resumed is not None and not self.kills:
             yield "--min-resumed is a bound on attempts that were cut off: add --kills."
         if sum(link.share for link in self.links) > 1 + 1e-9:
@@ -218,6 +227,7 @@ class LoadOptions(Table):
             "--storm": self.storms,
             "--crash": self.crashes,
             "--kills": self.kills,
+            "--engine-kills": self.engine_kills,
             "--cheats": self.cheats,
             "--availability": self.availability,
         }
@@ -237,6 +247,8 @@ class LoadOptions(Table):
         """For which a broken connection keeps its slot; planned dropouts discard the round in any case."""
         if self.resume_s is not None:
             return self.resume_s
+        if self.engine_kills:
+            return _ELSEWHERE_S
         breaks = bool(self.storms or self.kills) or any(link.resets_per_min for link in self.links)
         return DeadlineTable().resume_s if breaks else 0.0
 

@@ -22,12 +22,12 @@ from typing import Any, Final
 from authority.new_study import LocalStudy, make_local_study
 from runtime.child_process import STOP_S, Child, StopRequest, child_environment, stop
 from runtime.failure import ExitCode, InputFailure
-from runtime.processes import free_port
+from runtime.processes import free_port, processes_below
 from runtime.text import counted
 from server.events import AttemptStarted, RoundCompleted, StudyStarted
 from server.study_view import StudyView
 from sordino.lab.loadtest.display import round_line
-from sordino.lab.loadtest.disturbances import Kills, Recovery, due, strike
+from sordino.lab.loadtest.disturbances import EngineKills, Kills, Recovery, due, strike
 from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.lab.loadtest.study import load_study
@@ -135,6 +135,7 @@ class LoadTest:
     _due: list[Storm] = field(default_factory=list)
     _crashes: list[int] = field(default_factory=list)
     kills: Kills = field(default_factory=lambda: Kills(0))
+    engine_kills: EngineKills = field(default_factory=lambda: EngineKills(0, []))
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
 
@@ -149,6 +150,7 @@ class LoadTest:
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
         self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
         self.kills = Kills(self.options.kills)
+        self.engine_kills = EngineKills.of(self.options.engine_kills, workers=self.options.opening_workers > 0)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
         outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         began = time.monotonic()
@@ -231,6 +233,7 @@ class LoadTest:
                 self.before_rounds_cpu_s = self.coordinator.cpu_s, self.coordinator.below_cpu_s, self._client_cpu_s
             if len(outcomes.rounds) < self.options.rounds:
                 ended = outcomes.apply(event)
+                self.engine_kills.strike(event, self._engine)
                 self._note_recoveries(outcomes.view)
                 if isinstance(event, StudyStarted):
                     self.kills.serves(event)
@@ -250,6 +253,9 @@ class LoadTest:
     @property
     def _client_cpu_s(self) -> float:
         return sum(child.cpu_s for child in self.clients)
+
+    def _engine(self) -> dict[int, str]:
+        return {} if self.coordinator.process is None else processes_below(self.coordinator.process.pid)
 
     def _crash(self, outcomes: Outcomes) -> None:
         self._crashes.pop(0)
@@ -388,6 +394,7 @@ class LoadTest:
             "wall_s": round(wall_s, 1),
             "disturbances": [one.to_json() for one in self.recoveries],
             "kills": self.kills.to_json({(one.round, one.attempt) for one in outcomes.rounds if one.completed}),
+            "engine_kills": dict(self.engine_kills.done),
             "connections": self._connections(),
             "noise": noise_figures(self.noise_seen),
             "ledger_rows": rows,
