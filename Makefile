@@ -34,7 +34,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables soak
+.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables soak scale-test
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -121,6 +121,11 @@ load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenario
 		.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/$$each.toml --clients 24 --processes 2 \
 			--dim 10000 $(LOAD_ARGS) || exit 1; \
 	done
+
+scale-test: .venv/.stamp ## gateways and workers that are killed in 50 rounds, and thousands of thin participants at gateways (half an hour)
+	@.venv/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/gateways.toml $(LOAD_ARGS)
+	@.venv/bin/python -m sordino loadtest --thin --clients 1000 --processes 2 --dim 100000 --rounds 3 --gateways 2 --workers 2
+	@.venv/bin/python -m sordino loadtest --thin --clients 4000 --processes 4 --dim 10000 --rounds 5 --gateways 4 --deadline 300
 
 soak: .venv-demo/.stamp ## 2,000 rounds of 20 participants with dropouts: does the coordinator grow? (half an hour)
 	@.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/soak.toml $(LOAD_ARGS)

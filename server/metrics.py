@@ -25,6 +25,7 @@ from server import events
 from server.events import CONNECTING, Event
 from server.journal import Journal
 from server.reasons import ABORTS, DROPOUTS, class_of_abort, class_of_dropout
+from server.sessions import HERE
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import STATES, StudyView
@@ -84,6 +85,7 @@ _COUNTERS: Final = {
     "sordino_sent_control_bytes": "Control messages sent on the session port.",
     "sordino_sent_document_bytes": "Models, rosters and study documents sent.",
     "sordino_calls_refused": "Calls to the session port that were refused.",
+    "sordino_gateways_replaced": "Gateways that failed, and in whose place others started.",
 }
 _STAGE: Final = {
     "sordino_ready": "1 while the study runs and can be written down, as /readyz says.",
@@ -96,6 +98,9 @@ _GAUGES: Final = {
     "sordino_attempt_cohort": "Participants with which the attempt under way began, or the last one.",
     "sordino_attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
     "sordino_sessions_open": "Open sessions.",
+    "sordino_gateways_up": "Gateways that hold sessions; 0 where the coordinator does.",
+    "sordino_gateway_memory_bytes": "Resident memory of the largest gateway.",
+    "sordino_gateway_sessions": "Open sessions of the gateway that has most.",
     "sordino_roster_version": "Version of the roster in use.",
     "sordino_roster_statement_expiry_timestamp_seconds": "When the statement that it is the newest ends; else +Inf.",
     "sordino_enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
@@ -339,6 +344,7 @@ def _live(study: Study) -> dict[str, float]:
         "sordino_sent_document_bytes": traffic.documents_sent,
         "sordino_calls_refused": study.refused_calls.count,
         "sordino_event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
+        **(study.sessions.elsewhere or HERE).figures(),
     }
 
 

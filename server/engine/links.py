@@ -26,7 +26,7 @@ from server.attempt.uploads import UploadRefused, Uploads
 from server.engine.channel import Calls
 from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
-from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
+from server.sessions import CLOSED, STOPPED, GatewayFigures, Session, SessionRefused, TooManySessions
 from server.study import Study
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
@@ -85,7 +85,7 @@ class Link:
         self._unread: dict[bytes, Session] = {}  # sessions that have ended with a message in gRPC's hands
         self.uploads: UploadsAtGateways | None = None  # of the attempt under way
         self.alive = True
-        self.figures_: dict[str, Any] = {}
+        self.known: dict[str, Any] = {"traffic": {}, "refused": 0, "bytes": 0.0, "sessions": 0}  # as it said last
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a method of the gateway, together with what is called about then."""
@@ -205,12 +205,11 @@ class Link:
 
     def figures(self, traffic: dict[str, int], rss_mb: float, refused: int, sessions: int) -> None:
         """What the gateway has counted since its start."""
-        before = self.figures_.get("traffic", {})
+        before, total = self.known["traffic"], self._study.sessions.traffic
         for name, count in traffic.items():
-            held = getattr(self._study.sessions.traffic, name)
-            setattr(self._study.sessions.traffic, name, held + count - before.get(name, 0))
-        self._study.refused_calls.count += refused - self.figures_.get("refused", 0)
-        self.figures_ = {"traffic": traffic, "refused": refused, "rss_mb": rss_mb, "sessions": sessions}
+            setattr(total, name, getattr(total, name) + count - before.get(name, 0))
+        self._study.refused_calls.count += refused - self.known["refused"]
+        self.known = {"traffic": traffic, "refused": refused, "bytes": 1e6 * rss_mb, "sessions": sessions}
 
     # ------------------------------------------------------------ calls of the gateway: vectors
 
@@ -380,6 +379,12 @@ class Gateways:
     def links(self) -> list[Link]:
         """Those that are up."""
         return list(self._links.values())
+
+    def figures(self) -> dict[str, float]:
+        """Of `server.sessions.Elsewhere`."""
+        known = [link.known for link in self.links()]
+        most = (max((one[name] for one in known), default=0) for name in ("bytes", "sessions"))
+        return GatewayFigures(len(known), self.restarts, *most).figures()
 
     def adopt(self, roster: Roster) -> None:
         """Of `server.sessions.Elsewhere`."""
