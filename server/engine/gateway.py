@@ -87,6 +87,9 @@ class _Check:
             return MalformedMessage.__name__, str(error)
         except InvalidMessage as error:
             return InvalidMessage.__name__, error.reason
+        except Exception as error:  # of one message: its sender is out, others aren't
+            log.exception("a message can't be checked")
+            return MalformedMessage.__name__, f"it can't be checked: {type(error).__name__}"
 
 
 class Gateway:

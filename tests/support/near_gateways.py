@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pickle
 from collections.abc import Callable
@@ -54,9 +55,11 @@ class NearGateway:
             killed.cancel()
 
     async def stop(self) -> None:
-        while not self._heard.empty():
-            await asyncio.sleep(0)
-        await self.gateway.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                while not self._heard.empty() and not self._hearing.done():
+                    await asyncio.sleep(0)
+                await self.gateway.stop()
         self._hearing.cancel()
 
     def kill(self) -> None:
