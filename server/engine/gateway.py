@@ -72,12 +72,18 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Check:
-    """Of messages of one phase. ``kept``: the coordinator keeps them as they came, too."""
+    """Of messages of one phase.
+
+    Attributes:
+        kept: the coordinator keeps them as they came, too.
+        seen: sessions whose first message came. Further ones are the coordinator's to refuse: a check is work.
+    """
 
     number: tuple[int, int]
     phase: str
     verify: Callable[[int, Any], Any]
     kept: bool
+    seen: set[bytes] = field(default_factory=set, repr=False)
 
     def __call__(self, participant: int, message: pb.PhaseMessage) -> tuple[Any, str]:
         """What `verify` makes of it and no error, or the error's class and text."""
@@ -264,9 +270,11 @@ class Gateway:
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         check, phase = self._check, PHASE_FIELDS.get(message.WhichOneof("message") or "")
-        if check is None or (message.round, message.attempt, phase) != (*check.number, check.phase):
+        fits = check is not None and (message.round, message.attempt, phase) == (*check.number, check.phase)
+        if check is None or not fits or session.token in check.seen:
             self._call("phase_message", session.token, message.SerializeToString(), size)
             return
+        check.seen.add(session.token)
         self._calls.append(_Call("", ()))  # its place among the calls
         self._unchecked.append((self._calls[-1], session, message, size))
         if self._checking is None:

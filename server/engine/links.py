@@ -361,10 +361,10 @@ class UploadsAtGateways(Uploads):
 class Gateways:
     """All gateways of a study; one that fails is replaced."""
 
-    def __init__(self, study: Study, starts: Iterable[Callable[[], Process]]) -> None:
+    def __init__(self, study: Study, starts: Iterable[Callable[[Roster], Process]]) -> None:
         """
         Args:
-            starts: start one gateway each.
+            starts: start one gateway each, with the roster in use.
         """
         self._study, self._starts = study, list(starts)
         self._links: dict[int, Link] = {}
@@ -412,7 +412,7 @@ class Gateways:
 
     async def open(self) -> Self:
         """Start all. Raises NetworkFailure: a port can't be opened."""
-        fars = [start() for start in self._starts]
+        fars = [start(self._study.roster) for start in self._starts]
         addresses = await asyncio.gather(*(far.start() for far in fars))
         for number, far in enumerate(fars):
             self._tasks.append(asyncio.create_task(self._keep(number, far)))
@@ -423,9 +423,11 @@ class Gateways:
         """One gateway, and those that come in its place."""
         while True:
             link = self._links[number] = Link(far, self._study)
+            link.call("adopt", self._study.roster)  # it may have changed since
             if self._uploads is not None and not self._uploads.closed:
                 self._uploads.begin(link)
-                link.call("check", *self._check)
+                if self._check:
+                    link.call("check", *self._check)
             try:
                 await link.listen()
             except asyncio.CancelledError:
@@ -437,7 +439,7 @@ class Gateways:
             self.restarts += 1
             while True:
                 await asyncio.sleep(RESTART_S)
-                far = self._starts[number]()
+                far = self._starts[number](self._study.roster)
                 try:
                     await far.start()
                     break

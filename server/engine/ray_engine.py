@@ -14,6 +14,7 @@ from typing import Any, Final
 from runtime.address import ports_from
 from runtime.ray_start import start_ray
 from secagg.parallel import Parallel
+from secagg.roster import Roster
 from server.engine.channel import CallChannel, CallPort, Calls, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Process
@@ -42,7 +43,7 @@ class RayEngine:
         for done in [task.remote(one) for one in arguments]:
             yield self._ray.get(done)
 
-    def gateways(self, setup: GatewaySetup) -> list[Callable[[], Process]]:
+    def gateways(self, setup: GatewaySetup) -> list[Callable[[Roster], Process]]:
         """What starts each gateway; the first listens on the address of the setup, the others on the ports after it."""
         addresses = ports_from(setup.listen, self._table.gateways)
         return [partial(_FarActor, self._ray, self._port, replace(setup, listen=one)) for one in addresses]
@@ -67,8 +68,9 @@ class _Actor(Gateway):
 class _FarActor:
     """`server.engine.links.Process`."""
 
-    def __init__(self, ray: Any, port: CallPort, setup: GatewaySetup) -> None:
+    def __init__(self, ray: Any, port: CallPort, setup: GatewaySetup, roster: Roster) -> None:
         self._ray, self._port = ray, port
+        setup = replace(setup, roster=roster)
         self._actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Actor).remote(setup)
         self._channel: CallChannel | None = None
 

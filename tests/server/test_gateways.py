@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from server.engine.gateway import Gateway
 from server.engine.links import Link
 from sordino.lab.loadtest.sums import plain_sum, vector
 from tests.support.host_in_process import Story, host, ledger_of, rows_of, settings_of
-from tests.support.study_in_process import PATIENCE_S, Coordinator, coordinator, identities, sums_of
+from tests.support.study_in_process import PATIENCE_S, Coordinator, coordinator, identities, sums_of, until
 from wire import coordinator_pb2 as pb
 
 SEED = 7
@@ -129,3 +130,15 @@ async def test_participants_are_spread_and_one_journal_tells_of_all(study_folder
     traffic = where.study.sessions.traffic
     assert traffic.vectors_received >= 2 * 7 * where.study.terms.plan.padded_dim * where.study.terms.plan.bits // 8
     assert all(one.gateway.sessions.traffic.control_received for one in where.gateways)
+
+
+async def test_one_that_starts_later_has_the_roster_in_use(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions are those of the roster in use: by an older one, an honest message would be checked as another's."""
+    async with coordinator(study_folder, tmp_path / "state.sqlite", gateways=2) as where:
+        later = replace(where.study.roster, version=where.study.roster.version + 1)
+        monkeypatch.setattr(type(where.study), "roster", property(lambda _: later))
+        where.gateways[0].kill()
+        await until(lambda: len(where.gateways) == 3)
+        assert where.gateways[2].gateway.roster.version == later.version

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from secagg.roster import Roster
 from server.engine.channel import Calls
 from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Gateways, Process
@@ -79,10 +80,11 @@ def near_gateways(
     certificate = read_certificate(configuration.coordinator)
     setup = GatewaySetup(study.terms.study, study.roster, study.bounds, "127.0.0.1:0", certificate, connections)
 
-    def start(number: int) -> Process:
+    def start(number: int, roster: Roster) -> Process:
         before = made[number] if number < len(made) else None  # one that takes its place takes its port
-        made.append(NearGateway(replace(setup, listen=before.address) if before is not None else setup))
+        listen = setup.listen if before is None else before.address
+        made.append(NearGateway(replace(setup, listen=listen, roster=roster)))
         return made[-1]
 
-    starts: list[Callable[[], Process]] = [partial(start, number) for number in range(count)]
+    starts: list[Callable[[Roster], Process]] = [partial(start, number) for number in range(count)]
     return Gateways(study, starts)
