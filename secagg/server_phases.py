@@ -333,20 +333,21 @@ class MaskedInputCollection(ServerPhase):
 
     def check_offer(self, sender: int, offer: MaskedInput | Checked) -> None:
         """Check that an upload with this digest would be accepted, before any of it is staged."""
-        known = isinstance(offer, MaskedInput | Checked) and sender in self.u2
-        self._take(sender, known and sender not in self._u3)
-        checked: MaskedInput = self._made_of(sender, offer)
-        self._offered[sender] = checked.sha256, checked.signature
+        self._offered[sender] = self._check(sender, offer)
 
-    def _check(self, sender: int, sha256: bytes, signature: bytes) -> None:
+    def _check(self, sender: int, offer: Any) -> tuple[bytes, bytes]:
+        """Digest and signature of an input that is expected and signed."""
         self._take(sender, sender in self.u2 and sender not in self._u3)
-        if self._offered.get(sender) != (sha256, signature):
-            self.check(sender, MaskedInput(b"", sha256, signature))
+        made = offer.content if isinstance(offer, Checked) else offer
+        signed = made.sha256, made.signature
+        if not isinstance(offer, Checked) and self._offered.get(sender) != signed:
+            self.check(sender, offer)
+        return signed
 
     def receive(self, sender: int, message: MaskedInput) -> None:
         """Add one complete input, after all checks; otherwise nothing is added."""
         self._take(sender, isinstance(message, MaskedInput))
-        self._check(sender, message.sha256, message.signature)
+        self._check(sender, message)
         upload = add_input(self._accumulator, sender, message, self.cohort.config.parameters)
         self._u3.add(sender)
         self._uploads[sender] = upload
@@ -360,7 +361,7 @@ class MaskedInputCollection(ServerPhase):
         Raises UnexpectedMessage, InvalidMessage: of one of the senders, whose input isn't expected.
         """
         for sender, upload in uploads.items():
-            self._check(sender, upload.sha256, upload.signature)
+            self._check(sender, upload)
         np.add(self._accumulator, partial, out=self._accumulator)
         reduce_words(self._accumulator, self.cohort.config.parameters.bits)
         self._u3.update(uploads)

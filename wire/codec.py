@@ -24,7 +24,6 @@ from secagg.messages import (
     CohortKeys,
     ConsistencySignature,
     DealtShare,
-    MaskedInput,
     MaskKeyShare,
     NeighbourShares,
     RevealedShare,
@@ -151,11 +150,6 @@ def write_survivor_sets(round_: int, attempt: int, message: SurvivorSets) -> pb.
 
 def read_survivor_sets(message: pb.SurvivorSets) -> SurvivorSets:
     return SurvivorSets(message.u2, message.u3)
-
-
-def read_offer(message: pb.MaskedInputOffer) -> MaskedInput:
-    """The input without its vector, which comes by itself."""
-    return MaskedInput(b"", _sized(message.sha256, 32, "offer's sha256"), message.signature)
 
 
 def write_consistency(message: ConsistencySignature) -> pb.ConsistencySignature:

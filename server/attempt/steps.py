@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from secagg.errors import ProtocolError
-from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING
+from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING, MaskedInput
 from secagg.parameters import RoundParameters
 from secagg.server_cohort import Checked
 from server.attempt.uploads import UploadRefused
@@ -24,11 +24,20 @@ PHASE_FIELDS: Final = {
     "consistency": CONSISTENCY_CHECK,
     "unmasking": UNMASKING,
 }
+
+
+def _read_offer(offer: pb.MaskedInputOffer) -> MaskedInput:
+    """The input without its vector, which comes by itself."""
+    if len(offer.sha256) != 32:
+        raise MalformedMessage("the offer's sha256 must have 32 bytes")
+    return MaskedInput(b"", offer.sha256, offer.signature)
+
+
 _FIELDS: Final = {phase: field for field, phase in PHASE_FIELDS.items()}
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     ADVERTISE_KEYS: codec.read_advertisement,
     SHARE_KEYS: codec.read_sealed_shares,
-    MASKED_INPUT: codec.read_offer,
+    MASKED_INPUT: _read_offer,
     CONSISTENCY_CHECK: codec.read_consistency,
     UNMASKING: codec.read_unmasking_reply,
 }

@@ -92,14 +92,12 @@ class CheatingCoordinator:
 
     # ------------------------------------------------------------ for the service
 
-    def welcome(self, session: Session) -> pb.Welcome:
-        return pb.Welcome(session_token=session.token, study_sha256=self.study_sha256, roster_sha256=self.roster_sha256)
+    def opened(self, session: Session) -> None:
+        digests = {"study_sha256": self.study_sha256, "roster_sha256": self.roster_sha256}
+        session.send(codec.message(welcome=pb.Welcome(session_token=session.token, **digests)))
 
-    def document(self, sha256: bytes, held: bytes = b"") -> bytes | None:
-        return self.documents.get(sha256)
-
-    def history(self, after: int) -> bytes:
-        return write_history([])
+    async def requested(self, request: pb.DocumentRequest) -> bytes | None:
+        return write_history([]) if request.history_after else self.documents.get(request.sha256)
 
     def downloaded(self, session: Session, size: int) -> None:
         pass

@@ -30,6 +30,7 @@ from tests.adversary.script import Naive, Places, Seen
 from tests.adversary.served_study import STUDIES, public_of
 from tests.adversary.watched_clients import joined
 from tests.support.card_of_a_study import authority_of
+from wire import coordinator_pb2 as pb
 from wire.study import StudyDocument, read_draws
 
 PARTICIPANT = "client.participant"
@@ -323,9 +324,12 @@ async def taken_off_the_roster(coordinator: CheatingCoordinator) -> Seen:
 )
 async def roster_that_is_not_there(coordinator: CheatingCoordinator) -> Seen:
     data = roster(coordinator, 2)
-    coordinator.document = lambda sha256, held=b"": (  # type: ignore[method-assign]
-        None if sha256 == hashlib.sha256(data).digest() else coordinator.documents.get(sha256)
-    )
+    there = coordinator.requested
+
+    async def requested(request: pb.DocumentRequest) -> bytes | None:
+        return None if request.sha256 == hashlib.sha256(data).digest() else await there(request)
+
+    coordinator.requested = requested  # type: ignore[method-assign]
     attempt = await coordinator.begin(roster=data)
     seen = attempt.verdict(never="advertise_keys")
     return await completes(coordinator, 2) if seen.outcome == "refused" else seen

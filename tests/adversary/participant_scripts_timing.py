@@ -408,7 +408,7 @@ study_script(
     {0: Cheat({ADVERTISE: old_numbers}, rounds=frozenset({2}))},
     Off.instead(
         "server.study",
-        "if attempt is not None and (message.round, message.attempt) == _number(attempt):\n            attempt.deliver",
+        "if attempt is not None and number == attempt.config.number:\n            attempt.deliver",
         "if attempt is not None:\n            attempt.deliver",
         shows="participant 0 is excluded",
     ),

@@ -246,11 +246,7 @@ def test_a_signal_around_the_fork_is_not_lost(moment: str) -> None:
     )
     assert count == 1
     # It lives until it is told, however long a busy machine keeps its parent waiting.
-    command = [
-        SHELL,
-        "-euc",
-        text + "\nsupervised sh -c \"trap 'exit 7' TERM; while :; do sleep 0.1; done\"",
-    ]
+    command = [SHELL, "-euc", text + "\nsupervised sh -c \"trap 'exit 7' TERM; while :; do sleep 0.1; done\""]
     codes = {subprocess.run(command, timeout=10, check=False).returncode for _ in range(30)}
     assert codes <= {7, 143}  # 143: it wasn't up yet
 

@@ -35,6 +35,10 @@ def _write_offer(message: messages.MaskedInput) -> pb.MaskedInputOffer:
     return pb.MaskedInputOffer(sha256=message.sha256, signature=message.signature)
 
 
+def _read_offer(message: pb.MaskedInputOffer) -> messages.MaskedInput:
+    return messages.MaskedInput(b"", message.sha256, message.signature)
+
+
 def _codec(field: str, kind: type, name: str = "") -> Codec:
     """By the codec's functions of this name, by default that of the field."""
     write, read = (getattr(codec, f"{way}_{name or field}") for way in ("write", "read"))
@@ -46,7 +50,7 @@ CODECS: Final[dict[type, Codec]] = {
     messages.Advertisement: _codec("advertise_keys", pb.Advertisement, "advertisement"),
     messages.SealedShares: _codec("share_keys", pb.SealedShares, "sealed_shares"),
     # Of an upload its offer; the vector comes by itself.
-    messages.MaskedInput: Codec("masked_input", pb.MaskedInputOffer, _write_offer, codec.read_offer),
+    messages.MaskedInput: Codec("masked_input", pb.MaskedInputOffer, _write_offer, _read_offer),
     messages.ConsistencySignature: _codec("consistency", pb.ConsistencySignature),
     messages.UnmaskingReply: _codec("unmasking", pb.UnmaskingReply, "unmasking_reply"),
     messages.CohortKeys: _codec("cohort_keys", pb.CohortKeys),
