@@ -256,7 +256,13 @@ def result_of(*streams: Sequence[Event]) -> dict[str, Any]:
     result = outcomes_of(*streams).figures() | {
         "server_cpu_s": 3.21,
         "server_cpu_s_before_rounds": 1.0,
-        "round_mean": {"wall_s": 2.0, "server_cpu_s": 1.1, "client_cpu_s": 0.4, "participant_cpu_ms": 20.0},
+        "round_mean": {
+            "wall_s": 2.0,
+            "server_cpu_s": 1.1,
+            "engine_cpu_s": 0.0,
+            "client_cpu_s": 0.4,
+            "participant_cpu_ms": 20.0,
+        },
         "server_peak_rss_mb": 123.4,
         "client_cpu_s": 9.9,
         "client_peak_rss_mb": 80.0,
@@ -264,6 +270,7 @@ def result_of(*streams: Sequence[Event]) -> dict[str, Any]:
         "study_ended": "rounds done",
         "disturbances": [],
         "kills": Kills(0).to_json([]),
+        "engine_kills": {},
         "connections": {"troubles": {}, "resets": 0},
         "noise": None,
         "ledger_rows": 3,

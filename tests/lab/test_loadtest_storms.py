@@ -40,7 +40,7 @@ def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(run, "strike", lambda *_: came.append("storm"))
     monkeypatch.setattr(run.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
     study: Any = SimpleNamespace(directory=tmp_path)
-    coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, peak_mb=0.0)
+    coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, below_cpu_s=0.0, peak_mb=0.0)
     test = run.LoadTest(options, study)
     test.coordinator = coordinator
     test._storms, test._crashes = list(options.storms), list(options.crashes)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine")]
 def test_gateways_and_a_worker_are_killed(tmp_path: Path) -> None:
     """One in each phase; sums are right, and those of a killed gateway go on at the other."""
     load = LoadOptions(
-        clients=16, processes=2, dim=300_000, rounds=6, drop=0.0, gateways=2, opening_workers=2, engine_kills=6, seed=3
+        clients=16, processes=2, dim=300_000, rounds=6, drop=0.0, gateways=2, workers=2, engine_kills=6, seed=3
     )
     result = run_load_test(load, out=tmp_path / "out")
     assert result["incomplete"] is None

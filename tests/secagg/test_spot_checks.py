@@ -154,7 +154,7 @@ def test_the_coordinator_shows_all_that_it_has(rings: Rings) -> None:
     slow = set(range(0, MEMBERS, 9))
     for who, signature in signatures_over_everybody().items():
         if who not in slow:
-            signed.take(who, ConsistencySignature(signature))
+            signed.signatures[who] = signed.check(who, ConsistencySignature(signature))
     request = signed.requests(frozenset({ME}))[ME]
     assert {who for who, _ in request.signatures} == everybody - slow
     near = frozenset(cohort.graph.neighbours(ME)) & slow if rings else frozenset()

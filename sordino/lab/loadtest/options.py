@@ -69,9 +69,7 @@ class LoadOptions(Table):
     clients: int = _load(50, help="participants in all", ge=3, le=65_519)
     processes: int = _load(4, help="client processes that share the participants evenly", ge=1)
     gateways: int = _load(0, help="gateways of the coordinator, in processes of Ray; 0: it is one process", ge=0, le=64)
-    opening_workers: int = _load(
-        0, help="tasks of Ray that open a sum at once; 0: threads of the coordinator", ge=0, le=64, flag="--workers"
-    )
+    workers: int = _load(0, help="tasks of Ray that open a sum at once; 0: threads of the coordinator", ge=0, le=64)
     dim: int = _load(10_000, help="values of a vector, before padding", ge=1, le=1 << 28)
     bits: int = _load(20, help="bits of one value on the wire", ge=1, le=62)
     key_agreement: Literal["x25519", "x25519-mlkem768"] = _load(

@@ -150,7 +150,7 @@ class LoadTest:
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
         self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
         self.kills = Kills(self.options.kills)
-        self.engine_kills = EngineKills.of(self.options.engine_kills, workers=self.options.opening_workers > 0)
+        self.engine_kills = EngineKills.of(self.options.engine_kills, workers=self.options.workers > 0)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
         outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         began = time.monotonic()

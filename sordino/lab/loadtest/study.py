@@ -125,9 +125,9 @@ def _study(options: LoadOptions, port: int, stddevs: float) -> NewStudy:
         k_stddevs=stddevs,
         noise_parts=None if options.noise else 0,  # vectors that anyone can compute hold no noise to take back
         listen=f"127.0.0.1:{port}",
-        coordinator_engine="ray" if options.gateways or options.opening_workers else "process",
+        coordinator_engine="ray" if options.gateways or options.workers else "process",
         gateways=options.gateways,
-        opening_workers=options.opening_workers,
+        opening_workers=options.workers,
         deadline_s=options.seconds,
         connect_s=max(60.0, 0.1 * clients),
         max_attempts=min(_MOST_ATTEMPTS, options.rounds),
