@@ -95,6 +95,11 @@ class Uploads:
             self._withdraw(offer)
         self._pump()
 
+    def take_back(self, participant: int) -> None:
+        """Its vector is expected elsewhere now; it may be offered here again."""
+        self.forget(participant)
+        self._offers.pop(participant, None)
+
     def close(self) -> None:
         """The attempt is over: what is staged is let go of at once, however long its sender would have stayed."""
         self._waiting.clear()

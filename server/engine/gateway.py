@@ -29,6 +29,7 @@ from secagg.parameters import RoundParameters
 from secagg.roster import Roster
 from secagg.server_cohort import Upload
 from secagg.server_phases import add_input
+from server.attempt.inbox import Staged
 from server.attempt.outgoing import AT_ONCE
 from server.attempt.steps import PHASE_FIELDS, read_message
 from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
@@ -347,7 +348,7 @@ class _Vectors:
         self.uploads = Uploads(
             parameters.upload_size, credits_, lambda who: call("granted", number, who, 0), self._failed
         )
-        self._whole: dict[int, tuple[MaskedInput, asyncio.Future[bool]]] = {}
+        self._whole: dict[int, Staged] = {}
         self._arrived = asyncio.Event()
         self._answer: asyncio.Future[frozenset[int]] | None = None
         self._adder = ThreadPoolExecutor(1, thread_name_prefix="vectors")
@@ -371,7 +372,7 @@ class _Vectors:
     async def _taken(self, who: int, offer: Offer, packed: bytearray) -> bytes:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         message: Any = packed  # a bytearray without other references; not copied, to save memory
-        self._whole[who] = MaskedInput(message, offer.sha256, offer.signature), done
+        self._whole[who] = Staged(MaskedInput(message, offer.sha256, offer.signature), done)
         self._call("staged", self.number, who)
         self._arrived.set()
         if not await done:
@@ -387,9 +388,9 @@ class _Vectors:
             self._call("granted", self.number, who, offset)
 
     def forget(self, who: int) -> None:
-        self.uploads.forget(who)
-        if (whole := self._whole.pop(who, None)) is not None:
-            _settle(whole[1], False)
+        self.uploads.take_back(who)
+        if (staged := self._whole.pop(who, None)) is not None:
+            staged.settle(False)
 
     def merged(self, taken: Collection[int]) -> None:
         if self._answer is not None and not self._answer.done():
@@ -409,14 +410,14 @@ class _Vectors:
                 for who in batch:
                     self._failed(who, f"its gateway failed: {type(error).__name__}")
             finally:
-                for who, (_, done) in batch.items():
-                    _settle(done, False)
+                for who, staged in batch.items():
+                    staged.settle(False)
                     self.uploads.forget(who)
 
-    async def _hand_over(self, batch: dict[int, tuple[MaskedInput, asyncio.Future[bool]]]) -> None:
+    async def _hand_over(self, batch: dict[int, Staged]) -> None:
         """Until the coordinator has taken the sum of some or all, or none can be taken."""
         loop = asyncio.get_running_loop()
-        left = {who: message for who, (message, _) in batch.items()}
+        left = {who: staged.message for who, staged in batch.items()}
         while left:
             total, uploads, faulty = await loop.run_in_executor(self._adder, _sum_of, left, self._parameters)
             for who, reason in faulty.items():
@@ -428,21 +429,16 @@ class _Vectors:
             taken = await self._answer
             if taken >= uploads.keys():
                 for who in uploads:
-                    _settle(batch[who][1], True)
+                    batch[who].settle(True)
                 return
             left = {who: left[who] for who in uploads if who in taken}
 
     def close(self) -> None:
         self._adding.cancel()
         self.uploads.close()
-        for _, done in self._whole.values():
-            _settle(done, False)
+        for staged in self._whole.values():
+            staged.settle(False)
         self._adder.shutdown(wait=False)
-
-
-def _settle(done: asyncio.Future[bool], taken: bool) -> None:
-    if not done.done():
-        done.set_result(taken)
 
 
 def _sum_of(

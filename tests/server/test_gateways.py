@@ -19,6 +19,7 @@ from sordino.lab.loadtest.sums import plain_sum, vector
 from tests.support.host_in_process import Story, host, ledger_of, rows_of, settings_of
 from tests.support.study_in_process import PATIENCE_S, Coordinator, coordinator, identities, sums_of, until
 from wire import coordinator_pb2 as pb
+from wire.study import round_parameters
 
 SEED = 7
 SURVIVES_S = {"resume_s": 20.0}
@@ -142,3 +143,14 @@ async def test_one_that_starts_later_has_the_roster_in_use(
         where.gateways[0].kill()
         await until(lambda: len(where.gateways) == 3)
         assert where.gateways[2].gateway.roster.version == later.version
+
+
+async def test_a_vector_may_be_expected_here_again(study_folder: Path, tmp_path: Path) -> None:
+    """Its participant went to another gateway and came back: were that refused, anybody could end a gateway by it."""
+    async with coordinator(study_folder, tmp_path / "state.sqlite", gateways=1) as where:
+        gateway = where.gateways[0].gateway
+        parameters = round_parameters(where.study.terms.plan)
+        offer, forget = ("offer", (1, 3, bytes(32), bytes(64))), ("forget", (1, 3))
+        await gateway.hear([("begin_attempt", (1, parameters, 4)), offer, forget, offer])
+        calls = await gateway.said()
+        assert [name for name, _ in calls if name == "granted"] == ["granted"] * 2
