@@ -25,7 +25,6 @@ from server import events
 from server.events import CONNECTING, Event
 from server.journal import Journal
 from server.reasons import ABORTS, DROPOUTS, class_of_abort, class_of_dropout
-from server.sessions import HERE
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import STATES, StudyView
@@ -87,6 +86,10 @@ _COUNTERS: Final = {
     "sordino_calls_refused": "Calls to the session port that were refused.",
     "sordino_gateways_replaced": "Gateways that failed, and in whose place others started.",
 }
+_OF_GATEWAYS: Final = (
+    *("sordino_gateways_up", "sordino_gateways_replaced"),
+    *("sordino_gateway_memory_bytes", "sordino_gateway_sessions"),
+)
 _STAGE: Final = {
     "sordino_ready": "1 while the study runs and can be written down, as /readyz says.",
     "sordino_storage_writable": "0 while the journal can't be written.",
@@ -344,7 +347,8 @@ def _live(study: Study) -> dict[str, float]:
         "sordino_sent_document_bytes": traffic.documents_sent,
         "sordino_calls_refused": study.refused_calls.count,
         "sordino_event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
-        **(study.sessions.elsewhere or HERE).figures(),
+        **dict.fromkeys(_OF_GATEWAYS, 0.0),
+        **({} if study.sessions.elsewhere is None else study.sessions.elsewhere.figures()),
     }
 
 

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from secagg.keys import session_statement
 from secagg.roster import Roster
@@ -114,33 +114,11 @@ class Session:
             self.outbox.put_nowait(None)
 
 
-@dataclass(frozen=True)
-class GatewayFigures:
-    """Of the processes in which streams of sessions end, for metrics."""
-
-    up: int = 0
-    replaced: int = 0
-    most_bytes: float = 0.0
-    most_sessions: int = 0
-
-    def figures(self) -> dict[str, float]:
-        return {
-            "sordino_gateways_up": self.up,
-            "sordino_gateways_replaced": self.replaced,
-            "sordino_gateway_memory_bytes": self.most_bytes,
-            "sordino_gateway_sessions": self.most_sessions,
-        }
-
-
-HERE: Final = GatewayFigures()
-"""All streams end in this process."""
-
-
 class Elsewhere(Protocol):
     """The processes in which streams of sessions end, if that isn't this one (`server.engine`)."""
 
     def figures(self) -> dict[str, float]:
-        """As of `GatewayFigures`."""
+        """Of these processes, by the names of `server.metrics`."""
 
     def adopt(self, roster: Roster) -> None:
         """A later roster is in use."""

@@ -26,7 +26,7 @@ from server.attempt.uploads import UploadRefused, Uploads
 from server.engine.channel import Calls
 from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
-from server.sessions import CLOSED, STOPPED, GatewayFigures, Session, SessionRefused, TooManySessions
+from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
 from server.study import Study
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
@@ -383,8 +383,12 @@ class Gateways:
     def figures(self) -> dict[str, float]:
         """Of `server.sessions.Elsewhere`."""
         known = [link.known for link in self.links()]
-        most = (max((one[name] for one in known), default=0) for name in ("bytes", "sessions"))
-        return GatewayFigures(len(known), self.restarts, *most).figures()
+        return {
+            "sordino_gateways_up": len(known),
+            "sordino_gateways_replaced": self.restarts,
+            "sordino_gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
+            "sordino_gateway_sessions": max((one["sessions"] for one in known), default=0),
+        }
 
     def adopt(self, roster: Roster) -> None:
         """Of `server.sessions.Elsewhere`."""
