@@ -419,19 +419,23 @@ class Gateways:
         fars = [start(self._study.roster) for start in self._starts]
         addresses = await asyncio.gather(*(far.start() for far in fars))
         for number, far in enumerate(fars):
-            self._tasks.append(asyncio.create_task(self._keep(number, far)))
+            self._tasks.append(asyncio.create_task(self._keep(number, self._link(number, far))))
         self.address = ",".join(addresses)
         return self
 
-    async def _keep(self, number: int, far: Process) -> None:
+    def _link(self, number: int, far: Process) -> Link:
+        """A gateway that has started, with what the others have been told."""
+        link = self._links[number] = Link(far, self._study)
+        link.call("adopt", self._study.roster)  # it may have changed since
+        if self._uploads is not None and not self._uploads.closed:
+            self._uploads.begin(link)
+            if self._check:
+                link.call("check", *self._check)
+        return link
+
+    async def _keep(self, number: int, link: Link) -> None:
         """One gateway, and those that come in its place."""
         while True:
-            link = self._links[number] = Link(far, self._study)
-            link.call("adopt", self._study.roster)  # it may have changed since
-            if self._uploads is not None and not self._uploads.closed:
-                self._uploads.begin(link)
-                if self._check:
-                    link.call("check", *self._check)
             try:
                 await link.listen()
             except asyncio.CancelledError:
@@ -439,13 +443,14 @@ class Gateways:
             except Exception as error:
                 log.warning("a gateway has failed, starting another", gateway=number, error=type(error).__name__)
             del self._links[number]
-            far.kill()
+            link.kill()
             self.restarts += 1
             while True:
                 await asyncio.sleep(RESTART_S)
                 far = self._starts[number](self._study.roster)
                 try:
                     await far.start()
+                    link = self._link(number, far)
                     break
                 except Exception as error:
                     log.warning("a gateway can't be started", gateway=number, error=str(error))

@@ -148,7 +148,7 @@ def test_cheats_stragglers_and_absences_leave_sums_of_the_others_with_their_nois
     (tmp_path / "away.csv").write_text("participant,from_s,to_s\n0,0,1\n")
     code, told, err = run(
         *("loadtest", "--clients", "12", "--processes", "1", "--dim", "2000", "--rounds", "3", "--drop", "0"),
-        *("--cheats", "share=0.25,ways=unsigned-keys+other-vector+repetition", "--deadline", "8", "--noise"),
+        *("--cheats", "share=0.25,ways=unsigned-keys+other-vector+repetition", "--deadline", "30", "--noise"),
         *("--stragglers", "share=0.1,from_s=0.1,to_s=0.4", "--noise-within", "0.1", "--max-unplanned", "0"),
         *("--availability", f"trace={tmp_path / 'away.csv'}", "--json"),
     )
