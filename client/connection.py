@@ -30,6 +30,7 @@ from wire.transport import (
 
 SERVICE = "/sordino.v1.Coordinator/"
 HANDSHAKE_S = 30.0
+TURN_S = 2.0  # for a connection, where the coordinator has addresses that were not tried yet
 HANDSHAKES = 3  # attempts, where a stream ends without a reason
 AHEAD = 8  # messages that are read before they are handled
 DOWNLOADS = 3  # attempts, where a call ends in a status that no coordinator gives
@@ -73,6 +74,10 @@ class Channels:
     def first_turn(study: str, identity: bytes) -> int:
         """The turn that a participant begins with."""
         return int.from_bytes(hashlib.sha256(study.encode() + identity).digest()[:4], "little")
+
+    def patience_s(self, failures: int) -> float:
+        """How long to try an address: another one may answer at once, but a slow network needs the whole time."""
+        return TURN_S if failures < len(self._addresses) > 1 else HANDSHAKE_S
 
     def address(self, turn: int = 0) -> str:
         return self._addresses[turn % len(self._addresses)]

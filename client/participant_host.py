@@ -281,7 +281,7 @@ class ParticipantHost:
             resting_s: float | None = None
             self._calls += 1
             try:
-                connected = await is_connected(connection)
+                connected = await is_connected(connection, channels.patience_s(failures))
                 async with self._opening:
                     session = await open_session(connection, participant.identity, study)
                 opened = True

@@ -60,13 +60,13 @@ _KNOWN: Final[tuple[tuple[int, tuple[str, ...], str], ...]] = (
 _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]{3})")
 
 
-async def is_connected(channel: grpc.aio.Channel) -> bool:
-    """Whether gRPC has a connection, once it has made one or failed to; TimeoutError after the time of a handshake.
+async def is_connected(channel: grpc.aio.Channel, within_s: float = HANDSHAKE_S) -> bool:
+    """Whether gRPC has a connection, once it has made one or failed to. Raises TimeoutError: neither, for so long.
 
     gRPC reports its own words and those of the other side in the same field. A call on a connection may end with
     either; a call for which no connection could be made ends with gRPC's.
     """
-    async with asyncio.timeout(HANDSHAKE_S):
+    async with asyncio.timeout(within_s):
         while True:
             state = channel.get_state(try_to_connect=True)
             if state not in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):

@@ -14,7 +14,8 @@ if [ ! -d "$home" ]; then
             "another name (SORDINO_STUDY)" >&2
         ended 2
     fi
-    set -- --study "$STUDY" --coordinator coordinator:8444 --host localhost --draws "$ROUNDS" --places "$PLACES"
+    set -- --study "$STUDY" --coordinator "${ENROLMENT:-coordinator:8444}" --host localhost --draws "$ROUNDS" \
+        --places "$PLACES" ${SESSIONS:+--address "$SESSIONS"}
     for name in ${NAMES:-}; do
         set -- "$@" --host "$name"
     done

@@ -4,5 +4,5 @@
 # another authority, are of no use in this one.
 set -eu
 . /opt/supervised.sh
-supervised sordino join coordinator:8444 --desk /run/sordino/desk/socket --homes "/var/lib/sordino/clients/${1:-}" \
+supervised sordino join "${2:-coordinator:8444}" --desk /run/sordino/desk/socket --homes "/var/lib/sordino/clients/${1:-}" \
     --part place --yes --service

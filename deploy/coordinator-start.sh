@@ -30,4 +30,6 @@ if [ -f "$study/made-with" ] && [ "$(cat "$study/made-with")" != "$asked" ]; the
     echo "the study stays as it was made ($(cat "$study/made-with")), whatever the variables say now ($asked): what" \
         "participants agreed to can't be changed. For another one choose another name (SORDINO_STUDY)" >&2
 fi
+# What drives a cluster of Ray runs on a node of it.
+[ -z "${RAY_ADDRESS:-}" ] || first sh /opt/ray-node.sh coordinator
 supervised sordino serve "$study" --json

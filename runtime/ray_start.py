@@ -18,6 +18,11 @@ class RayUnavailable(InputFailure):
     """Ray isn't installed, or doesn't start."""
 
 
+def cluster_address(address: str = "") -> str:
+    """HOST:PORT of the cluster that `start_ray` joins; empty: it starts one."""
+    return address or os.environ.get("RAY_ADDRESS", "")
+
+
 def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
     """Ray's module, connected; and whether it was connected here, and is to be shut down again.
 
@@ -30,6 +35,8 @@ def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
     # Read when Ray is first imported, and only by default: usage isn't reported; and a cluster started here takes
     # orders only with its token, which is in no file.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A process that drives a cluster ends, by default, when the head has been away for a minute.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
     if "ray" not in sys.modules and not address and not _ADDRESSED & os.environ.keys():
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     try:
@@ -41,7 +48,7 @@ def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
         ) from missing
     if ray.is_initialized():
         return ray, False
-    there = address or os.environ.get("RAY_ADDRESS", "")
+    there = cluster_address(address)
     where: dict[str, Any] = {"address": there} if there else {"num_cpus": cpus}
     try:
         ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, **where)

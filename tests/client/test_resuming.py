@@ -433,9 +433,9 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
     cuts: list[float] = []
     is_connected, rest, cut = client.participant_host.is_connected, Participant.rest, Channels.cut
 
-    async def no_answer(channel: Any) -> bool:
+    async def no_answer(channel: Any, within_s: float) -> bool:
         if sum(waits) >= DAY_S:
-            return await is_connected(channel)
+            return await is_connected(channel, within_s)
         await asyncio.sleep(0)
         raise TimeoutError
 
@@ -494,12 +494,12 @@ async def test_the_first_that_gets_through_wakes_the_others(
     cuts: list[None] = []
     late: list[None] = []
 
-    async def no_answer(channel: Any) -> bool:
+    async def no_answer(channel: Any, within_s: float) -> bool:
         if len(cuts) >= 5:
             monkeypatch.setattr(client.participant_host, "PART_OF_ABSENCE", 1e6)  # an hour's wait for those that fail
             late.append(None)
             if len(late) > 3:
-                return await is_connected(channel)
+                return await is_connected(channel, within_s)
         await asyncio.sleep(0)
         raise TimeoutError
 

@@ -122,6 +122,20 @@ async def test_all_gateways_end_and_come_back(study_folder: Path, tmp_path: Path
     assert [one["u3"] for one in story.of("round_completed")] == [7, 7]
 
 
+async def test_an_address_that_does_not_answer_is_left_for_the_next(study_folder: Path, tmp_path: Path) -> None:
+    """A gateway that was cut off refuses no connection: without the next address each participant waits half a minute."""
+    async with (
+        coordinator(study_folder, tmp_path / "state.sqlite", gateways=1) as where,
+        await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as silent,
+    ):
+        port = silent.sockets[0].getsockname()[1]
+        where.start()
+        settings = settings_of(study_folder, tmp_path / "journal", f"localhost:{port},{where.addresses[0]}")
+        async with host(settings, behaviours=Known) as task, asyncio.timeout(20):
+            await until(lambda: len(where.study.sessions) == 7)
+            assert not task.done()
+
+
 async def test_participants_are_spread_and_one_journal_tells_of_all(study_folder: Path, tmp_path: Path) -> None:
     """What is recorded is that of a coordinator without gateways: nothing tells how many there were."""
     story, where, _ = await play(study_folder, tmp_path)
