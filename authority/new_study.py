@@ -126,9 +126,10 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 
     Raises Failure: sizes that contradict each other; pydantic.ValidationError: a value can't be.
     """
-    values = {"one_machine": True} | values
+    defaults: dict[str, Any] = {"one_machine": True}
     if values.get("gateways"):  # another gateway takes that long to hold all participants of one that failed
-        values = {"resume_s": 10.0} | values
+        defaults["resume_s"] = 10.0
+    values = defaults | values
     deadline_s = values.pop("deadline_s", None)
     if deadline_s is not None:
         phases = ("advertise_keys_s", "share_keys_s", "training_s", "consistency_check_s", "unmasking_s")

@@ -37,7 +37,7 @@ def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A process that drives a cluster ends, by default, when the head has been away for a minute.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
-    if "ray" not in sys.modules and not address and not _ADDRESSED & os.environ.keys():
+    if "ray" not in sys.modules and not address and not any(map(os.environ.get, _ADDRESSED)):
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     try:
         import ray

@@ -59,7 +59,8 @@ class Project:
         Raises:
             ComposeError: it failed, with its last lines.
         """
-        environment = os.environ | {"SORDINO_STUDY": self.study, "COMPOSE_PROJECT_NAME": self.name} | self.settings
+        named = {"SORDINO_STUDY": self.study, "COMPOSE_PROJECT_NAME": self.name}
+        environment = {**os.environ, **named, **self.settings}
         return _run([*self.command, *arguments], environment, quiet=quiet)
 
     def up(self, clients: int) -> None:

@@ -43,7 +43,7 @@ def mounts(service: str) -> dict[str, str]:
 
 
 def test_the_coordinator_sees_neither_the_authoritys_keys_nor_its_codes() -> None:
-    assert set(mounts("coordinator")) == {"study", "handover"}
+    assert set(mounts("coordinator")) == {"study", "handover", "engine"}
     authority, client = mounts("authority"), mounts("client")
     assert authority["desk"] == client["desk"]
     assert set(authority) & set(client) == {"desk"}
@@ -73,7 +73,7 @@ def test_services_come_back_and_end_in_time(service: str) -> None:
 def test_another_study_beside_the_old_one_has_homes_of_its_own() -> None:
     """A home is given up at the word of its own authority alone, and another study has another one."""
     study = COMPOSE["x-study"]["STUDY"]
-    assert SERVICES["client"]["entrypoint"] == ["sh", "/opt/client-start.sh", study]
+    assert SERVICES["client"]["entrypoint"][:3] == ["sh", "/opt/client-start.sh", study]
     assert '--homes "/var/lib/sordino/clients/${1:-}"' in (ROOT / "deploy" / "client-start.sh").read_text()
 
 
@@ -83,6 +83,25 @@ def test_clients_need_no_lines_of_their_own_and_no_secret_is_in_the_file() -> No
     assert SERVICES["client"]["scale"] == "${SORDINO_CLIENTS:-10}"
     assert [name for name in SERVICES if name.startswith("client")] == ["client"]
     assert not re.search(r"pass(word|wd)?\s*[:=]|SORD2-|BEGIN .*KEY", (ROOT / "docker-compose.yml").read_text())
+
+
+def test_the_profile_scale_is_told_where_its_gateways_are() -> None:
+    """The settings that go with it, as its services and the authority read them."""
+    lines = (ROOT / "deploy" / "scale.env").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    nodes = {name for name, one in SERVICES.items() if one.get("profiles") == ["scale"]}
+    gateways = sorted(nodes - {"head"})
+    assert told["SORDINO_SESSIONS"] == ",".join(f"{name}:{8443 + at}" for at, name in enumerate(gateways))
+    assert told["SORDINO_ENROLMENT"] == f"coordinator:{8443 + len(gateways)}"
+    assert told["SORDINO_RAY_ADDRESS"] == "head:6379"
+    says(told["SORDINO_STUDY_OPTIONS"], "--engine ray", f"--gateways {len(gateways)}")
+    text = (ROOT / "docker-compose.yml").read_text()
+    assert all(f"${{{name}:-" in text for name in told)  # without the settings nothing changes
+    for name in nodes:
+        assert SERVICES[name]["entrypoint"] == ["sh", "/opt/ray-node.sh", name]
+        assert (SERVICES[name]["read_only"], SERVICES[name]["cap_drop"]) == (True, ["ALL"])
+        # Clients reach the gateways, and the head, which anybody with the token commands, not at all.
+        assert ("sessions" in SERVICES[name]["networks"]) == (name != "head")
 
 
 def test_named_volumes_are_declared_and_ports_stay_on_this_machine() -> None:

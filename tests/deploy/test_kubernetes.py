@@ -2,33 +2,98 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+
+from tests.support.commands import says
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
 VERSION = "1.33"
 
-OBJECTS = [
-    pytest.param(one, id=f"{one['kind']}-{one['metadata']['name']}")
-    for name in KUSTOMIZATION["resources"]
-    for one in yaml.safe_load_all((FOLDER / name).read_text())
-]
+SCALE: dict[str, Any] = yaml.safe_load((FOLDER / "scale/kustomization.yaml").read_text())
+
+
+def objects_of(*paths: str) -> list[dict[str, Any]]:
+    return [one for path in paths for one in yaml.safe_load_all((FOLDER / path).read_text())]
+
+
+PLAIN = objects_of(*KUSTOMIZATION["resources"])
+ENGINE = objects_of("scale/engine.yaml")
+CLUSTER = ENGINE.pop(0)
+CHANGES = objects_of("scale/changes.yaml")
+OBJECTS = [pytest.param(one, id=f"{one['kind']}-{one['metadata']['name']}") for one in [*PLAIN, *ENGINE]]
+
+# Of KubeRay's RayCluster, version v1, as far as it is used here; what isn't known is refused.
+_PARAMETERS = {"type": "object", "additionalProperties": {"type": "string"}}
+_GROUP = {"rayStartParams": _PARAMETERS, "template": {"type": "object"}}
+_WORKERS = (
+    _GROUP
+    | {"groupName": {"type": "string"}}
+    | {key: {"type": "integer"} for key in ("replicas", "minReplicas", "maxReplicas")}
+)
+
+
+def closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+RAY_CLUSTER = closed(
+    {
+        "rayVersion": {"type": "string"},
+        "authOptions": closed({"mode": {"enum": ["disabled", "token"]}}),
+        "headGroupSpec": closed(_GROUP),
+        "workerGroupSpecs": {"type": "array", "items": closed(_WORKERS)},
+    }
+)
 
 
 def test_every_file_is_a_resource() -> None:
     assert {path.name for path in FOLDER.glob("*.yaml")} == {"kustomization.yaml", *KUSTOMIZATION["resources"]}
+    used = {*SCALE["resources"], *(patch["path"] for patch in SCALE["patches"]), "kustomization.yaml"} - {".."}
+    assert {path.name for path in (FOLDER / "scale").glob("*.yaml")} == used
 
 
 @pytest.mark.parametrize("one", OBJECTS)
 def test_an_object_is_of_its_schema(one: dict[str, Any]) -> None:
     kubernetes_validate.validate(one, VERSION, strict=True)
+
+
+def test_the_ray_cluster_is_of_its_schema() -> None:
+    jsonschema.validate(CLUSTER["spec"], RAY_CLUSTER)
+    for pod in nodes():
+        one = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
+        kubernetes_validate.validate(one, VERSION, strict=True)
+    assert CLUSTER["spec"]["authOptions"]["mode"] == "token"  # without it anybody could run programs on the nodes
+
+
+def test_gateways_are_reached_where_they_listen() -> None:
+    """At a service each, with the ports from 8443 on; the cluster has a node for each."""
+    services = {one["metadata"]["name"]: one["spec"] for one in ENGINE if one["kind"] == "Service"}
+    for number, group in enumerate(CLUSTER["spec"]["workerGroupSpecs"]):
+        name, port = f"gateway-{number}", 8443 + number
+        assert group["groupName"] == name
+        assert json.loads(json.loads(group["rayStartParams"]["resources"])) == {name: 1}
+        assert services[name]["selector"] == {"ray.io/cluster": "engine", "ray.io/group": name}
+        assert [one["port"] for one in services[name]["ports"]] == [port]
+        [container] = group["template"]["spec"]["containers"]
+        assert [one["containerPort"] for one in container["ports"]] == [port]
+    options, address = SCALE["configMapGenerator"][0]["literals"]
+    says(options, "--engine ray", f"--gateways {len(services)}")
+    assert address == f"RAY_ADDRESS={CLUSTER['metadata']['name']}-head-svc:6379"  # as the operator names it
+
+
+def test_what_is_changed_is_there() -> None:
+    names = {(one["kind"], one["metadata"]["name"]) for one in PLAIN}
+    assert {(one["kind"], one["metadata"]["name"]) for one in CHANGES} <= names
 
 
 def test_the_schema_refuses_what_is_none() -> None:
@@ -38,14 +103,19 @@ def test_the_schema_refuses_what_is_none() -> None:
 
 
 def pods() -> list[dict[str, Any]]:
-    objects = [param.values[0] for param in OBJECTS]
-    return [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "StatefulSet"]
+    return [one["spec"]["template"]["spec"] for one in PLAIN if one["kind"] == "StatefulSet"]
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Pods of the Ray cluster."""
+    spec = CLUSTER["spec"]
+    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
 
 
 def test_pods_keep_to_the_restricted_standard() -> None:
     """The namespace enforces it: a pod that breaks it is not started."""
-    assert len(pods()) == 2
-    for pod in pods():
+    assert (len(pods()), len(nodes())) == (2, 3)
+    for pod in [*pods(), *nodes()]:
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
