@@ -15,6 +15,7 @@ import pickle
 import secrets
 import ssl
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -126,6 +127,46 @@ class CallPort:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+
+
+class FarGateway:
+    """A gateway in another process, as `server.engine.links.Process`; what starts and ends the process is given."""
+
+    def __init__(
+        self,
+        port: CallPort,
+        serve: Callable[[Invitation], Awaitable[str]],
+        stop: Callable[[], Awaitable[None]],
+        kill: Callable[[], None],
+    ) -> None:
+        self._port, self._serve, self._stop, self._kill = port, serve, stop, kill
+        self._channel: CallChannel | None = None
+
+    async def start(self) -> str:
+        invitation, joined = await self._port.invite()
+        address = await self._serve(invitation)
+        self._channel = await joined
+        return address
+
+    def hear(self, calls: Calls) -> None:
+        self._connected.send(calls)
+
+    async def said(self) -> Calls:
+        return await self._connected.receive()
+
+    async def stop(self) -> None:
+        await self._connected.drain()
+        await self._stop()
+
+    def kill(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self._kill()
+
+    @property
+    def _connected(self) -> CallChannel:
+        assert self._channel is not None  # noqa: S101  # started
+        return self._channel
 
 
 def _certificate() -> tuple[bytes, ssl.SSLContext]:

@@ -18,7 +18,7 @@ from runtime.address import ports_from
 from runtime.ray_start import cluster_address, start_ray
 from secagg.parallel import Parallel
 from secagg.roster import Roster
-from server.engine.channel import CallChannel, CallPort, Calls, Invitation
+from server.engine.channel import CallPort, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Process
 from server.process_limits import raise_limit, settle
@@ -27,6 +27,7 @@ from server.study_tables import EngineTable
 log = structlog.get_logger()
 
 _LATE_S: Final = 15.0  # a gateway that hasn't started by then waits for a node
+_WAITS: Final = "a gateway waits for its node: start one with ray start --resources='{{\"{node}\": 1}}' and a free CPU"
 _TASKS_A_WORKER: Final = 4  # so that workers end at about the same time, and little is lost with one
 
 
@@ -53,21 +54,28 @@ class RayEngine:
     def gateways(self, setup: GatewaySetup) -> list[Callable[[Roster], Process]]:
         """What starts each gateway; the first listens on the address of the setup, the others on the ports after it."""
         addresses = ports_from(setup.listen, self._table.gateways)
-        return [
-            partial(_FarActor, self._ray, self._port, replace(setup, listen=one), _node(number) if self._cluster else "")
-            for number, one in enumerate(addresses)
-        ]
+        return [partial(self._gateway, replace(setup, listen=one), number) for number, one in enumerate(addresses)]
+
+    def _gateway(self, setup: GatewaySetup, number: int, roster: Roster) -> FarGateway:
+        node = f"gateway-{number}" if self._cluster else ""
+        wanted: dict[str, Any] = {"resources": {node: 1}} if node else {}
+        actor = self._ray.remote(num_cpus=1, **wanted)(_Actor).remote(replace(setup, roster=roster))
+
+        async def serve(invitation: Invitation) -> str:
+            started = asyncio.ensure_future(actor.serve.remote(invitation))
+            await asyncio.wait({started}, timeout=_LATE_S)
+            if not started.done():
+                log.warning(_WAITS.format(node=node) if node else "a gateway waits for a CPU")
+            address: str = await started
+            return address
+
+        return FarGateway(self._port, serve, actor.stop.remote, partial(self._ray.kill, actor))
 
     def close(self) -> None:
         """End Ray if it was started here."""
         self._port.close()
         if self._started:
             self._ray.shutdown()
-
-
-def _node(number: int) -> str:
-    """The resource of Ray that the node of a gateway offers: participants reach it at that node's address."""
-    return f"gateway-{number}"
 
 
 class _Actor(Gateway):
@@ -78,46 +86,3 @@ class _Actor(Gateway):
         address = await super().serve(invitation)
         settle()
         return address
-
-
-class _FarActor:
-    """`server.engine.links.Process`."""
-
-    def __init__(self, ray: Any, port: CallPort, setup: GatewaySetup, node: str, roster: Roster) -> None:
-        """Args: node: a resource that one node of the cluster offers; empty: any node."""
-        self._ray, self._port, self._node = ray, port, node
-        setup = replace(setup, roster=roster)
-        wanted: dict[str, Any] = {"resources": {node: 1}} if node else {}
-        self._actor = ray.remote(num_cpus=1, **wanted)(_Actor).remote(setup)
-        self._channel: CallChannel | None = None
-
-    async def start(self) -> str:
-        invitation, joined = await self._port.invite()
-        started = asyncio.ensure_future(self._actor.serve.remote(invitation))
-        await asyncio.wait({started}, timeout=_LATE_S)
-        if not started.done():
-            log.warning(
-                "a gateway waits for its node: start one of the cluster with "
-                f"--resources='{{\"{self._node}\": 1}}' and a free CPU"
-            )
-        address: str = await started
-        self._channel = await joined
-        return address
-
-    def hear(self, calls: Calls) -> None:
-        assert self._channel is not None  # noqa: S101  # started
-        self._channel.send(calls)
-
-    async def said(self) -> Calls:
-        assert self._channel is not None  # noqa: S101  # started
-        return await self._channel.receive()
-
-    async def stop(self) -> None:
-        assert self._channel is not None  # noqa: S101  # started
-        await self._channel.drain()
-        await self._actor.stop.remote()
-
-    def kill(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        self._ray.kill(self._actor)

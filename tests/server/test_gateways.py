@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import server.engine.channel
+import tests.support.study_in_process
 from client.behaviour import Behaviour, Encoding, Words
 from server.attempt.steps import PHASE_FIELDS
 from server.engine.gateway import Gateway
 from server.engine.links import Link
 from sordino.lab.loadtest.sums import plain_sum, vector
 from tests.support.host_in_process import Story, host, ledger_of, rows_of, settings_of
+from tests.support.near_gateways import DistantGateway, near_gateways
 from tests.support.study_in_process import PATIENCE_S, Coordinator, coordinator, identities, sums_of, until
 from wire import coordinator_pb2 as pb
 from wire.study import round_parameters
@@ -134,6 +138,19 @@ async def test_an_address_that_does_not_answer_is_left_for_the_next(study_folder
         async with host(settings, behaviours=Known) as task, asyncio.timeout(20):
             await until(lambda: len(where.study.sessions) == 7)
             assert not task.done()
+
+
+async def test_a_gateway_that_is_cut_off(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing reaches it and nothing comes from it any more; both sides end its sessions by themselves."""
+    monkeypatch.setattr(server.engine.channel, "BEAT_S", 0.2)
+    monkeypatch.setattr(server.engine.channel, "SILENT_S", 1.5)
+    monkeypatch.setattr(tests.support.study_in_process, "near_gateways", partial(near_gateways, kind=DistantGateway))
+    story, where, killed = await play(study_folder, tmp_path, "upload")
+    assert (story.ended, len(killed), len(where.gateways)) == (0, 1, 3)
+    assert story.of("participant_dropped") == []
+    assert [one["u3"] for one in story.of("round_completed")] == [7, 7]
+    gone = [one for one in story.of("participant_lost") if one["reason"] != "not needed for a while"]
+    assert gone
 
 
 async def test_participants_are_spread_and_one_journal_tells_of_all(study_folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from secagg.roster import Roster
-from server.engine.channel import Calls
+from server.engine.channel import CallPort, Calls, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Gateways, Process
 from server.session_port import read_certificate
@@ -73,8 +73,62 @@ class NearGateway:
             asyncio.get_running_loop().create_task(port._server.stop(0))
 
 
+class DistantGateway(NearGateway):
+    """Over the connection that gateways of other processes have. At first `kill` only cuts it, without a sign."""
+
+    def __init__(self, setup: GatewaySetup) -> None:
+        super().__init__(setup)
+        self._connected = asyncio.Event()
+        self._connected.set()
+        self._relays: list[asyncio.Task[None]] = []
+        self._call_port = CallPort("127.0.0.1")
+        self._far = FarGateway(self._call_port, self._serve, self.gateway.stop, super().kill)
+
+    async def start(self) -> str:
+        self._hearing = asyncio.create_task(asyncio.sleep(0))
+        self.address = await self._far.start()
+        return self.address
+
+    async def _serve(self, invitation: Invitation) -> str:
+        async def between(here: asyncio.StreamReader, there: asyncio.StreamWriter) -> None:
+            reader, writer = await asyncio.open_connection(invitation.host, invitation.port)
+            self._relays = [asyncio.create_task(self._pass_on(*ends)) for ends in ((here, writer), (reader, there))]
+
+        relay = await asyncio.start_server(between, invitation.host, 0)
+        return await self.gateway.serve(replace(invitation, port=relay.sockets[0].getsockname()[1]))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            await self._connected.wait()
+            writer.write(data)
+        writer.close()
+
+    def hear(self, calls: Calls) -> None:
+        self._far.hear(calls)
+
+    async def said(self) -> Calls:
+        return await self._far.said()
+
+    async def stop(self) -> None:
+        await self._far.stop()
+
+    def kill(self) -> None:
+        if self._connected.is_set():
+            self._connected.clear()
+            return
+        self._far.kill()
+        self._call_port.close()
+        for one in self._relays:
+            one.cancel()
+
+
 def near_gateways(
-    study: Study, configuration: StudyConfiguration, count: int, connections: int, made: list[NearGateway]
+    study: Study,
+    configuration: StudyConfiguration,
+    count: int,
+    connections: int,
+    made: list[NearGateway],
+    kind: type[NearGateway] = NearGateway,
 ) -> Gateways:
     """Gateways of a study, not open yet; those that are started are put in ``made``."""
     certificate = read_certificate(configuration.coordinator)
@@ -83,7 +137,7 @@ def near_gateways(
     def start(number: int, roster: Roster) -> Process:
         before = made[number] if number < len(made) else None  # one that takes its place takes its port
         listen = setup.listen if before is None else before.address
-        made.append(NearGateway(replace(setup, listen=listen, roster=roster)))
+        made.append(kind(replace(setup, listen=listen, roster=roster)))
         return made[-1]
 
     starts: list[Callable[[Roster], Process]] = [partial(start, number) for number in range(count)]
