@@ -122,10 +122,12 @@ load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenario
 			--dim 10000 $(LOAD_ARGS) || exit 1; \
 	done
 
-scale-test: .venv/.stamp ## gateways and workers that are killed in 50 rounds, and thousands of thin participants at gateways (half an hour)
+scale-test: .venv/.stamp ## gateways, nodes and workers that are killed, thousands of thin participants (Docker, root; an hour)
 	@.venv/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/gateways.toml $(LOAD_ARGS)
+	@.venv/bin/python -m tests.deploy.scale_test
 	@.venv/bin/python -m sordino loadtest --thin --clients 1000 --processes 2 --dim 100000 --rounds 3 --gateways 2 --workers 2
 	@.venv/bin/python -m sordino loadtest --thin --clients 4000 --processes 4 --dim 10000 --rounds 5 --gateways 4 --deadline 300
+	@.venv/bin/python -m sordino loadtest --thin --clients 10000 --processes 4 --dim 10000 --rounds 3 --gateways 4 --deadline 300 --adversary curious
 
 soak: .venv-demo/.stamp ## 2,000 rounds of 20 participants with dropouts: does the coordinator grow? (half an hour)
 	@.venv-demo/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/soak.toml $(LOAD_ARGS)
