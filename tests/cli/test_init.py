@@ -56,6 +56,20 @@ def test_files_and_their_modes(small_study: Path) -> None:
     assert (small_study / ".gitignore").read_text() == "*\n"
 
 
+def test_gateways_are_on_the_card_and_have_time_to_take_over(tmp_path: Path) -> None:
+    made = make_local_study(
+        tmp_path / "study", new_study(participants=4, enrol=2, hosts=2, rounds=1, coordinator_engine="ray", gateways=2)
+    )
+    fingerprint = open_folder(made.directory / "authority").keys.fingerprint
+    card = verify_card((made.directory / "coordinator/card.json").read_bytes(), fingerprint)
+    assert card.address == "localhost:8443,localhost:8444"
+    assert client.host_file.load(made.hosts[0]).settings().coordinator.address == card.address
+    assert made.study.coordinator.enrolment_listen.endswith(":8445")
+    # A broken connection is otherwise kept for as long as its own participant needs to come back.
+    assert made.study.deadlines.resume_s == 10
+    assert new_study(participants=4, hosts=2).study.deadlines.resume_s == 2
+
+
 def test_a_loose_umask_leaves_no_folder_open(tmp_path: Path) -> None:
     """Many systems let a user's group write by default; a key in such a folder would be refused."""
     before = os.umask(0o002)
