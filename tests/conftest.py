@@ -27,7 +27,13 @@ pytest_plugins = ["tests.support.fixtures"]
 
 PROCESSES = "processes"
 MEMORY: Final = Path("/dev/shm")
+THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ROOM: Final = 2 << 30  # bytes; the largest run takes a tenth of it, and folders of tests that pass are removed
+
+
+for _name in THREADS:  # before numpy is loaded: threads of several workers and of what they start only wait for others
+    os.environ.setdefault(_name, "1")
+gc.disable()  # until everything is loaded and collected
 
 
 def pytest_configure() -> None:
@@ -56,6 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What is loaded and collected stays: the garbage collector needn't look through it again and again."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_teardown() -> None:
