@@ -3,7 +3,8 @@
 The machines honest_coordinator_machine.py (a bad network, two cheating participants) and lying_coordinator_machine.py
 (with colluding participants) run against the real code, and against naive variants, in which they must find the fault.
 
-Runs are derandomized and failures aren't shrunk, so that the time is constant. A random search that shrinks:
+Runs are derandomized, without the constants that hypothesis takes from whatever modules are loaded, and failures aren't
+shrunk, so that the time is constant. A random search that shrinks:
 
     SORDINO_MACHINE_EXAMPLES=2000 pytest -s tests/secagg/test_state_machines.py -k real
 """
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from secagg.messages import PHASES
@@ -28,7 +30,7 @@ ADVERTISE, SHARE, MASK, SIGN, UNMASK = PHASES
 
 EXAMPLES = int(os.environ.get("SORDINO_MACHINE_EXAMPLES", "0"))
 REAL = settings(
-    max_examples=EXAMPLES or 180,
+    max_examples=EXAMPLES or 130,
     stateful_step_count=15,
     derandomize=not EXAMPLES,
     deadline=None,
@@ -41,6 +43,12 @@ LYING = settings(REAL, max_examples=EXAMPLES or 280, stateful_step_count=10)
 BITES = settings(
     REAL, max_examples=1200, stateful_step_count=10, derandomize=True, print_blob=False, phases=(Phase.generate,)
 )
+
+
+@pytest.fixture(autouse=True)
+def no_constants_of_other_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not EXAMPLES:
+        monkeypatch.setattr(providers, "_get_local_constants", providers.Constants)
 
 
 def found(machine: type[RuleBasedStateMachine]) -> Broken:
