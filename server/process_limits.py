@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import structlog
 
-from wire.transport import LARGEST_FRAME
+from wire.transport import LARGEST_FRAME, PING_ANSWER_S
 
 log = structlog.get_logger()
 
@@ -105,6 +105,7 @@ HANDSHAKE_S: Final = 10
 """For TLS, after which a connection that says nothing is closed."""
 
 ENROLMENT_CONNECTIONS: Final = 256
+_PING_ANSWER_EACH_S: Final = 0.02  # 200 s for ten thousand participants
 _MOST_SESSION_CONNECTIONS: Final = 50_000
 
 
@@ -159,7 +160,13 @@ class PortBounds:
         """Of gRPC. The largest honest control message grows with the number of neighbours; chunks have one size."""
         largest = max(LARGEST_FRAME, self.control_bytes) + 1024
         streams = 3 * self.largest_host + 8  # session, upload and download of each participant
-        return [("grpc.max_receive_message_length", largest), ("grpc.max_concurrent_streams", streams)]
+        # While messages for thousands are made, a busy machine's answers to pings are late; deadlines find who is gone.
+        answer_s = max(PING_ANSWER_S, self.participants * _PING_ANSWER_EACH_S)
+        return [
+            ("grpc.max_receive_message_length", largest),
+            ("grpc.max_concurrent_streams", streams),
+            ("grpc.keepalive_timeout_ms", round(answer_s * 1000)),
+        ]
 
 
 def connection_options(most: int) -> list[tuple[str, Any]]:

@@ -64,12 +64,11 @@ class SessionPort:
 def make_session_server(front: Front, connections: int) -> grpc.aio.Server:
     """The server of the session port. ``connections``: at the same time."""
     bounds = front.bounds
+    options = dict([*SERVER_OPTIONS, *bounds.options(), *process_limits.connection_options(connections)])
     front.sessions.most_message_bytes = bounds.control_bytes
     calls = OpenCalls(CertificateHolders(lambda: front.roster), front.refused_calls.note)
     server = grpc.aio.server(
-        options=[*SERVER_OPTIONS, *bounds.options(), *process_limits.connection_options(connections)],
-        maximum_concurrent_rpcs=most_calls(bounds.participants),
-        interceptors=(calls,),
+        options=list(options.items()), maximum_concurrent_rpcs=most_calls(bounds.participants), interceptors=(calls,)
     )
     server.add_generic_rpc_handlers((service.handlers(front),))
     return server

@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
@@ -30,6 +31,8 @@ from secagg.keys import IdentityKey
 from server import enrolment, process_limits
 from server.open_calls import Caller, OpenCalls, PeerRates, address_of
 from server.peer_certificate import most_calls
+from server.process_limits import PortBounds
+from server.session_port import make_session_server
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
 from tests.support.issued_certificates import tls_authority_of
@@ -118,6 +121,18 @@ async def test_joiners_at_its_own_address_do_not_keep_out_the_authority(tmp_path
 
 
 # ---------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize(("participants", "answer_s"), [(7, 20), (1_000, 20), (10_000, 200)])
+def test_a_machine_with_thousands_of_participants_may_answer_pings_later(
+    participants: int, answer_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 20 s a load test of 10,000 lost hundreds of sessions in each phase."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(grpc.aio, "server", lambda **options: given.update(options) or mock.Mock())
+    front = mock.Mock(bounds=PortBounds(participants, 1, 1_000))
+    make_session_server(front, 64)
+    assert [value for name, value in given["options"] if name == "grpc.keepalive_timeout_ms"] == [1000 * answer_s]
 
 
 @pytest.fixture(scope="module")
