@@ -127,7 +127,7 @@ async def test_all_gateways_end_and_come_back(study_folder: Path, tmp_path: Path
 
 
 async def test_an_address_that_does_not_answer_is_left_for_the_next(study_folder: Path, tmp_path: Path) -> None:
-    """A gateway that was cut off refuses no connection: without the next address each participant waits half a minute."""
+    """A gateway that was cut off refuses no connection: participants would wait half a minute for it."""
     async with (
         coordinator(study_folder, tmp_path / "state.sqlite", gateways=1) as where,
         await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as silent,
