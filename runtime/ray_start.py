@@ -35,8 +35,9 @@ def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
     # Read when Ray is first imported, and only by default: usage isn't reported; and a cluster started here takes
     # orders only with its token, which is in no file.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A process that drives a cluster ends, by default, when the head has been away for a minute.
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
+    if cluster_address(address):
+        # A process that drives a cluster ends, by default, when the head has been away for a minute.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
     if "ray" not in sys.modules and not address and not any(map(os.environ.get, _ADDRESSED)):
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     try:

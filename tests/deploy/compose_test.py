@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from tests.deploy.compose_project import ROOT, STUDY, ComposeError, Project, docker, project
@@ -216,21 +218,20 @@ def _size_mb(image: str) -> float:
     return int(docker("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-build", action="store_true", help="take the images that are there")
-    parser.add_argument("--keep-logs", metavar="FILE", help="write the containers' logs there if it fails")
-    asked = parser.parse_args()
-    os.chdir(ROOT)
+def tried(name: str, study: str, settings: Mapping[str, str], play: Callable[[Run], None], logs_to: str = "") -> int:
+    """Play a run in a project of its own, which is taken away; returns the exit code.
+
+    ``logs_to``: a file for the containers' logs if it fails; empty: standard error.
+    """
     try:
-        with project("composetest", SETTINGS) as under:
+        with project(study, settings) as under:
             run = Run(under)
             try:
-                run.all(build=not asked.no_build)
+                play(run)
             except BaseException:
                 logs = under.compose("logs", "--no-color", "--tail", "60")  # to say why
-                if asked.keep_logs:
-                    open(asked.keep_logs, "w").write(logs)  # noqa: SIM115
+                if logs_to:
+                    Path(logs_to).write_text(logs)
                 else:
                     print(logs[-8000:], file=sys.stderr)
                 raise
@@ -240,10 +241,21 @@ def main() -> int:
         if run.missed:
             raise ComposeError("; ".join(run.missed))
     except ComposeError as error:
-        print(f"compose-test: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
-    print("compose-test: all as it must be")
+    print(f"{name}: all as it must be")
     return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-build", action="store_true", help="take the images that are there")
+    parser.add_argument("--keep-logs", metavar="FILE", default="", help="write the containers' logs there if it fails")
+    asked = parser.parse_args()
+    os.chdir(ROOT)
+    return tried(
+        "compose-test", "composetest", SETTINGS, lambda run: run.all(build=not asked.no_build), asked.keep_logs
+    )
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from itertools import cycle
 from typing import Any, Final
 
 from secagg.messages import PHASES
-from tests.deploy.compose_project import ROOT, STUDY, ComposeError, Project, docker, project
-from tests.deploy.compose_test import Run
+from tests.deploy.compose_project import ROOT, STUDY, ComposeError, Project, docker
+from tests.deploy.compose_test import Run, tried
 
 CLIENTS: Final = 12
 SHARE: Final = 0.9
@@ -155,26 +155,16 @@ def main() -> int:
     parser.add_argument("--no-build", action="store_true", help="take the images that are there")
     asked = parser.parse_args()
     os.chdir(ROOT)
-    try:
-        with project("scaletest", settings(asked.rounds)) as under:
-            run = Run(under)
-            try:
-                if not asked.no_build:
-                    run.project.compose("build", quiet=True)
-                under.up(CLIENTS)
-                run.completed(180)
-                disturb(run, asked.rounds)
-                run.check_records()
-            except BaseException:
-                print(under.compose("logs", "--no-color", "--tail", "60")[-8000:], file=sys.stderr)
-                raise
-        if run.missed:
-            raise ComposeError("; ".join(run.missed))
-    except ComposeError as error:
-        print(f"scale-test: {error}", file=sys.stderr)
-        return 1
-    print("scale-test: all as it must be")
-    return 0
+
+    def play(run: Run) -> None:
+        if not asked.no_build:
+            run.project.compose("build", quiet=True)
+        run.project.up(CLIENTS)
+        run.completed(180)
+        disturb(run, asked.rounds)
+        run.check_records()
+
+    return tried("scale-test", "scaletest", settings(asked.rounds), play)
 
 
 if __name__ == "__main__":
