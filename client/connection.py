@@ -33,7 +33,6 @@ HANDSHAKE_S = 30.0
 TURN_S = 2.0  # for a connection, where the coordinator has addresses that were not tried yet
 HANDSHAKES = 3  # attempts, where a stream ends without a reason
 AHEAD = 8  # messages that are read before they are handled
-DOWNLOADS = 3  # attempts, where a call ends in a status that no coordinator gives
 FAREWELL_S = 0.5  # for the coordinator to note that a participant stops
 TRANSFER_S = 600.0  # longest time for one vector or document, independent of the coordinator's deadlines
 CHANNEL_OPTIONS = [*CALLER_OPTIONS, *PARTICIPANT_OPTIONS]
@@ -222,17 +221,7 @@ class Session:
         return await self._download(pb.DocumentRequest(history_after=after), LARGEST_HISTORY)
 
     async def _download(self, request: pb.DocumentRequest, largest: int) -> bytes:
-        """Raises as `download`. Of thousands of calls at once gRPC cancels a few by itself: those are made again."""
-        for _ in range(DOWNLOADS - 1):
-            try:
-                return await self._download_once(request, largest)
-            except DocumentUnavailable as error:
-                cause = error.__cause__
-                if not isinstance(cause, grpc.aio.AioRpcError) or cause.code() != grpc.StatusCode.CANCELLED:
-                    raise
-        return await self._download_once(request, largest)
-
-    async def _download_once(self, request: pb.DocumentRequest, largest: int) -> bytes:
+        """Raises as `download`."""
         call: Any = self._channel.unary_stream(
             SERVICE + "Download", request_serializer=pb.DocumentRequest.SerializeToString, response_deserializer=None
         )(request, metadata=self._metadata(), timeout=TRANSFER_S)

@@ -162,10 +162,14 @@ class PortBounds:
         streams = 3 * self.largest_host + 8  # session, upload and download of each participant
         # While messages for thousands are made, a busy machine's answers to pings are late; deadlines find who is gone.
         answer_s = max(PING_ANSWER_S, self.participants * _PING_ANSWER_EACH_S)
+        # Of calls that the event loop hasn't taken yet gRPC cancels some from 1,000 on, and all above 3,000.
+        waiting = max(1000, 3 * self.participants)
         return [
             ("grpc.max_receive_message_length", largest),
             ("grpc.max_concurrent_streams", streams),
             ("grpc.keepalive_timeout_ms", round(answer_s * 1000)),
+            ("grpc.server.max_pending_requests", waiting),
+            ("grpc.server.max_pending_requests_hard_limit", waiting),
         ]
 
 

@@ -323,6 +323,9 @@ def test_dropouts_that_are_late_absent_or_unplanned_are_told_apart() -> None:
     drops = outcomes_of(attempt_events(1), lost, without(second, away)).figures()["drops"]
     assert (drops["late"], drops["unplanned"], drops["absent"]) == (1, 1, 1)
     assert drops["expected"] == 7  # the absent one could not leave
+    # It comes back while keys are collected, takes part, and leaves as planned.
+    drops = outcomes_of(attempt_events(1), lost, second).figures()["drops"]
+    assert (drops["unplanned"], drops["absent"], drops["expected"]) == (1, 1, 8)
 
 
 def without(events: Sequence[Event], *participants: int) -> list[Event]:
@@ -421,7 +424,7 @@ def test_the_lines_of_its_rounds() -> None:
     outcomes = Outcomes(OPTIONS, all_right)
     events = [*attempt_events(1), *attempt_events(2, abort="too few"), *attempt_events(3, tamper=True)]
     told = [round_line(ended) for ended in map(outcomes.apply, events) if ended is not None]
-    assert told[0] == "round 1: sum of 16 in 2.00 s, the sum is right; no planned dropouts"
+    assert told[0] == "round 1: sum of 16 in 2.00 s, the sum is right; 4 of 4 planned dropouts seen"
     assert told[1].startswith("round 2: aborted after 1.25 s, ShareKeys: too few")
     assert "THE SUM IS WRONG" in told[2]
 

@@ -14,6 +14,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -444,3 +445,24 @@ async def test_only_between_attempts(study_folder: Path, tmp_path: Path) -> None
         where.study._between_attempts = lambda: under_way.append(where.study._attempt is not None)
         await where.play()
     assert under_way == [False, False]
+
+
+async def test_calls_of_the_whole_study_wait_for_a_busy_coordinator() -> None:
+    """Thousands of downloads begin at once. gRPC by itself cancels some where more than 1,000 wait."""
+    bounds = PortBounds(participants=1000, largest_host=1000, control_bytes=0)
+
+    async def answer(_request: bytes, _context: Any) -> bytes:
+        return b"document"
+
+    made = grpc.aio.server(options=bounds.options())
+    method = grpc.unary_unary_rpc_method_handler(answer)
+    made.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Busy", {"Answer": method})])
+    port = made.add_insecure_port("127.0.0.1:0")
+    await made.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        await channel.channel_ready()
+        calls = [channel.unary_unary("/Busy/Answer")(b"") for _ in range(2 * bounds.participants)]
+        await asyncio.sleep(0)  # all are begun
+        time.sleep(0.5)  # the coordinator is busy with something else
+        assert await codes(calls) == {grpc.StatusCode.OK}
+    await made.stop(None)

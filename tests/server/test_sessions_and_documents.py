@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 import pytest
 
-import client.connection
 import secagg.errors
 import server.service
 from client.connection import SERVICE, DocumentUnavailable, open_session
@@ -257,34 +256,6 @@ async def test_documents(study_folder: Path, tmp_path: Path) -> None:
         for unknown in (b"", bytes(32), b"x" * 1000, hashlib.sha256(b"the key").digest()):
             with pytest.raises(DocumentUnavailable, match="no document of this study has this digest"):
                 await peer.download(unknown)
-        await peer.close()
-
-
-@pytest.mark.parametrize(
-    ("code", "times", "fetched"), [("CANCELLED", 2, True), ("CANCELLED", 3, False), ("ABORTED", 1, False)]
-)
-async def test_a_download_that_grpc_cancels_is_made_again(
-    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, times: int, fetched: bool
-) -> None:
-    """At three thousand participants it cancels a twentieth of the downloads of a round, with no reason."""
-    broken: list[str] = []
-    once = client.connection.Session._download_once
-
-    async def cancelled(self: Any, *arguments: Any) -> bytes:
-        if len(broken) == times:
-            return await once(self, *arguments)
-        broken.append(code)
-        cause = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), grpc.aio.Metadata())
-        raise DocumentUnavailable(code) from cause
-
-    async with coordinator(study_folder, tmp_path / "s.sqlite") as where:
-        peer = Peer(where, identities(study_folder)[0])
-        await peer.connect()
-        assert peer.session is not None
-        monkeypatch.setattr(client.connection.Session, "_download_once", cancelled)
-        with contextlib.nullcontext() if fetched else pytest.raises(DocumentUnavailable, match=code):
-            assert await peer.download(peer.session.welcome.study_sha256)
-        assert broken == [code] * times
         await peer.close()
 
 

@@ -217,8 +217,10 @@ class Outcomes:
 
     def _end(self, attempt: AttemptView, **known: Any) -> EndedRound:
         """Count an attempt that has ended. Args: known: the fields of `EndedRound` that its end determines."""
-        planned = {who: drop.phase for who, drop in self._planned.items() if who in attempt.connected}
         dropped = {one.participant: one for one in attempt.dropped}
+        # Who came back after the attempt had started may take part, and leave as planned.
+        took_part = attempt.connected | dropped.keys()
+        planned = {who: drop.phase for who, drop in self._planned.items() if who in took_part}
         expected = Counter(phase for phase in planned.values() if phase in attempt.reached)
         noted = {who for who, one in dropped.items() if _in_its_phase(planned.get(who), one.phase)}
         observed = Counter(planned[who] for who in noted)

@@ -3,7 +3,8 @@
 Run by the python of ``.venv-peers``. Ten nodes train the same network on as many images each as in Flower's PyTorch
 quickstart; the images are random, since only time counts. SecAgg+ needs Flower's legacy API, so its app is written for
 that. A round's seconds are those between two evaluations on the server, which do nothing; the first round, in which
-processes start, isn't counted. All three run one after the other, again and again.
+processes start, isn't counted. All three run one after the other, again and again, each in a process of its own: in one
+process SecAgg+ of flwr 1.41 waits for ever after another simulation.
 
 Prints one JSON object.
 """
@@ -46,6 +47,7 @@ from torch import nn
 
 NODES, IMAGES, BATCH = 10, 4_000, 32  # images of one node: 50,000 in ten parts, of which four fifths train
 WAYS = ("plain", "secagg+", "sordino")
+LONGEST_S = 300.0  # for one run
 
 
 def network() -> nn.Module:
@@ -55,6 +57,10 @@ def network() -> nn.Module:
         *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
     )
+
+
+def dimension() -> int:
+    return sum(one.numel() for one in network().state_dict().values())
 
 
 def train(model: nn.Module) -> None:
@@ -139,6 +145,8 @@ def round_seconds(way: str, rounds: int, study: Path) -> list[float]:
     else:
         from sordino.flower import SecureAggregation, secure_aggregation_mod
 
+        new_study(study, rounds)
+
         def at_home(message: Message, context: Context, call_next: Any) -> Message:
             number = int(context.node_config["partition-id"])
             home = {"sordino-home": str(study / "hosts" / f"host-{number + 1:02d}")}
@@ -155,36 +163,36 @@ def round_seconds(way: str, rounds: int, study: Path) -> list[float]:
     return [after - before for before, after in itertools.pairwise(looks[1:])]
 
 
-def new_study(folder: Path, rounds: int, dim: int) -> Path:
+def new_study(folder: Path, rounds: int) -> None:
     options = {"task": "external", "dataset": "own", "participants": NODES, "hosts": NODES, "rounds": rounds}
     words = [f"--{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "sordino", "init", str(folder), *words, "--task-option", f"dim={dim}"]
+    command = [sys.executable, "-m", "sordino", "init", str(folder), *words, "--task-option", f"dim={dimension()}"]
     subprocess.run([*command, "--epsilon", "8"], check=True, capture_output=True)
-    return folder
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="of each run, the first not counted; at least 2")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each way")
+    parser.add_argument("--way", choices=WAYS, help="one run of this alone")
     given = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)
-    dim = sum(one.numel() for one in network().state_dict().values())
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as work:
-        for repeat in range(given.repeats):
-            for way in WAYS:
-                study = Path(work) / f"study-{repeat}"
-                if way == "sordino":
-                    new_study(study, given.rounds, dim)
-                found[way] += round_seconds(way, given.rounds, study)
+        if given.way:
+            logging.disable(logging.CRITICAL)
+            print(json.dumps(round_seconds(given.way, given.rounds, Path(work) / "study")))
+            return 0
+        found: dict[str, list[float]] = {way: [] for way in WAYS}
+        for way in WAYS * given.repeats:
+            command = [sys.executable, __file__, "--way", way, "--rounds", str(given.rounds)]
+            ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LONGEST_S)
+            found[way] += json.loads(ran.stdout.splitlines()[-1])
     medians = {way: statistics.median(seconds) for way, seconds in found.items()}
     ratios = {f"{way}_over_plain": round(medians[way] / medians["plain"], 3) for way in WAYS[1:]}
     print(
         json.dumps(
             {
                 "nodes": NODES,
-                "dim": dim,
+                "dim": dimension(),
                 "images": IMAGES,
                 "seconds": {way: [round(one, 3) for one in seconds] for way, seconds in found.items()},
                 "median_s": {way: round(one, 3) for way, one in medians.items()},
