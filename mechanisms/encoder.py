@@ -133,6 +133,12 @@ class Encoder:
         survivors: in simulations, where they are known beforehand: parts of the noise that so many would take back
             are not added.
 
+    Attributes:
+        plan, clips: as given.
+        scales: of the layers, see `ClipRule.scales`.
+        granularity: grid step of this round, units of what is rotated.
+        rotation: the public one.
+
     Raises ValueError: the seed has another length, or the clips don't fit the plan.
     """
 
@@ -141,9 +147,9 @@ class Encoder:
     ) -> None:
         self.plan = plan
         self.clips = plan.clipping.checked(plan.clipping.clips if clips is None else tuple(clips))
-        self._scales = plan.clipping.scales(self.clips)
-        self._granularity = plan.granularity_at(self.clips)
-        self._rotation = Rotation(rotation_seed, plan.coded_dim, plan.rotation)
+        self.scales = plan.clipping.scales(self.clips)
+        self.granularity = plan.granularity_at(self.clips)
+        self.rotation = Rotation(rotation_seed, plan.coded_dim, plan.rotation)
         self._sketch: CountMeanSketch | None = None
         if plan.sketch_rows:
             seed = hashlib.sha256(b"sordino/v1/sketch\x00" + rotation_seed).digest()
@@ -183,8 +189,8 @@ class Encoder:
             raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            rotated = self._rotation.forward(self._clipped(stand_in if update is None else update, metrics))
-            rotated *= 1 / self._granularity
+            rotated = self.rotation.forward(self._clipped(stand_in if update is None else update, metrics))
+            rotated *= 1 / self.granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
             return self._noised(rounded, random_bytes, noise_seeds)
@@ -213,8 +219,8 @@ class Encoder:
             raise InvalidUpdate("several updates are an array of one row each")
         figures = (NO_METRICS,) * len(updates) if metrics is None else metrics
         clipped = np.stack([self._clipped(*one) for one in zip(updates, figures, strict=True)])
-        rotated = self._rotation.forward_rows(clipped)
-        rotated *= 1 / self._granularity
+        rotated = self.rotation.forward_rows(clipped)
+        rotated *= 1 / self.granularity
         values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
         return self._noised(values.reshape(-1), random_bytes).reshape(values.shape)
 
@@ -250,21 +256,34 @@ class Encoder:
 
     def _clipped(self, update: NDArray[Any], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""
-        rule, evaluation = self.plan.clipping, self.plan.evaluation
         values = checked_update(update, self.plan.dim)
         if self._sketch is not None:
             values = self._sketch.encode(values)
-        scaled, norms = clip_layers(values, rule.layers, self.clips, self._scales)
-        if not self.plan.appended:
-            return scaled
+        scaled, norms = clip_layers(values, self.plan.clipping.layers, self.clips, self.scales)
+        return np.concatenate((scaled, self.appended(norms, metrics))) if self.plan.appended else scaled
+
+    def appended(self, norms: NDArray[np.float64], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
+        """What stands behind a clipped update before it is rotated: (`Plan.appended`,) clip bits, then the evaluation.
+
+        Args:
+            norms: (layers,) before clipping, data units.
+            metrics: as `encode` takes them.
+        """
+        rule, evaluation = self.plan.clipping, self.plan.evaluation
         # The same hair below its bound as the clipped layers: however large these are, rounding errors stay inside.
-        coded = [scaled]
+        coded = [np.zeros(0)]
         if rule.adaptive:
             half = rule.bit_size(self.clips) / 2 * HAIR
             coded.append(np.where(norms <= np.array(self.clips), half, -half))
         if evaluation:
             coded.append(evaluation.coordinates(metrics) * (evaluation.weight * rule.bound(self.clips) * HAIR))
         return np.concatenate(coded)
+
+    @property
+    def laws(self) -> list[LatticeNoise]:
+        """Of the noise in one vector: a draw of each is added to each coordinate."""
+        kept = [part for number, part in enumerate(self._parts) if not self._left_out >> number & 1]
+        return kept if self._noise is None else [self._noise, *kept]
 
     def decode_sum(self, total: Words, survivors: int, random_bytes: RandomBytes | None = None) -> NDArray[np.float64]:
         """`decode`, the mean alone."""
@@ -285,14 +304,14 @@ class Encoder:
         plan, rule = self.plan, self.plan.clipping
         planned = range(plan.min_survivors, plan.clients + 1)
         centred = centred_sum(total, survivors, planned, plan.padded_dim, plan.bits)
-        step, halvings = self._granularity, 0
+        step, halvings = self.granularity, 0
         if plan.mechanism == GAUSSIAN:
             halvings = self._add_central_noise(centred, random_bytes)
             step /= 1 << halvings
         # After the coordinator's noise: an estimate from the sum without it would be a figure about exact data.
         wrapping = estimate_wrapping(centred, plan.bits + halvings)
         wrapping = replace(wrapping, stddev=wrapping.stddev / (1 << halvings))
-        values = self._rotation.inverse(centred)
+        values = self.rotation.inverse(centred)
         values *= step / survivors
         below: tuple[float, ...] = ()
         measured = None
@@ -305,7 +324,7 @@ class Encoder:
             mean_bits = values[-rule.bits :] / rule.bit_size(self.clips)
             below = tuple(float(share) for share in np.clip(mean_bits + 0.5, 0.0, 1.0))
             values = values[: -rule.bits]
-        for layer, scale in zip(layers_in(values, rule.layers), self._scales, strict=True):
+        for layer, scale in zip(layers_in(values, rule.layers), self.scales, strict=True):
             if scale != 1.0:
                 layer *= scale
         if self._sketch is not None:

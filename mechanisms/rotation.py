@@ -162,6 +162,14 @@ class Rotation:
         packed = _sign_bits(seed, 8 * step * len(starts))
         self._blocks = [(start, packed[step * at : step * (at + 1)]) for at, start in enumerate(starts)]
 
+    def signs(self) -> list[tuple[int, NDArray[np.int8]]]:
+        """First coordinate and signs, (block_dim,) of 1 and -1, of each block, in the order of `forward`."""
+        size = self.block_dim
+        return [
+            (first, 1 - 2 * np.unpackbits(packed, count=size, bitorder="little").view(np.int8))
+            for first, packed in self._blocks
+        ]
+
     def forward(self, vector: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(dim,) -> (padded_dim,) float64, norm unchanged."""
         if vector.shape != (self.dim,):
@@ -179,8 +187,7 @@ class Rotation:
         rotated = np.zeros((len(vectors), self.padded_dim))
         rotated[:, : self.dim] = vectors
         scale = 1 / math.sqrt(self.block_dim)
-        for first, packed in self._blocks:
-            signs = 1 - 2 * np.unpackbits(packed, count=self.block_dim, bitorder="little").view(np.int8)
+        for first, signs in self.signs():
             source = rotated[:, first : first + self.block_dim] * signs
             source *= scale
             _transform(source.reshape(-1), self.block_dim)

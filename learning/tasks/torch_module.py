@@ -181,7 +181,8 @@ class TorchModule(TrainedTask):
         """Views of a flat vector, not copies: the first touch of a large model's memory costs as much as a step."""
         return views(flat, self.contribution_shapes, writable=True)
 
-    def _device(self) -> torch.device:
+    def training_device(self) -> torch.device:
+        """What `learning.device.use_device` chose. Raises TaskUnavailable: torch doesn't find it."""
         chosen = chosen_device()
         if chosen == AUTO:
             chosen = CUDA if torch.cuda.is_available() else CPU

@@ -69,7 +69,7 @@ class TorchTask(TorchModule):
         """
         update = np.empty(self.dim, dtype=np.float32)
         self._check(parameters, data)
-        self._train(tensors_of(parameters, self._device()), data, rng, l2_clip, update)
+        self._train(tensors_of(parameters, self.training_device()), data, rng, l2_clip, update)
         self._check_fixed()
         return self._cut(update)
 
@@ -90,7 +90,7 @@ class TorchTask(TorchModule):
         """
         for one in data:
             self._check(parameters, one)
-        device = self._device()
+        device = self.training_device()
         start = tensors_of(parameters, device)
         updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
         if device.type != CPU:
@@ -284,7 +284,7 @@ class TorchTask(TorchModule):
         labels: NDArray[Any],
         judged: Callable[[NDArray[Any], torch.Tensor], _R],
     ) -> list[_R]:
-        device = self._device()
+        device = self.training_device()
         model = tensors_of(parameters, device) | self._fixed_on(device)
 
         def of_block(start: int) -> _R:

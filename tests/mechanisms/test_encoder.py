@@ -133,7 +133,7 @@ def test_residues_are_centred_exactly() -> None:
     residues = np.array([0, half - 1, half, (1 << 12) - 1], np.uint16)
     centred = np.array([0, half - 1, -half, -1])
     back = encoder.decode_sum(residues, 10)
-    again = encoder._rotation.forward(back) * 10 / plan.granularity
+    again = encoder.rotation.forward(back) * 10 / plan.granularity
     assert np.allclose(again, centred, atol=1e-9)
 
 
