@@ -56,6 +56,8 @@ ACCOUNTANT = ("mechanisms/pld.py", "dp_accounting")
 HEAVY = {"torch", "matplotlib", "pandas", "scipy", "dp_accounting", "ray"}
 # The one module that imports Ray, inside a function: a simulation without Ray doesn't need it.
 RAY_ENGINE = "runtime/ray_start.py"
+# The one module beside the tasks that imports torch: a simulation loads it where such a task trains on an accelerator.
+DEVICE_ENCODER = "sordino/lab/simulation/device_encoder.py"
 # Scripts that an environment of their own runs: they import what its requirements name.
 PEERS_RUNNERS = {f"sordino/lab/bench/peers/{one}.py" for one in ("flower_secagg", "flower_rounds", "opendp_noise")}
 PEERS_REQUIREMENTS = ROOT / "sordino" / "lab" / "bench" / "peers" / "requirements.txt"
@@ -209,10 +211,11 @@ def impure_cores(tree: Path) -> list[str]:
 
 
 def misplaced_heavy_libraries(tree: Path) -> list[str]:
-    """torch outside learning; plotting or accounting below server and sordino; accounting loaded eagerly."""
+    """torch outside learning, but for one module; plotting or accounting below server and sordino; accounting loaded
+    eagerly."""
     violations = []
     for found in all_imports(tree):
-        if found.root == "torch" and found.room != "learning" and found.file not in PEERS_RUNNERS:
+        if found.root == "torch" and found.room != "learning" and found.file not in {*PEERS_RUNNERS, DEVICE_ENCODER}:
             violations.append(f"{found}: only learning may")
         at_home = found.room in {"server", "sordino"} or (found.file, found.root) == ACCOUNTANT
         if found.root == "ray":
@@ -248,6 +251,7 @@ def undeclared_libraries(tree: Path) -> list[str]:
             found.root in sys.stdlib_module_names | ARROWS.keys()
             or (found.room == "tests" and found.root in helpers)
             or (found.file, found.root) == ACCOUNTANT  # declared by the extra of its callers
+            or (found.file, found.root) == (DEVICE_ENCODER, "torch")  # loaded only for a task that has it
             or (found.file in PEERS_RUNNERS and normalised(found.root) in peers)
             or (found.file == FUZZ_RUNNER and found.lazy and normalised(found.root) in fuzzers)
         ):
@@ -453,7 +457,7 @@ def test_learning_imports_without_torch_but_for_torch_tasks() -> None:
         found.file
         for found in all_imports(ROOT)
         if not found.lazy and (found.root == "torch" or (found.root, found.room) == ("flwr", "learning"))
-    } - PEERS_RUNNERS
+    } - {*PEERS_RUNNERS, DEVICE_ENCODER}
     assert all(file.startswith("learning/tasks/") for file in eager)
     names = {file.removesuffix(".py").replace("/", ".") for file in eager} | {"learning.tasks.flower_arrays"}
     imports_without(HEAVY | {"flwr"}, *(name for name in modules(ROOT, "learning") if name not in names))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from learning.blocks import DatasetError
 from learning.data_names import APP
 from learning.datasets import Dataset, load_part
-from learning.device import use_device
+from learning.device import CPU, use_device
 from learning.own_data import app_partition, empty, load_test
 from learning.own_folder import load_own
 from learning.own_task import TaskMistake, with_place
@@ -40,6 +40,7 @@ from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 if TYPE_CHECKING:
     from learning.task import Task
     from server.study_file import StudyConfiguration
+    from sordino.lab.simulation.device_encoder import DeviceEncoder
 
 MOST_IN_A_SHARD: Final = 256
 """Participants that are trained at once."""
@@ -163,6 +164,13 @@ def _loaded(
     return Data(len(parts), lambda participant: train.take(parts[participant]), load_test(dataset, test, task))
 
 
+def accelerator_of(task: Task) -> Any:
+    """The torch.device that a task in torch trains on; None if that is the processor, or the task isn't in torch."""
+    find = getattr(task, "training_device", None)  # `learning.tasks.torch_module.TorchModule` has it
+    found = find() if find else None
+    return None if found is None or found.type == CPU else found
+
+
 class Participants:
     """All participants of a simulation, as one process runs them."""
 
@@ -183,6 +191,7 @@ class Participants:
             lambda who: held_out_split(self.task, self.data.of(who), share) if share else (self.data.of(who), None)
         )
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
+        self._device_encoder: tuple[Encoder, DeviceEncoder] | None = None
 
     def work(self, assignment: Assignment) -> Shard:
         """Train and encode.
@@ -196,18 +205,24 @@ class Participants:
             raise
         except ValueError as error:
             raise self.misfit(error) from error
-        norms = np.sqrt(np.einsum("ij,ij->i", updates, updates, dtype=np.float64))
+        words: NDArray[Any] | None = None
+        total: NDArray[Any]
+        below: NDArray[np.int64] | None
         trained = time.perf_counter()
-        finite = np.isfinite(norms)
-        if self.plan is None:
-            words: NDArray[Any] | None = None
-            total: NDArray[Any]
-            below: NDArray[np.int64] | None
-            total, below = self._clipped_sum(updates[finite], assignment)
+        if on_device := self._encoder_on_device(assignment):
+            total, of_layers = on_device.total(updates, said)
+            norms = np.linalg.norm(of_layers, axis=1)
+            finite = np.isfinite(norms)
+            below = np.count_nonzero(of_layers[finite] <= np.array(assignment.clips), axis=0)
         else:
-            words = np.concatenate(list(self._encoded(updates, said, finite, assignment)))
-            total = np.asarray(np.sum(words, axis=0, dtype=np.uint64))
-            below = self._below(updates[finite], assignment.clips)
+            norms = np.sqrt(np.einsum("ij,ij->i", updates, updates, dtype=np.float64))
+            finite = np.isfinite(norms)
+            if self.plan is None:
+                total, below = self._clipped_sum(updates[finite], assignment)
+            else:
+                words = np.concatenate(list(self._encoded(updates, said, finite, assignment)))
+                total = np.asarray(np.sum(words, axis=0, dtype=np.uint64))
+                below = self._below(updates[finite], assignment.clips)
         return Shard(
             total=total,
             words=words if assignment.keep_words else None,
@@ -272,6 +287,26 @@ class Participants:
             "participant would send zeros"
         )
 
+    def _encoder_of(self, assignment: Assignment) -> Encoder:
+        assert self.plan is not None  # noqa: S101
+        key = assignment.rotation_seed, assignment.clips, assignment.survivors
+        if self._encoder is None or self._encoder[0] != key:
+            self._encoder = key, Encoder(self.plan, *key)
+        return self._encoder[1]
+
+    def _encoder_on_device(self, assignment: Assignment) -> DeviceEncoder | None:
+        """On the accelerator that trained; None where this processor encodes: it trained, updates are averaged without
+        noise or sketched, or secure aggregation needs each vector."""
+        device = accelerator_of(self.task)
+        if device is None or self.plan is None or self.plan.sketch_rows or assignment.keep_words:
+            return None
+        from sordino.lab.simulation.device_encoder import DeviceEncoder
+
+        encoder = self._encoder_of(assignment)
+        if self._device_encoder is None or self._device_encoder[0] is not encoder:
+            self._device_encoder = encoder, DeviceEncoder(encoder, device)
+        return self._device_encoder[1]
+
     def _encoded(
         self,
         updates: NDArray[Any],
@@ -280,13 +315,8 @@ class Participants:
         assignment: Assignment,
     ) -> Iterator[NDArray[Any]]:
         """Yield all words, in order; a participant whose training diverged sends only noise, as in a study."""
-        plan = self.plan
-        assert plan is not None  # noqa: S101
-        key = assignment.rotation_seed, assignment.clips, assignment.survivors
-        if self._encoder is None or self._encoder[0] != key:
-            self._encoder = key, Encoder(plan, *key)
-        encoder = self._encoder[1]
-        step = max(1, _VALUES_AT_ONCE // plan.padded_dim)
+        encoder = self._encoder_of(assignment)
+        step = max(1, _VALUES_AT_ONCE // encoder.plan.padded_dim)
         for start in range(0, len(updates), step):
             part = slice(start, start + step)
             rows, said, good = updates[part], metrics[part], finite[part]
