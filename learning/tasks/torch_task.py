@@ -86,7 +86,7 @@ class TorchTask(TorchModule):
         Written into ``out`` if given: the first touch of fresh memory costs as much as a third of a small network's
         step. On the processor participants are spread over threads, and those that take a single step from the same
         weights go through the network together (`learning.tasks.shared_step`); on an accelerator models stand side by
-        side.
+        side, and ``out`` may be a tensor of that device.
         """
         for one in data:
             self._check(parameters, one)
@@ -242,7 +242,7 @@ class TorchTask(TorchModule):
         model = _written_into(trained, start)
         of_steps, of_all = batches_of_all(self.options, [len(one) for one in data], rngs)
         local_change(start, model, self.options, l2_clip, on_device(of_steps), lambda: on_device(of_all()), gradient)
-        updates[:] = trained.cpu().numpy()
+        torch.as_tensor(updates).copy_(trained)
         self._spare.append(module)
 
     # -------------------------------------------------------------------------------------- its figures

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learning.device import CPU
 from mechanisms.clipping import HAIR
 from mechanisms.encoder import Encoder
 from mechanisms.evaluation import HeldOutMetrics
@@ -57,16 +58,19 @@ class DeviceEncoder:
         chosen = int.from_bytes(os.urandom(8)) >> 1 if seed is None else seed
         self._generator = torch.Generator(device).manual_seed(chosen)
 
-    def total(
-        self, updates: NDArray[Any], metrics: Sequence[HeldOutMetrics]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    def room(self, count: int) -> Any:
+        """Where tasks may write so many updates: (count, dim) float32 on the device; an array on the processor."""
+        room = torch.empty(count, self._encoder.plan.dim, device=self._device)
+        return room.numpy() if self._device.type == CPU else room
+
+    def total(self, updates: Any, metrics: Sequence[HeldOutMetrics]) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Encode each update and add them up.
 
         A participant whose training diverged (a norm that is infinite or NaN) sends only noise, as in a study.
 
         Args:
-            updates: (n, dim) float32 or float64, n >= 1, data units. Memory of the device: about 50 bytes a value that
-                is coded; `sordino.lab.simulation.participants.shards_of` bounds n.
+            updates: (n, dim) float32 or float64, array or tensor, n >= 1, data units. Memory of the device: about 50
+                bytes a value that is coded; `sordino.lab.simulation.participants.shards_of` bounds n.
             metrics: as `Encoder.encode` takes them, one for each row.
 
         Returns (total, norms): (padded_dim,) the sum modulo 2^64; and (n, layers) L2 norms before clipping, data units.
@@ -82,13 +86,11 @@ class DeviceEncoder:
             total += noise.draw(rounded.shape, self._generator).sum(0)
         return total.cpu().numpy().view(np.uint64), norms
 
-    def _clipped(
-        self, updates: NDArray[Any], metrics: Sequence[HeldOutMetrics]
-    ) -> tuple[torch.Tensor, NDArray[np.float64]]:
+    def _clipped(self, updates: Any, metrics: Sequence[HeldOutMetrics]) -> tuple[torch.Tensor, NDArray[np.float64]]:
         """(n, padded_dim) float64 as `Encoder.encode` rotates it, with zeros behind; norms as `total` returns them."""
         encoder, plan, dim = self._encoder, self._encoder.plan, self._encoder.plan.dim
         values = torch.zeros(len(updates), plan.padded_dim, dtype=torch.float64, device=self._device)
-        values[:, :dim] = torch.from_numpy(np.ascontiguousarray(updates)).to(self._device)
+        values[:, :dim] = torch.as_tensor(updates).to(self._device)
         ends = np.cumsum(plan.clipping.layers).tolist()
         layers = [values[:, end - size : end] for end, size in zip(ends, plan.clipping.layers, strict=True)]
         norms = torch.stack([torch.linalg.vector_norm(layer, dim=1) for layer in layers], dim=1).cpu().numpy()

@@ -199,8 +199,9 @@ class Participants:
         Raises SimulationError: the task can't use the examples; a participant of a study would send zeros then.
         """
         began = time.perf_counter()
+        on_device = self._encoder_on_device(assignment)
         try:
-            updates, said = self._train(assignment), self._metrics(assignment)
+            updates, said = self._train(assignment, on_device), self._metrics(assignment)
         except (SimulationError, TaskMistake):
             raise
         except ValueError as error:
@@ -209,7 +210,7 @@ class Participants:
         total: NDArray[Any]
         below: NDArray[np.int64] | None
         trained = time.perf_counter()
-        if on_device := self._encoder_on_device(assignment):
+        if on_device:
             total, of_layers = on_device.total(updates, said)
             norms = np.linalg.norm(of_layers, axis=1)
             finite = np.isfinite(norms)
@@ -251,13 +252,14 @@ class Participants:
             return None
         return CountMeanSketch(hashlib.sha256(b"simulated sketch" + rotation_seed).digest(), self.task.dim, rows, width)
 
-    def _train(self, assignment: Assignment) -> NDArray[np.floating[Any]]:
-        """(participants, dim): one after the other, or all at once where the task can."""
+    def _train(self, assignment: Assignment, on_device: DeviceEncoder | None) -> Any:
+        """(participants, dim): one after the other, or all at once where the task can; there to be encoded there."""
         who = assignment.participants
         rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
         data = [self._parts(one)[0] for one in who]
         if self.batched and isinstance(self.task, BatchedTask):
-            found = self.task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip)
+            room = on_device.room(len(who)) if on_device else None
+            found: Any = self.task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, room)
             if np.shape(found) != (len(who), self.task.dim):
                 wrong = f"local_updates returns {np.shape(found)}; it must return {(len(who), self.task.dim)}"
                 raise SimulationError(self._no_contribution(ValueError(wrong)))
