@@ -122,7 +122,8 @@ load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenario
 			--dim 10000 $(LOAD_ARGS) || exit 1; \
 	done
 
-scale-test: .venv/.stamp ## gateways, nodes and workers that are killed, thousands of thin participants (Docker, root; an hour)
+scale-test: .venv/.stamp ## gateways, nodes and workers that are killed, cheats and thousands of thin participants behind gateways (Docker, root; an hour)
+	@SORDINO_TEST_GATEWAYS=2 .venv/bin/python -m pytest -n $(WORKERS) -q tests/adversary/test_scripts.py -k test_the_real_side_keeps_every_promise
 	@.venv/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/gateways.toml $(LOAD_ARGS)
 	@.venv/bin/python -m tests.deploy.scale_test
 	@.venv/bin/python -m sordino loadtest --thin --clients 1000 --processes 2 --dim 100000 --rounds 3 --gateways 2 --workers 2

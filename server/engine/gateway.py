@@ -115,7 +115,7 @@ class Gateway:
         self._filled = asyncio.Event()
         self._documents: dict[bytes, bytes] = {}  # by request
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
-        self._vectors: _Vectors | None = None
+        self._vectors: VectorsOfGateway | None = None
         self._port: SessionPort | None = None
 
     # ------------------------------------------------------------ for the coordinator
@@ -231,7 +231,7 @@ class Gateway:
     def begin_attempt(self, number: int, parameters: RoundParameters, credits_: int) -> None:
         """Take vectors of a new attempt from here on."""
         self.end_attempt()
-        self._vectors = _Vectors(number, parameters, credits_, self._call)
+        self._vectors = VectorsOfGateway(number, parameters, credits_, self._call)
 
     def end_attempt(self) -> None:
         if self._vectors is not None:
@@ -256,7 +256,7 @@ class Gateway:
         if (vectors := self._of(number)) is not None:
             vectors.merged(taken)
 
-    def _of(self, number: int) -> _Vectors | None:
+    def _of(self, number: int) -> VectorsOfGateway | None:
         return self._vectors if self._vectors is not None and self._vectors.number == number else None
 
     # ------------------------------------------------------------ for the service
@@ -336,7 +336,7 @@ class Gateway:
         self._filled.set()
 
 
-class _Vectors:
+class VectorsOfGateway:
     """Vectors of one attempt: those that are whole are added up, and the partial sum is handed to the coordinator.
 
     One partial sum is on its way at a time; what comes meanwhile is in the next. Vectors are held until the coordinator

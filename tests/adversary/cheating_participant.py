@@ -79,12 +79,15 @@ class Cheater(Peer):
     returning: bool = False  # opens another session when this one has ended, and isn't back yet
     left_unsent: bool = False  # some of what it has sent never arrives
 
-    def dial(self) -> grpc.aio.Channel:
-        """Open a channel as a client process does, except for the options."""
+    at: str = ""  # where it dialled last
+
+    def dial(self, address: str = "") -> grpc.aio.Channel:
+        """Open a channel as a client process does, except for the options; to this address, if one is given."""
         shown = load_certificate(self.home / "tls" / "client.pem", self.home / "tls" / "client.key")
         credentials = grpc.ssl_channel_credentials((self.home / "ca.pem").read_bytes(), shown.key, shown.chain)
         options = [*self.cheat.options, ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.aio.secure_channel(self.where.address, credentials, options=options)
+        self.at = address or self.where.address
+        return grpc.aio.secure_channel(self.at, credentials, options=options)
 
     @property
     def known(self) -> Stage:

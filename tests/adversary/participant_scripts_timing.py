@@ -184,7 +184,7 @@ async def flood(cheater: Cheater, _: Any, kind: str) -> None:
 
 
 async def three_large_ones(cheater: Cheater, _: Any, kind: str) -> None:
-    largest = cheater.known.where.study.sessions.most_message_bytes or 0
+    largest = cheater.known.where.study.bounds.control_bytes
     await send_many(cheater, kind, 3, bytes(largest - 200))
 
 

@@ -35,8 +35,10 @@ from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
 from secagg import client_phases
 from server.attempt import attempt
-from server.attempt.inbox import Inbox
+from server.attempt.inbox import Inbox, Said
 from server.attempt.uploads import Uploads
+from server.engine import gateway
+from server.engine.gateway import VectorsOfGateway
 from tests.adversary.cheating_participant import CHECK, UNMASK, Cheat, Cheater
 from tests.adversary.script import Naive, Places
 from tests.support import study_in_process
@@ -338,7 +340,8 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         (study_in_process, "load_host", _load),
     ]
     if stall_s is not None:
-        changes.append((attempt, "Uploads", lambda *given: _uploads(stage, stall_s, *given)))
+        for place in (attempt, gateway):
+            changes.append((place, "Uploads", lambda *given: _uploads(stage, stall_s, *given)))
     logger, handler = logging.getLogger(), _Faults(stage)
     logger.addHandler(handler)
     with contextlib.ExitStack() as stack:
@@ -386,42 +389,43 @@ class _Faults(logging.Handler):
 async def _listening(stage: Stage) -> AsyncIterator[None]:
     """Count what arrives, hold honest messages back until the cheat's, put the clock forward, measure queues."""
     study = stage.where.study
-    phase_message, refusal, upload = study.phase_message, study.refusal, study.upload
-    held: list[tuple[Any, pb.PhaseMessage, int]] = []
+    said, refusal, upload, far_upload = study.said, study.refusal, study.upload, VectorsOfGateway.upload
+    held: list[tuple[Any, tuple[int, int], Said, int]] = []
 
-    def on_phase(session: Any, message: pb.PhaseMessage, size: int) -> None:
-        kind = message.WhichOneof("message") or ""
+    def on_said(session: Any, number: tuple[int, int], message: Said, size: int) -> None:
+        kind = message.kind or ""
         stage.activity += session.participant in stage.honest
-        if session.participant in stage.honest and not stage.cheated(message.round, kind):
-            held.append((session, message, size))
+        if session.participant in stage.honest and not stage.cheated(number[0], kind):
+            held.append((session, number, message, size))
             return
-        phase_message(session, message, size)
+        said(session, number, message, size)
         stage.arrived[session.participant] += 1
         if kind == CHECK:
-            stage.signed.add((message.round, session.participant))
+            stage.signed.add((number[0], session.participant))
 
     def on_refusal(session: Any, message: pb.Refusal, size: int) -> None:
         refusal(session, message, size)
         stage.arrived[session.participant] += 1
 
-    async def on_upload(session: Any, chunks: Any) -> bytes:
+    async def counted(participant: int, chunks: Any) -> AsyncIterator[bytes]:
         read = 0
+        async for chunk in chunks:
+            read += len(chunk)
+            stage.uploaded[participant] = max(stage.uploaded[participant], read)
+            yield chunk
 
-        async def counted() -> AsyncIterator[bytes]:
-            nonlocal read
-            async for chunk in chunks:
-                read += len(chunk)
-                stage.uploaded[session.participant] = max(stage.uploaded[session.participant], read)
-                yield chunk
+    async def on_upload(session: Any, chunks: Any) -> bytes:
+        return bytes(await upload(session, counted(session.participant, chunks)))
 
-        return bytes(await upload(session, counted()))
+    async def on_far_upload(self: VectorsOfGateway, participant: int, chunks: Any) -> bytes:
+        return await far_upload(self, participant, counted(participant, chunks))
 
     async def watch() -> None:
         while True:
             await asyncio.sleep(0.003)
-            for one in [o for o in held if stage.cheated(o[1].round, o[1].WhichOneof("message") or "")]:
+            for one in [o for o in held if stage.cheated(o[1][0], o[2].kind or "")]:
                 held.remove(one)
-                phase_message(*one)
+                said(*one)
             sessions = list(study.sessions._by_participant.values())
             stage.outbox = max([stage.outbox, *(one.outbox.qsize() for one in sessions)])
             running = study._attempt
@@ -429,10 +433,11 @@ async def _listening(stage: Stage) -> AsyncIterator[None]:
                 stage.clock_s += GONE_S
                 await asyncio.sleep(0.06)
 
-    study.phase_message, study.refusal, study.upload = on_phase, on_refusal, on_upload  # type: ignore[method-assign]
+    study.said, study.refusal, study.upload = on_said, on_refusal, on_upload  # type: ignore[method-assign]
     task = asyncio.create_task(watch())
     try:
-        yield
+        with mock.patch.object(VectorsOfGateway, "upload", on_far_upload):
+            yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
