@@ -66,6 +66,8 @@ def write_archive(
         sync_folder(archive.parent)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        if not archive.parent.is_dir():
+            reason = f"make the folder {archive.parent} first"
         raise InputFailure(f"{archive} can't be written: {reason}. Nothing of it is left") from error
     finally:
         with contextlib.suppress(OSError):

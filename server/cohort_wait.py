@@ -14,6 +14,7 @@ import structlog
 from mechanisms.plan import Plan
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
+from server.attempt.wait_reports import WaitReports
 from server.charges import Charges
 from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
 from server.loop_lag import LoopLag
@@ -24,7 +25,6 @@ from wire.study import smallest_roster
 log = structlog.get_logger()
 
 ENROLMENT_INTERVAL_S: Final = 2.0
-UNCHANGED_S: Final = 60.0  # between two lines of the journal that say the same: a wait may last for days
 ARRIVAL_S: Final = 10.0  # longest wait for stragglers when the quorum is there, before the first round
 RETURN_S: Final = 2.0  # and after an attempt that was aborted
 
@@ -56,8 +56,6 @@ class CohortWait:
     charges: Charges
     _first: bool = True
     _cohort_spent: bool = False
-    _told_at: float = 0.0
-    _told: tuple[int, ...] | None = None  # in this wait
 
     @property
     def exhausted(self) -> bool:
@@ -75,11 +73,11 @@ class CohortWait:
 
     async def enrolment(self, round_: int, attempt: int) -> None:
         """While participants can still enrol, wait without a deadline until the roster is large enough for a round."""
-        self._told, first = None, True
+        reports, first = WaitReports(), True
         while self.enrolment_open and (missing := self.membership.missing()):
             self.sessions.changed.clear()  # what changes from here on ends the next wait
             here = len(self.membership.members())
-            if self._is_news((here, missing), ENROLMENT_INTERVAL_S):
+            if reports.due((here, missing), ENROLMENT_INTERVAL_S, time.monotonic()):
                 self.emit(
                     WaitingForEnrolment(
                         round=round_,
@@ -125,7 +123,7 @@ class CohortWait:
         self._first = False
         quorum_since: float | None = None
         returning_until: float | None = None  # set once: participants that come and go in turn would extend it for ever
-        self._told = None
+        reports = WaitReports()
         self.loop_lag.restart()
         while True:
             self.sessions.changed.clear()  # as above
@@ -150,7 +148,7 @@ class CohortWait:
             if len(ready) < quorum and not self.plan.drawn and await self.use_offered():
                 config = await self.configure(round_, attempt)
                 continue
-            if self._is_news((len(ready), len(invited)), PROGRESS_INTERVAL_S):
+            if reports.due((len(ready), len(invited)), PROGRESS_INTERVAL_S, now):
                 self.emit(
                     WaitingForParticipants(
                         round=round_,
@@ -162,15 +160,6 @@ class CohortWait:
                     )
                 )
             await self._changed(min(0.5, max(deadline - now, 0.01)))
-
-    def _is_news(self, counts: tuple[int, ...], interval_s: float) -> bool:
-        """Whether to report a wait: at once, after a change but not within ``interval_s``, else once a minute."""
-        now = time.monotonic()
-        after_s = UNCHANGED_S if counts == self._told else interval_s
-        if self._told is not None and now - self._told_at < after_s:
-            return False
-        self._told_at, self._told = now, counts
-        return True
 
     async def _changed(self, longest_s: float) -> None:
         """Until a session or the roster changes."""

@@ -430,7 +430,9 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
         return []
     sql = "SELECT seq, at, kind, body FROM events WHERE seq > ? ORDER BY seq"
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
+        ) as connection:
             try:
                 rows = connection.execute(sql, (after,)).fetchall()
             except sqlite3.OperationalError:  # the coordinator is just creating its tables

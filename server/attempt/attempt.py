@@ -33,6 +33,7 @@ from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
 from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step
 from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads, most_credits
+from server.attempt.wait_reports import WaitReports
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
 from server.workers import Workers
@@ -406,7 +407,7 @@ class Attempt:
         self._waiting = set(step.expected & self._alive) - self._answered
         expected, deadline_s = len(step.expected), self._deadlines_s[name]
         self._emit(PhaseStarted(**self._number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
-        last_progress = 0.0
+        reports = WaitReports()
         too_few: TooFewClients | None = None
         ends: float | None = None
         while self._waiting:
@@ -426,9 +427,8 @@ class Attempt:
                 for who in sorted(self._waiting):
                     await self._leave(step, who, "did not answer before the deadline")
                 break
-            if now - last_progress >= PROGRESS_INTERVAL_S:
-                last_progress = now
-                left, received = round(left_s, 1), len(self._answered)
+            left, received = round(left_s, 1), len(self._answered)
+            if reports.due((received, round(self._deadline)), PROGRESS_INTERVAL_S, now):
                 counts = {"received": received, "expected": expected, "needed": needed}
                 self._emit(PhaseProgress(**self._number, phase=name, **counts, left_s=left))
             try:

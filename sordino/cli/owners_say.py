@@ -45,7 +45,7 @@ def _paused(settings: Any, home: Path) -> list[str]:
     return [
         f"Paused: the host {settings.host.name} takes no part in {settings.study.name}. A running process notices "
         "within seconds, finishes an attempt under way, and disconnects; a later start waits too. The coordinator "
-        "sees that it is away, not why.",
+        "sees that it stopped on purpose, not why.",
         f"To take part again: sordino join --home {home} --resume",
     ]
 

@@ -17,7 +17,8 @@ from wire.guarantee import guarantee, unspent
 REFUSED_BY_POLICY: Final = "refused: the round breaks its policy or budget"
 """The reason of a dropout that `server.attempt.attempt` gives for that code."""
 _START_WHAT_IS_MISSING: Final = (
-    "Start what is missing, or raise [deadlines] in study.toml, then run the same command again; it continues there."
+    "Start what is missing, or raise [deadlines] or max_attempts of [coordinator] in study.toml, then run the same "
+    "command again; it continues there."
 )
 _NAMED: Final = 5
 _VALUES: Final = 20

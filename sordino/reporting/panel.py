@@ -31,10 +31,10 @@ _LOW_ROWS: Final = 5
 _CELLS: Final = 24
 _DROPOUT_ROWS: Final = 5
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
-_STYLE: Final = {"connected": "cyan", "dropped": "yellow", "lost": "red", "unseen": "bright_black"}
+_STYLE: Final = {"connected": "cyan", "resting": "blue", "dropped": "yellow", "lost": "red", "unseen": "bright_black"}
 _DIM: Final = "bright_black"
 # Not by colour alone: who is gone has another sign too.
-_GLYPH: Final = {"connected": "■", "dropped": "◧", "lost": "□"}
+_GLYPH: Final = {"connected": "■", "resting": "▪", "dropped": "◧", "lost": "□"}
 _SHORT: Final = {
     "AdvertiseKeys": "Keys",
     "ShareKeys": "Shares",

@@ -67,10 +67,10 @@ def test_the_authority_is_named_as_people_have_it(folder: Path, key: str, run: R
 # ---------------------------------------------------------------- a participant's own records
 
 
-def records(folder: Path, who: int = 0, **changed: object) -> bytes:
-    """What participant ``who`` exports of the three rounds; ``changed``: fields of its second attempt."""
+def records(folder: Path, who: int = 0, rounds: int = 3, **changed: object) -> bytes:
+    """What participant ``who`` exports after so many rounds; ``changed``: fields of its second attempt."""
     attempts = []
-    for path in files(folder):
+    for path in files(folder)[:rounds]:
         verified = verify_transcript(path.read_bytes(), AUTHORITY_KEY)
         signed_here = who in dict(verified.contents.signatures)
         attempts.append(
@@ -112,6 +112,14 @@ def test_own_records_that_contradict(
 ) -> None:
     code, _, err = compare(folder, tmp_path, run, records(folder, **changed))
     assert code == 42
+    assert told in " ".join(err.split())
+
+
+def test_own_records_that_are_older(folder: Path, tmp_path: Path, run: Run) -> None:
+    """Exported after round 2, read beside three transcripts."""
+    code, _, err = compare(folder, tmp_path, run, records(folder, rounds=2))
+    assert code == 42
+    told = "in the sum of round 3, attempt 1, its records end with round 2: if it went on since, export"
     assert told in " ".join(err.split())
 
 

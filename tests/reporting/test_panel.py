@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from server.events import AttemptStarted, Event, ParticipantConnected, ParticipantDropped, ParticipantLost, StudyStarted
+from server.events import (
+    RESTING,
+    AttemptStarted,
+    Event,
+    ParticipantConnected,
+    ParticipantDropped,
+    ParticipantLost,
+    StudyStarted,
+)
 from server.study_view import StudyView
 from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel
@@ -62,6 +70,18 @@ def test_small_screens(events: Events) -> None:
     text = "\n".join(drawn(enrolled(), 80, 24))
     assert "round 1  Keys  participant 4  refused by its policy or budget" in text
     assert max(map(len, drawn(StudyView().apply_all(events), 60))) <= 60
+
+
+@pytest.mark.parametrize("hosts", [1, 60])
+def test_participants_that_rest(hosts: int) -> None:
+    """In one row for each host, and in rows of all."""
+    view = StudyView().apply_all([StudyStarted(participants=60, rounds=3, epsilon_target=1.0)])
+    for number in range(60):
+        view.apply(ParticipantConnected(at=1.0, participant=number, host=f"host-{number % hosts:03d}"))
+    view.apply(ParticipantLost(at=2.0, participant=7, reason=RESTING))
+    text = "\n".join(drawn(view))
+    says(text, "59 connected", "1 resting")
+    assert text.count("▪") == 1
 
 
 @pytest.mark.parametrize("hosts", [1, 40, 500])

@@ -71,6 +71,17 @@ def test_an_old_journal_is_read_and_served_again(tmp_path: Path) -> None:
     assert last == (replace(completed, seq=0), "round-000001.safetensors")
 
 
+@pytest.mark.parametrize("name", ["a study", "100%25", "what?", "#1"])
+async def test_a_journal_in_a_folder_of_any_name_is_read(tmp_path: Path, name: str) -> None:
+    state = tmp_path / name / "state.sqlite"
+    state.parent.mkdir()
+    journal = Journal(state)
+    await journal.complete_round(RoundCompleted(round=1, attempt=1), "round-1")
+    journal.close()
+    assert [to_json(event)["kind"] for event in read_events(state)] == ["round_completed"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_what_a_reader_does_not_know_or_what_lacks_something() -> None:
     assert from_json({"seq": 1, "at": 1.0, "kind": "something_new"}) is None
     assert from_json({"seq": 2}) is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import server.attempt.attempt
 import server.study
 import server.trained_model
 from mechanisms.encoder import Encoder
@@ -45,6 +46,17 @@ async def test_an_aborted_attempt_says_how_late_its_loop_was(study_folder: Path,
         await where.play([] if phase == "Connecting" else silent)
         [event] = where.of("attempt_aborted", phase=phase)
         assert event["loop_lag_ms"]["max"] > 0
+
+
+async def test_a_wait_in_which_nothing_happens_is_reported_once(
+    study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a phase that waits for hours adds an event to the journal every half second."""
+    monkeypatch.setattr(server.attempt.attempt, "PROGRESS_INTERVAL_S", 0.02)
+    tables = {"coordinator": {"max_attempts": 1}, "deadlines": {"advertise_keys_s": 1.0}}
+    async with coordinator(study_folder, tmp_path / "state.sqlite", **tables) as where:
+        await where.play(where.peers({at: {"advertise_keys": lambda *_: None} for at in range(PARTICIPANTS)}))
+        assert [event["received"] for event in where.of("phase_progress")] == [0]
 
 
 async def test_leaving_during_serialisation(

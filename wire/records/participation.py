@@ -61,7 +61,10 @@ class Participation:
         if own is not None and own.signed and own.signed != verified.statement:
             raise InvalidParticipation(f"the participant signed other survivor sets in {named} than the transcript has")
         if in_sum and (own is None or own.kind in ("", EXCLUDED)):
-            raise InvalidParticipation(f"the transcript has the participant in the sum of {named}, its records don't")
+            last, end = max(self.attempts, default=(0, 0)), "its records don't"
+            if number > last:
+                end = f"its records end with round {last[0]}: if it went on since, export them again"
+            raise InvalidParticipation(f"the transcript has the participant in the sum of {named}, {end}")
         if not in_sum and own is not None and (own.answered or own.kind == EXACT):
             raise InvalidParticipation(
                 f"the participant opened a sum with its input in {named}, the transcript has none"
