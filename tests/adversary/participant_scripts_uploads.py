@@ -394,10 +394,8 @@ async def by_a_partner(cheater: Cheater, packed: bytes) -> None:
     """Let participant 1 upload the vector with the token of participant 0, where that is known: at its gateway."""
     assert cheater.session is not None
     partner = cheater.known.cheaters[1]
-    own, partner.channel = partner.channel, partner.dial(cheater.at)
-    await partner.upload(frames(packed), cheater.session.welcome.session_token)
-    await partner.channel.close()
-    partner.channel = own
+    async with partner.dial(cheater.at) as channel:  # the partner's own upload is under way on the other one
+        await partner.upload(frames(packed), cheater.session.welcome.session_token, channel)
 
 
 study_script(

@@ -356,9 +356,11 @@ class Peer:
         """Make a phase message of the current attempt."""
         return pb.ParticipantMessage(phase=pb.PhaseMessage(round=self.number[0], attempt=self.number[1], **content))
 
-    async def upload(self, messages: Iterable[bytes] | AsyncIterator[bytes], token: bytes | None = None) -> bytes:
-        """Call Upload with raw messages."""
-        call = self.channel.stream_unary(
+    async def upload(
+        self, messages: Iterable[bytes] | AsyncIterator[bytes], token: bytes | None = None, channel: Any = None
+    ) -> bytes:
+        """Call Upload with raw messages, on its own channel unless another is given."""
+        call = (channel or self.channel).stream_unary(
             SERVICE + "Upload", request_serializer=None, response_deserializer=pb.UploadReceipt.FromString
         )(
             messages if hasattr(messages, "__aiter__") else _each(messages),
