@@ -62,6 +62,15 @@ async def echoed(streams: Streams, data: bytes) -> float:
     return time.monotonic() - began
 
 
+async def takes(streams: Streams, data: bytes, least_s: float, below_s: float) -> None:
+    """A busy machine adds to what a link takes, so one of five tries has to be quick enough, and none too quick."""
+    tries = []
+    while (not tries or tries[-1] >= below_s) and len(tries) < 5:
+        tries.append(await echoed(streams, data))
+        assert tries[-1] >= least_s
+    assert tries[-1] < below_s, tries
+
+
 @pytest.mark.parametrize("run", RUNNERS)
 @pytest.mark.parametrize(
     "link",
@@ -86,12 +95,12 @@ def test_what_passes_is_whole_and_in_order(run: Callable[..., None], link: Link)
 async def test_latency_a_narrow_link_and_losses_take_the_time_they_say() -> None:
     async with echo_behind(Link(share=1, latency_ms=60)) as (_, port, _ends):
         streams = await asyncio.open_connection("127.0.0.1", port)
-        assert 0.12 <= await echoed(streams, b"x") < 1
-        assert 0.12 <= await echoed(streams, b"x" * 3000) < 1
+        await takes(streams, b"x", 0.12, 1)
+        await takes(streams, b"x" * 3000, 0.12, 1)
     async with echo_behind(Link(share=1, mbit_s=1.6)) as (_, port, _ends):
         streams = await asyncio.open_connection("127.0.0.1", port)
         # 60,000 bytes at 200,000 a second there; the way back runs beside it, one piece later.
-        assert 0.3 <= await echoed(streams, bytes(60_000)) < 0.6
+        await takes(streams, bytes(60_000), 0.3, 0.6)
     async with echo_behind(Link(share=1, loss=0.5), seed=3) as (_, port, _ends):
         streams = await asyncio.open_connection("127.0.0.1", port)
         assert await echoed(streams, bytes(3 * 1448)) >= LEAST_TIMEOUT_S
