@@ -163,7 +163,7 @@ class PortBounds:
         # While messages for thousands are made, a busy machine's answers to pings are late; deadlines find who is gone.
         answer_s = max(PING_ANSWER_S, self.participants * _PING_ANSWER_EACH_S)
         # Of calls that the event loop hasn't taken yet gRPC cancels some from 1,000 on, and all above 3,000.
-        waiting = max(1000, 3 * self.participants)
+        waiting = max(3000, 3 * self.participants)
         return [
             ("grpc.max_receive_message_length", largest),
             ("grpc.max_concurrent_streams", streams),
