@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from runtime.durable import DAMAGED, DurableStore, StorageError, check_kind, open_to_read
 from secagg.roster import Roster, RosterHead
-from wire.records.ledger import PARTICIPANT, About, ChangedLedger, Head, Ledger, Row, find_ledger
+from wire.records.ledger import PARTICIPANT, About, ChangedLedger, Found, Head, Ledger, Row, find_ledger
 from wire.records.ledger_rows import LedgerEntry
 from wire.roster_history import NewestRoster, check_descent
 
@@ -67,12 +67,15 @@ class ClientJournal:
         self._last: dict[tuple[str, bytes], tuple[int, int]] = {}
 
         def open_ledger() -> None:
-            noted = check_ledger(path, ledger)
-            opened.append(Ledger(ledger, About(PARTICIPANT), create=noted is None))
+            end = _NotedEnd(path, ledger)
+            create = end.head is None
+            opened.append(Ledger(ledger, About(PARTICIPANT), create=create, visit=end.meet, check=end.check))
+            noted.append(end.head)
 
         opened: list[Ledger] = []
+        noted: list[Head | None] = []
         try:
-            self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, open_ledger)
+            self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, open_ledger, ENDED)
         except BaseException:
             for ledger_ in opened:
                 ledger_.close()
@@ -85,8 +88,8 @@ class ClientJournal:
                 key = (terms, bytes(identity))
                 self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))
             self._check_not_older(path)
-            self._store.submit((ENDED, ()))
-            self._note(self.ledger.head)
+            if noted != [self.ledger.head]:
+                self._note(self.ledger.head)
         except BaseException:
             self.close()
             raise
@@ -125,7 +128,8 @@ class ClientJournal:
         Raises ValueError: another document; InvalidRoster: as `wire.roster_history.check_descent`.
         """
         study = roster.study
-        rows = self._store.read("SELECT document FROM studies WHERE study = ?", (study,))
+        noted = (document_sha256, roster.version, roster.digest())
+        rows = self._store.read("SELECT document, roster_version, roster FROM studies WHERE study = ?", (study,))
         if rows and bytes(rows[0][0]) != document_sha256 and not agreed:
             raise ValueError(
                 f"the terms of the study {study!r} differ from the ones this host accepted first: look at them, and "
@@ -139,11 +143,13 @@ class ClientJournal:
                     "with `sordino join --accept`"
                 )
         check_descent(self.seen(study), roster, heads)
+        if rows == [noted]:
+            return
         await self._store.write(
             (
                 "INSERT INTO studies VALUES (?, ?, ?, ?, 0) ON CONFLICT (study) DO UPDATE SET "
                 "document = excluded.document, roster_version = excluded.roster_version, roster = excluded.roster",
-                (study, document_sha256, roster.version, roster.digest()),
+                (study, *noted),
             )
         )
 
@@ -221,32 +227,49 @@ class ClientJournal:
         self._store.close()
 
 
+class _NotedEnd:
+    """The end of a ledger that the journal noted, to be found again in the ledger.
+
+    Attributes: head: None if there is none.
+    """
+
+    def __init__(self, journal: Path, ledger: Path) -> None:
+        self._journal, self._ledger = journal, ledger
+        self.head = _noted(journal)
+        self._met: Head | None = None
+
+    def meet(self, row: Row) -> None:
+        """A row of the ledger, in order."""
+        if self.head is not None and row.number == self.head.rows:
+            self._met = row.head
+
+    def check(self, found: Found | None) -> None:
+        """After all rows. Raises ChangedLedger."""
+        noted = self.head
+        if noted is None:
+            return
+        if found is None:
+            missing = f"is missing, although {self._journal.name} knows of {noted.rows} rows in it"
+            raise ChangedLedger(self._ledger, missing)
+        about, head, _ = found
+        if head.rows < noted.rows:
+            row = head.rows + 1
+            reason = f"row {row} is missing: {self._journal.name} knows of row {noted.rows}"
+            raise ChangedLedger(self._ledger, reason, row)
+        if (self._met or about.beginning()) != noted:
+            reason = f"row {noted.rows} isn't the one that {self._journal.name} knows: rows were written anew"
+            raise ChangedLedger(self._ledger, reason, noted.rows or None)
+
+
 def check_ledger(journal: Path, ledger: Path) -> Head | None:
     """Compare a ledger with the end that the journal noted, which is returned (None: none); writes nothing.
 
     Raises runtime.durable.StorageError: a file can't be read; for the ledger `wire.records.ledger.LedgerError`, or
     `wire.records.ledger.ChangedLedger` if it isn't what the participants wrote.
     """
-    noted = _noted(journal)
-    met: list[Head] = []
-
-    def visit(row: Row) -> None:
-        if noted is not None and row.number == noted.rows:
-            met[:] = [row.head]
-
-    found = find_ledger(ledger, visit)
-    if noted is None:
-        return None
-    if found is None:
-        raise ChangedLedger(ledger, f"is missing, although {journal.name} knows of {noted.rows} rows in it")
-    about, head, _ = found
-    if head.rows < noted.rows:
-        missing = head.rows + 1
-        raise ChangedLedger(ledger, f"row {missing} is missing: {journal.name} knows of row {noted.rows}", missing)
-    if (met[0] if met else about.beginning()) != noted:
-        reason = f"row {noted.rows} isn't the one that {journal.name} knows: rows were written anew"
-        raise ChangedLedger(ledger, reason, noted.rows or None)
-    return noted
+    noted = _NotedEnd(journal, ledger)
+    noted.check(find_ledger(ledger, noted.meet))
+    return noted.head
 
 
 def newest_seen(journal: Path, study: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import structlog
@@ -33,6 +33,8 @@ LARGEST_GROWTH: Final = 4  # of a roster over the plan's population
 ROSTER_BYTES: Final = 256  # most per participant in a roster's file, which is read before it can be verified
 _ROUNDS_HELD: Final = 2
 _SIGNATURES: Final = 3  # of each member in a round: keys, dealing, survivor sets
+
+_read_document = lru_cache(maxsize=4)(StudyDocument.from_bytes)  # for participants that are made for each message
 
 log = structlog.get_logger()
 
@@ -109,7 +111,7 @@ class StudyAcceptance:
                 return terms
             try:
                 check_agreed(self._settings, study_sha256)  # first: the policy may allow more
-                document = StudyDocument.from_bytes(await session.download(study_sha256, LARGEST_DOCUMENT))
+                document = _read_document(await session.download(study_sha256, LARGEST_DOCUMENT))
                 check_study(self._settings, document, study_sha256, self._journal.ledger.totals)
                 self._check_data(study_sha256)
                 if document.plan.dim != self._task.dim:

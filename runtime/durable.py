@@ -260,8 +260,9 @@ class DurableStore:
         except BaseException:
             os.close(self._lock)
             raise
-        self._thread = threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # from the first statement on
+        self._reader: sqlite3.Connection | None = None  # from the first query on
+        self._reading = threading.Lock()
 
     def submit(self, *statements: Statement) -> Future[None]:
         """Queue statements as one transaction, in the order of calls; the future resolves when they are durable.
@@ -273,6 +274,9 @@ class DurableStore:
             if self._closed:  # the thread that resolves futures is gone
                 future.set_exception(StorageError(f"{self.path} is closed"))
             else:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=f"writer {self.path.name}", daemon=True)
+                    self._thread.start()
                 self._queue.put((list(statements), future))
         return future
 
@@ -286,13 +290,18 @@ class DurableStore:
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on a separate connection; sees everything that is durable.
 
-        Raises StorageError: the file is gone or damaged.
+        Raises StorageError: the file is damaged.
         """
-        try:
-            with contextlib.closing(sqlite3.connect(self.path)) as connection:
-                return connection.execute(sql, parameters).fetchall()
-        except DAMAGED as error:
-            raise StorageError(f"{self.path}: {error}") from error
+        with self._reading:
+            try:
+                if self._reader is None:
+                    self._reader = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+                return self._reader.execute(sql, parameters).fetchall()
+            except DAMAGED as error:
+                raise StorageError(f"{self.path}: {error}") from error
+            finally:
+                if self._closed:
+                    self._end_reading()
 
     def close(self) -> None:
         """Write everything in the queue and close the file."""
@@ -301,9 +310,17 @@ class DurableStore:
                 return
             self._closed = True
             self._queue.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        with self._reading:
+            self._end_reading()
         self._connection.close()
         os.close(self._lock)
+
+    def _end_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
 
     def _run(self) -> None:
         running = True

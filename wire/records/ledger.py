@@ -138,6 +138,7 @@ def head_file(path: Path) -> Path:
 
 
 Visit = Callable[[Row], None]
+Found = tuple[About, Head, Totals]
 
 
 def collect(rows: list[Row]) -> Visit:
@@ -164,7 +165,7 @@ def read_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, To
     return found
 
 
-def find_ledger(path: Path, visit: Visit | None = None) -> tuple[About, Head, Totals] | None:
+def find_ledger(path: Path, visit: Visit | None = None) -> Found | None:
     """Like `read_ledger`; None if there was never one, or a crash interrupted its making before the first row."""
     for _ in range(_ATTEMPTS_TO_READ):
         beside = _read_head_file(path)
@@ -231,7 +232,7 @@ def beside_copy(path: Path) -> dict[str, bytes]:
     return {head_file(path).name: _head_bytes(about, head)}
 
 
-def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> tuple[About, Head, Totals] | None:
+def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> Found | None:
     """None if there is no ledger, or one whose making a crash interrupted."""
     began = beside is None or beside.heads[0].rows == 0 == beside.heads[-1].rows
     if not path.exists():
@@ -344,23 +345,34 @@ def _same_head(path: Path, found: Head, stated: Head, where: str) -> None:
 class Ledger:
     """A ledger that is open for appending; the file can't be opened again, in any process, at the same time."""
 
-    def __init__(self, path: Path, about: About, *, create: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        about: About,
+        *,
+        create: bool,
+        visit: Visit | None = None,
+        check: Callable[[Found | None], None] = lambda found: None,
+    ) -> None:
         """Check the whole ledger, and open it or make a new one.
 
         Args:
             about: what the ledger must be for; its mark is ignored.
             create: whether to make a new one where there is no ledger and no sign of one.
+            visit: called with each row in order.
+            check: called with what was found (None: no ledger) before anything is written; may raise LedgerError.
 
         Raises LedgerError: it can't be used, was changed, is missing, or in use; nothing was written.
         """
         self.path = path
-        self._found: tuple[About, Head, Totals] | None = None
+        self._found: Found | None = None
         self._turn, self._pending = threading.Lock(), list[tuple[Row, bytes, Future[Row]]]()
         self._broken: StorageError | None = None
 
-        def check() -> None:
+        def check_all() -> None:
             beside = _read_head_file(path)
-            self._found = _read(path, beside, None)
+            self._found = _read(path, beside, visit)
+            check(self._found)
             if self._found is None:
                 if not create:
                     raise LedgerError(path, "is missing: restore it from a copy")
@@ -373,14 +385,14 @@ class Ledger:
 
         fresh: list[About] = []
         try:
-            self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, check)
+            self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, check_all)
         except LedgerError:
             raise
         except StorageError as error:
             raise LedgerError(path, str(error).removeprefix(f"{path} ")) from error
         except OSError as error:
             raise LedgerError(path, f"can't be written: {error}") from error
-        assert self._found is not None  # noqa: S101  # `check` has run
+        assert self._found is not None  # noqa: S101  # `check_all` has run
         self.about: About
         self.head: Head
         self.totals: Totals
