@@ -100,8 +100,8 @@ def simulate_study(
 
     Settings and result can be pickled, and only the data sets that were loaded last are kept between calls: a pool of
     processes runs many at once, ``pool.map(simulate_study, many_settings)``. Cohorts, dropouts, batch orders and
-    rotations follow from the seed; noise and stochastic rounding are the operating system's, always fresh. Without
-    noise ("none") equal settings give equal results.
+    rotations follow from the seed; noise and stochastic rounding are the operating system's, always fresh (on an
+    accelerator a generator's that it seeds). Without noise ("none") equal settings give equal results.
 
     Args:
         output: file for a line of JSON per round, with a checkpoint beside it. If it exists with the same settings,
