@@ -10,6 +10,7 @@ the sampler draws with.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -18,7 +19,16 @@ from typing import Final
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.privacy_curves import SMALLEST_STDDEV, Floats
 from mechanisms.refusals import InfeasiblePlan
-from mechanisms.round_cost import Noise, best_order, coarse_orders, planned_epsilon
+from mechanisms.round_cost import (
+    Noise,
+    best_order,
+    coarse_orders,
+    has_losses,
+    least_loss_multiplier,
+    loss_multiplier,
+    planned_epsilon,
+    pld_epsilon,
+)
 from mechanisms.rounding import LARGEST_PLANNED_NORM
 from mechanisms.statement import CONDITIONAL, COORDINATOR, DDGAUSS, GAUSSIAN, LARGEST_BITS, LOCAL, RELEASED, Statement
 
@@ -118,25 +128,16 @@ def _solve(stated: Statement) -> Calibration:
     def smallest(orders: Floats | float, tolerance: float) -> int:
         """A numerator that reaches the target with these orders, above the smallest one by ``tolerance`` at most."""
 
-        def epsilon(numerator: int) -> float:
-            return planned_epsilon(stated, noise(numerator), reader, orders)
-
-        if epsilon(high) > target:
+        if not _reaches(stated, noise(high), orders, target):
             shared = "" if stated.mechanism in (LOCAL, GAUSSIAN) else f" with {stated.h_min} honest survivors"
             raise InfeasiblePlan(
                 f"no noise that fits {stated.bits} bits reaches epsilon {stated.epsilon:g} "
                 f"over {stated.rounds} rounds{shared}",
                 "",
             )
-        below, above = low, high
-        while below < above and above > below * (1 + tolerance):
-            # Halfway in orders of magnitude while they differ: the answer is far below the most that fits.
-            middle = math.isqrt(below * above) if above > 4 * below else (below + above) // 2
-            if epsilon(middle) <= target:
-                above = middle
-            else:
-                below = middle + 1
-        return above
+        return _bisect(
+            lambda numerator: planned_epsilon(stated, noise(numerator), reader, orders) <= target, low, high, tolerance
+        )
 
     # The order is fixed here, for the schedule that is planned; the filter of the study keeps it. The noise is then
     # found again for that order alone, and the order for that noise, until they agree.
@@ -147,6 +148,9 @@ def _solve(stated: Statement) -> Calibration:
         tried[order] = smallest(order, 0)
         order = best_order(stated, noise(tried[order]), reader)
     order, variance = min(tried.items(), key=lambda item: item[1])
+    if reader == CONDITIONAL and has_losses(stated):
+        variance = _least_by_losses(stated, noise, low, variance, target)
+        order = best_order(stated, noise(variance), reader)
     found = noise(variance)
     if stated.encoder_clip / found.granularity + math.sqrt(stated.padded_dim) >= LARGEST_PLANNED_NORM:
         raise _TooManyBits(f"with {stated.bits} bits the grid is so fine that squared integer norms leave 64 bits", "")
@@ -157,6 +161,27 @@ def _solve(stated: Statement) -> Calibration:
     return Calibration(
         noise=found, order=orders[COORDINATOR], order_released=orders[RELEASED], order_conditional=orders[CONDITIONAL]
     )
+
+
+def _bisect(reached: Callable[[int], bool], below: int, above: int, tolerance: float) -> int:
+    """A number that is ``reached``, above the smallest one from ``below`` on by ``tolerance`` (relative) at most;
+    ``above`` if none is.
+    """
+    while below < above and above > below * (1 + tolerance):
+        # Halfway in orders of magnitude while they differ: the answer is far below the most that fits.
+        middle = math.isqrt(below * above) if above > 4 * below else (below + above) // 2
+        if reached(middle):
+            above = middle
+        else:
+            below = middle + 1
+    return above
+
+
+def _least_by_losses(stated: Statement, noise: Callable[[int], Noise], low: int, above: int, target: float) -> int:
+    """As much noise as `pld_epsilon` asks for; ``above``, which the Renyi bound asks for, where that is no less."""
+    needed = least_loss_multiplier(stated, target)
+    found = _bisect(lambda numerator: loss_multiplier(stated, noise(numerator)) >= needed, low, above, 0)
+    return found if pld_epsilon(stated, noise(found), stated.rounds) <= target else above
 
 
 @lru_cache(maxsize=32)  # a study's plan is made again whenever its file is read
@@ -171,6 +196,12 @@ def calibrate(stated: Statement) -> Calibration:
         raise InfeasiblePlan(problem.reason, *_suggest(stated, isinstance(problem, _TooManyBits))) from None
 
 
+def _reaches(stated: Statement, noise: Noise, orders: Floats | float, target: float) -> bool:
+    if planned_epsilon(stated, noise, stated.target, orders) <= target:
+        return True
+    return stated.target == CONDITIONAL and pld_epsilon(stated, noise, stated.rounds) <= target
+
+
 def _feasible(stated: Statement) -> bool:
     """Whether the most noise that fits, with the finest grid beside it, reaches the target."""
     try:
@@ -179,7 +210,7 @@ def _feasible(stated: Statement) -> bool:
         return False
     noise = noise_of(stated, Fraction(high, VARIANCE_DENOMINATOR))
     orders = coarse_orders(stated, stated.target)
-    return planned_epsilon(stated, noise, stated.target, orders) <= stated.epsilon * (1 - 2 * _MARGIN)
+    return _reaches(stated, noise, orders, stated.epsilon * (1 - 2 * _MARGIN))
 
 
 def _works(stated: Statement) -> bool:

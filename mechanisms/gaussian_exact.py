@@ -89,6 +89,20 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return high
 
 
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The least noise multiplier at which the Gaussian mechanism is (epsilon, delta)-private, rounded up.
+
+    Source: [BW18] Theorem 8, by bisection. For T unsampled rounds multiply by sqrt(T).
+
+    Raises ValueError: epsilon isn't finite and >= 0.
+    """
+    low, high = 1e-6, 1e6
+    while high > low * (1 + 2**-40):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if gaussian_delta(middle, epsilon) <= delta else (middle, high)
+    return high
+
+
 def discretisation_distance(stddev_grid: float, draws: int = 1) -> float:
     """Total variation between discrete Gaussians and continuous ones rounded to the nearest integer.
 

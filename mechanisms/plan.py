@@ -31,6 +31,7 @@ from mechanisms.round_cost import (
     LARGEST_SAMPLED_ORDER,
     Curve,
     Noise,
+    conditional_epsilon,
     planned_epsilon,
     reader_curve,
     round_curve,
@@ -206,16 +207,14 @@ class Plan(Statement):
     @cached_property
     def epsilon_conditional(self) -> float:
         """The published figure, on the condition of Poisson sampling; without sampling as for the coordinator."""
-        return planned_epsilon(self, self.noise, CONDITIONAL, self.order_conditional)
+        return conditional_epsilon(self, self.noise, self.order_conditional, self.rounds)
 
     @property
     def planned_epsilon(self) -> float:
         """The target's epsilon after all planned rounds; at most `epsilon`."""
-        return {
-            COORDINATOR: self.epsilon_coordinator,
-            RELEASED: self.epsilon_released,
-            CONDITIONAL: self.epsilon_conditional,
-        }[self.target]
+        if self.target == CONDITIONAL:  # else it isn't computed: a participant has no dp-accounting
+            return self.epsilon_conditional
+        return self.epsilon_released if self.target == RELEASED else self.epsilon_coordinator
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
+
+from mechanisms.gaussian_exact import gaussian_multiplier
 
 # The grid is refined until it no longer pays, or until it holds this many losses of one round, or of all rounds.
 _FIRST_POINTS: Final = 500
@@ -29,6 +32,48 @@ _ROUNDING_PER_ROUND: Final = 2.0**-48
 # Deviations of the noise that dp-accounting keeps: mass e^-50 is left out (and counted as lost).
 _REACH: Final = 10.0
 _WIDEST: Final = 500.0
+# `poisson_gaussian_multiplier` stops this close (relative) below the epsilon that is asked for.
+_TOLERANCE: Final = 1e-3
+_MOST: Final = 1e9
+
+
+@lru_cache(maxsize=256)
+def poisson_gaussian_multiplier(epsilon: float, q: float, rounds: int, delta: float) -> float:
+    """A noise multiplier whose `poisson_gaussian_epsilon` is at most ``epsilon``, by a thousandth of it below.
+
+    Args and errors as there, with q and rounds > 0. Returns infinity if there is none. Where the figure leaps, to 0
+    if delta is above q, it may be further below.
+    """
+
+    def excess(z: float) -> float:
+        found = poisson_gaussian_epsilon(z, q, rounds, delta)
+        return math.log(found / epsilon) if found > 0 else -math.inf
+
+    # Many rounds are close to one Gaussian of this multiplier, by the central limit theorem: a place to begin at.
+    once = rounds * (q * gaussian_multiplier(epsilon, delta)) ** 2
+    low = high = 1 / math.sqrt(math.log1p(1 / once))
+    over = under = excess(low)
+    while over <= 0:  # ends: it is infinite where losses are too wide
+        high, under = low, over
+        low /= 1.2
+        over = excess(low)
+    while under > 0:
+        if high > _MOST:
+            return math.inf
+        low, over = high, under
+        high *= 1.2
+        under = excess(high)
+    step = 0
+    while under < -_TOLERANCE and high > low * (1 + _TOLERANCE / 10):
+        # ln epsilon is nearly linear in ln z; where it isn't, every third step halves.
+        step += 1
+        share = (under + _TOLERANCE / 2) / (under - over) if step % 3 and math.isfinite(under - over) else 0.5
+        middle = high * (low / high) ** share
+        if (found := excess(middle)) <= 0:
+            high, under = middle, found
+        else:
+            low, over = middle, found
+    return high
 
 
 def poisson_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, delta: float) -> float:
@@ -43,32 +88,33 @@ def poisson_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, del
         delta: in (0, 1).
 
     Returns an upper bound; infinite where floating point resolves nothing: delta below some 1e-14 a round, or a noise
-    multiplier below about 0.05, where the losses of one round exceed 500.
+    multiplier below about 0.05, where the losses of one round exceed 500; and without dp-accounting (it comes with the
+    extra "server").
 
-    Raises ValueError: an argument outside its range; ModuleNotFoundError: dp-accounting is not installed (it comes with
-    the extra "server").
+    Raises ValueError: an argument outside its range.
     """
     _check(noise_multiplier, q, rounds, delta)
     if q == 0 or rounds == 0:
         return 0.0
+    # Rounded down, so that plans whose noise differs by rounding alone share the work.
+    mantissa, exponent = math.frexp(noise_multiplier)
+    return _epsilon(math.ldexp(math.floor(mantissa * 2**24), exponent - 24), q, rounds, delta)
+
+
+@lru_cache(maxsize=4096)  # 0.1 to 1 s each
+def _epsilon(noise_multiplier: float, q: float, rounds: int, delta: float) -> float:
     target = delta - rounds * _ROUNDING_PER_ROUND
     width = _loss_range(noise_multiplier, q)
     if target < delta / 2 or width > _WIDEST:
         return math.inf
-    from dp_accounting.pld import privacy_loss_distribution  # type: ignore[import-untyped]  # it has no stubs
-
     points, best = _FIRST_POINTS, math.inf
     while True:
-        interval = width / points
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # overflows of terms that it then takes as infinite
-            once = privacy_loss_distribution.from_gaussian_mechanism(
-                noise_multiplier,
-                pessimistic_estimate=True,
-                value_discretization_interval=interval,
-                sampling_prob=q,
-                neighboring_relation=privacy_loss_distribution.NeighborRel.REPLACE_SPECIAL,
-            )
+            try:
+                once = _one_round(noise_multiplier, q, width / points)
+            except ModuleNotFoundError:
+                return math.inf
             found = float(once.self_compose(rounds).get_epsilon_for_delta(target))
         previous, best = best, min(best, max(found, 0.0))  # each grid gives an upper bound
         points *= 4
@@ -76,6 +122,19 @@ def poisson_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, del
         settled = previous - best <= _ENOUGH * best and previous < math.inf
         if settled or points > _MOST_POINTS or composed > _MOST_COMPOSED_POINTS:
             return best * (1 + 2**-40)
+
+
+@lru_cache(maxsize=4)  # the grids of one noise multiplier, up to some 8 MB each
+def _one_round(noise_multiplier: float, q: float, interval: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution  # type: ignore[import-untyped]  # it has no stubs
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier,
+        pessimistic_estimate=True,
+        value_discretization_interval=interval,
+        sampling_prob=q,
+        neighboring_relation=privacy_loss_distribution.NeighborRel.REPLACE_SPECIAL,
+    )
 
 
 def _loss_range(z: float, q: float) -> float:

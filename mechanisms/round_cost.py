@@ -11,7 +11,7 @@ three that add noise to a sum it is one participant's update against zero, its n
   `amplification.sampled_rdp`, which holds whatever decides who takes part and who leaves. With "fixed" sampling the
   owner also states that leaving is independent of identity, and `amplification.fixed_size_rdp` may be the smaller one.
 - conditional: the published figure, `amplification.poisson_rdp`: it holds if all had been drawn independently,
-  which no outsider can check.
+  which no outsider can check. Of a central Gaussian the smaller of it and `pld.poisson_gaussian_epsilon`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from mechanisms.amplification import fixed_size_rdp, poisson_rdp, sampled_rdp
+from mechanisms.lattice_noise import SAMPLER_DISTANCE
+from mechanisms.pld import poisson_gaussian_epsilon, poisson_gaussian_multiplier
 from mechanisms.privacy_curves import (
     GAUSSIAN_ORDER,
     SMALLEST_GAUSSIAN_PART,
@@ -36,7 +38,19 @@ from mechanisms.privacy_curves import (
     rounded_l2_bound,
     skellam_rdp,
 )
-from mechanisms.statement import CONDITIONAL, COORDINATOR, DDGAUSS, FIXED_SIZE, LOCAL, RELEASED, SKELLAM, Statement
+from mechanisms.statement import (
+    CONDITIONAL,
+    COORDINATOR,
+    DDGAUSS,
+    FIXED_SIZE,
+    GAUSSIAN,
+    LOCAL,
+    POISSON,
+    RELEASED,
+    SKELLAM,
+    Statement,
+    participations,
+)
 
 Curve = Callable[[Floats], Floats]
 
@@ -46,6 +60,11 @@ LARGEST_SAMPLED_ORDER: Final = 1024
 
 
 LARGEST_ORDER: Final = 2.0**20
+
+# The share of delta that pays for the lattice on which a central Gaussian is drawn, where losses are composed.
+_SET_ASIDE: Final = 2.0**-20
+# Of a schedule, at which `conditional_epsilon` composes privacy loss distributions: that takes a quarter of a second.
+_CHECKPOINTS: Final = 10
 
 
 class Noise(NamedTuple):
@@ -161,18 +180,74 @@ def _with_exact(renyi: Curve, exact: Curve) -> Curve:
     return at
 
 
-def planned_draws(stated: Statement) -> int:
-    """Noise coordinates in all planned sums, if all survive."""
-    return stated.rounds * stated.clients * stated.padded_dim
+def drawn_coordinates(stated: Statement, rounds: int) -> int:
+    """Noise coordinates in the sums of ``rounds`` rounds, if all survive."""
+    return rounds * stated.clients * stated.padded_dim
 
 
-def planned_epsilon(stated: Statement, noise: Noise, reader: str, orders: Floats | float) -> float:
-    """Epsilon of all planned rounds at h_min: the smallest over ``orders``, the sampler's error included."""
+def planned_epsilon(
+    stated: Statement, noise: Noise, reader: str, orders: Floats | float, rounds: int | None = None
+) -> float:
+    """Epsilon of the first ``rounds`` planned rounds, by default all, at h_min: the smallest over ``orders``, the
+    sampler's error included.
+    """
     given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    rdp = stated.participations * reader_curve(stated, noise, reader, stated.h_min)(given)
+    rounds = stated.rounds if rounds is None else rounds
+    times = participations(stated.sampling, stated.clients, stated.population, rounds)
+    rdp = times * reader_curve(stated, noise, reader, stated.h_min)(given)
     # A hair more draws, so that a plan at the largest epsilon that can be stated is not beyond it when it is run.
-    draws = planned_draws(stated)
+    draws = drawn_coordinates(stated, rounds)
     return epsilon_with_sampler_error(given, rdp, stated.delta, draws + (draws >> 20) + 1)
+
+
+def has_losses(stated: Statement) -> bool:
+    """Whether the conditional figure may be by privacy loss distributions: of a central Gaussian whose cohorts
+    independent coins draw, or would draw (Poisson and fixed-size sampling).
+
+    A lottery's plans keep the Renyi bound: they are served, and a participant, which has no dp-accounting, must find
+    the figures that the coordinator shows.
+    """
+    coins = stated.sampling in (POISSON, FIXED_SIZE) and _amplified(stated, CONDITIONAL)
+    return stated.mechanism == GAUSSIAN and coins
+
+
+def loss_multiplier(stated: Statement, noise: Noise) -> float:
+    """Deviation over sensitivity of the continuous Gaussian that stands for what is drawn; 0 if none does.
+
+    A sum with a contribution and one without are one randomised function of two such Gaussians (docs/privacy.md, "Exact
+    Gaussian cost", step 2), up to what `SAMPLER_DISTANCE` covers: so are mixtures of them.
+    """
+    cost = gaussian_cost(sensitivity(stated, noise.granularity)[0], noise.local_variance * stated.h_min)
+    return 1 / math.sqrt(2 * cost)
+
+
+def least_loss_multiplier(stated: Statement, epsilon: float) -> float:
+    """The `loss_multiplier` at which `pld_epsilon` of all planned rounds is at most ``epsilon``; infinite if none."""
+    delta = stated.delta * (1 - _SET_ASIDE)
+    return poisson_gaussian_multiplier(epsilon, stated.sampling_rate, stated.rounds, delta)
+
+
+def pld_epsilon(stated: Statement, noise: Noise, rounds: int) -> float:
+    """Conditional epsilon of the first ``rounds`` rounds by privacy loss distributions; infinite where it has none or
+    can't be stated.
+    """
+    z = loss_multiplier(stated, noise) if has_losses(stated) else 0.0
+    if z == 0:
+        return math.inf
+    epsilon = poisson_gaussian_epsilon(z, stated.sampling_rate, rounds, stated.delta * (1 - _SET_ASIDE))
+    distance = drawn_coordinates(stated, rounds) * SAMPLER_DISTANCE
+    stateable = epsilon < 600 and (1 + math.exp(epsilon)) * distance <= stated.delta * _SET_ASIDE
+    return epsilon if stateable else math.inf
+
+
+def conditional_epsilon(stated: Statement, noise: Noise, order: float, rounds: int) -> float:
+    """The published figure of the first ``rounds`` rounds: the Renyi bound at ``order``, or `pld_epsilon` where it is
+    smaller; between tenths of the schedule that of the next one.
+    """
+    step = -(-stated.rounds // _CHECKPOINTS)
+    following = -(-rounds // step) * step
+    composed = min(following, stated.rounds) if rounds <= stated.rounds else following
+    return min(planned_epsilon(stated, noise, CONDITIONAL, order, rounds), pld_epsilon(stated, noise, composed))
 
 
 def best_order(stated: Statement, noise: Noise, reader: str) -> float:

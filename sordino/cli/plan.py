@@ -40,8 +40,8 @@ HELP = (
     "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum;"
     " null with fixed clips. accuracy_stderr is that of the accuracy that participants report. Other figures may be "
     "null, too. An epsilon is null above 70, which the sampler's distance from its law can't state; "
-    "epsilon_conditional without sampling; epsilon_pld unless gaussian with Poisson sampling; both budgets of a "
-    "conditional plan. 'accountant' names the smallest valid bound on the target. "
+    "epsilon_conditional without sampling; epsilon_pld unless gaussian with Poisson or fixed-size sampling; both "
+    "budgets of a conditional plan. 'accountant' names the smallest valid bound on the target. "
     "'alternatives' is there with --alternatives."
 )
 EPILOG = epilog("plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors 70", ExitCode.INFEASIBLE)

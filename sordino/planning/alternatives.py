@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mechanisms.statement import DRAWN, participations
-from sordino.planning.bounds import exact_gaussian_multiplier
+from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.plan_figures import PlanFigures
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
     """Noise multiplier of a central Gaussian that keeps the same target, and the accountant; ``chosen`` as of
     `plan_study`.
 
-    Without amplification the exact figure; otherwise the Renyi bound of the same reader, on a grid so fine that
+    Without amplification the exact figure; otherwise the smallest bound for the same reader, on a grid so fine that
     rounding no longer matters.
 
     Raises InfeasiblePlan: not even a trusted coordinator reaches the target.
@@ -51,7 +51,7 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
             if bits == _FINE_BITS[-1]:
                 raise
             continue
-        return plan.effective_noise_multiplier, "renyi"
+        return plan.effective_noise_multiplier, tighter_bounds(plan)["accountant"]
     raise AssertionError("unreachable")
 
 

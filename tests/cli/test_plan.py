@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
+from mechanisms.pld import poisson_gaussian_epsilon
 from sordino.planning.alternatives import BITS, alternatives
 from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.figure import draw_plan
@@ -366,6 +367,12 @@ def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
         **{"population": 10_000, "target": "conditional"},
     }
     table = alternatives(chosen)
+    assert table["central"]["accountant"] == "pld"
+    spent = poisson_gaussian_epsilon(table["central"]["noise_multiplier"], 0.01, 200, 1e-5)
+    assert 0.997 * 4 < spent <= 4.0
+    # Its accountant is the tighter one; that of the distributed mechanisms is beside it.
+    assert all(1.1 < row["noise_cost"] < 2 for row in table["rows"] if row["bits"] >= 14)
+    table = alternatives(chosen | {"sampling": "lottery"})
     assert table["central"]["accountant"] == "renyi"
     # The same accountant on both sides: only grid and rounding are left to pay.
     assert all(1 - 1e-6 < row["noise_cost"] < 1.05 for row in table["rows"] if row["bits"] >= 14)
@@ -410,8 +417,15 @@ def test_pld_is_for_coins_only() -> None:
     sampled = {"population": 5000, "rounds": 100, "target": "conditional"}
     found = tighter_bounds(gaussian_plan(sampling="poisson", **sampled))
     assert found["accountant"] == "pld"
-    assert found["epsilon_pld"] < 6
+    assert 5.98 < found["epsilon_pld"] < 6
     assert tighter_bounds(gaussian_plan(sampling="lottery", **sampled))["epsilon_pld"] is None
+
+
+def test_the_plan_shows_the_figure_that_sized_its_noise(run: Run) -> None:
+    figures = planned(run, *PUBLISHED, "--mechanism", "gaussian", "--rounds", 50)
+    assert figures["accountant"] == "pld"
+    assert 0.997 * 8 < figures["epsilon_conditional"] <= 8
+    assert figures["epsilon_conditional"] == figures["epsilon_pld"]
 
 
 def test_unsampled_rounds_are_charged_exactly_on_any_but_coarse_grids() -> None:

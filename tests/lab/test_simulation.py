@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from sordino.lab.simulation.rounds import Rounds
 from sordino.lab.simulation.run import configuration_of
 from sordino.lab.simulation.secure_sum import SecureSum
 from sordino.lab.simulation.settings import SimulationError, resized, simulated_study
+from sordino.planning.bounds import tighter_bounds
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE
 from wire.study import round_parameters
 
@@ -280,8 +282,9 @@ def test_it_stops_where_the_budget_would() -> None:
     assert rounds.outcome == BUDGET_REACHED
 
 
-def test_a_conditional_target_is_compared_not_stopped() -> None:
-    drawn = resized(STUDY, 0, participants=400, cohort=40, sampling="poisson")
+@pytest.mark.parametrize(("mechanism", "sampling"), [("ddgauss", "poisson"), ("gaussian", "fixed")])
+def test_a_conditional_target_is_compared_not_stopped(mechanism: str, sampling: str) -> None:
+    drawn = resized(STUDY, 0, participants=400, cohort=40, sampling=sampling, mechanism=mechanism)
     settings = SimulationSettings(study=drawn, target="conditional")
     found = simulate_study(settings)
     assert found.summary["outcome"] == ROUNDS_DONE
@@ -289,6 +292,10 @@ def test_a_conditional_target_is_compared_not_stopped() -> None:
     assert plan is not None
     assert found.summary["epsilon_conditional"] == pytest.approx(plan.epsilon_conditional, rel=1e-9)
     assert found.summary["epsilon_conditional"] < found.summary["epsilon_coordinator"]
+    shown = [row["epsilon_conditional"] for row in found.rows]
+    assert all(0 < before < after for before, after in pairwise(shown))
+    assert shown[-1] == found.summary["epsilon_conditional"]
+    assert tighter_bounds(plan)["epsilon_pld"] == (shown[-1] if mechanism == "gaussian" else None)
 
 
 @pytest.mark.parametrize("drawn", [{"min_survivors": 30}, {"sampling": "lottery", "cohort": 20, "participants": 50}])

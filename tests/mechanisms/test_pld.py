@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mechanisms.gaussian_exact import gaussian_epsilon
-from mechanisms.pld import poisson_gaussian_epsilon
+from mechanisms.pld import poisson_gaussian_epsilon, poisson_gaussian_multiplier
 from mechanisms.privacy_curves import rdp_to_epsilon
 
 pytest.importorskip("dp_accounting")
@@ -77,6 +77,24 @@ def test_published_figures() -> None:
     """1,500 rounds of 100 among 3,400 at z = 0.5, delta = 1/3400: 36.7, where integer Renyi orders give twice that."""
     assert poisson_gaussian_epsilon(0.5, 100 / 3400, 1500, 1 / 3400) == pytest.approx(36.7, abs=0.05)
     assert poisson_gaussian_epsilon(0.8, 0.001, 5000, 1e-6) == pytest.approx(0.734, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "q", "rounds", "delta"),
+    [(2.0, 0.1, 50, 1e-3), (0.1, 0.1, 50, 1e-3), (30.0, 0.01, 40, 1e-6), (1.0, 0.2, 1, 1e-5), (6.0, 0.03, 1500, 1e-4)],
+)
+def test_the_least_multiplier_keeps_epsilon_and_hardly_less_does_not(
+    epsilon: float, q: float, rounds: int, delta: float
+) -> None:
+    z = poisson_gaussian_multiplier(epsilon, q, rounds, delta)
+    assert 0.999 * epsilon <= poisson_gaussian_epsilon(z, q, rounds, delta) <= epsilon
+    assert poisson_gaussian_epsilon(0.998 * z, q, rounds, delta) > epsilon
+
+
+def test_no_multiplier_is_found_where_nothing_is_resolved() -> None:
+    assert poisson_gaussian_multiplier(1.0, 0.1, 100, 1e-14) == math.inf
+    z = poisson_gaussian_multiplier(0.01, 1e-5, 1, 1e-2)  # the coin alone keeps it
+    assert poisson_gaussian_epsilon(z, 1e-5, 1, 1e-2) == 0
 
 
 def test_it_is_below_the_other_bounds_where_it_resolves_anything() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +16,11 @@ import pytest
 
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.amplification import fixed_size_rdp, poisson_rdp, sampled_rdp
-from mechanisms.plan import VECTOR_MECHANISMS, InfeasiblePlan, Plan, make_plan
+from mechanisms.plan import VECTOR_MECHANISMS, InfeasiblePlan, Plan, make_plan, verify_plan
+from mechanisms.pld import poisson_gaussian_epsilon
 from mechanisms.privacy_curves import rdp_to_epsilon
-from mechanisms.round_cost import reader_curve, round_curve
+from mechanisms.round_cost import Noise, conditional_epsilon, planned_epsilon, pld_epsilon, reader_curve, round_curve
+from tests.mechanisms.conftest import plan_for
 
 WANTED: dict[str, Any] = {
     "clients": 50,
@@ -151,3 +157,86 @@ def test_a_larger_population_needs_less_noise() -> None:
     noise = [make_plan(**WANTED | {"population": p}).noise_multiplier for p in (100, 300, 1000)]
     assert noise[0] > noise[1] > noise[2]
     assert all(math.isfinite(one) for one in noise)
+
+
+# ------------------------------------------------------------------------------------------- the central baseline
+
+
+def central(sampling: str, **changed: Any) -> Plan:
+    """The small image setting's, 100 of 1,000 in each of 50 rounds, on a grid that doesn't count."""
+    stated = {"mechanism": "gaussian", "dim": 500, "bits": 24, "epsilon": 2.0, "delta": 1e-3, "rounds": 50}
+    return plan_for(100, **stated | {"population": 1000, "sampling": sampling, "target": "conditional"} | changed)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_conditional_central_gaussian_is_calibrated_by_its_losses(sampling: str) -> None:
+    """The Renyi bound over whole orders asks for z = 1.94."""
+    pld = pytest.importorskip("dp_accounting.pld.pld_privacy_accountant")
+    event = pytest.importorskip("dp_accounting.dp_event")
+
+    plan = central(sampling)
+    z = plan.effective_noise_multiplier
+    assert z < 1.4731
+    rounds = event.SelfComposedDpEvent(event.PoissonSampledDpEvent(0.1, event.GaussianDpEvent(z)), 50)
+    independent = pld.PLDAccountant(value_discretization_interval=1e-3).compose(rounds).get_epsilon(1e-3)
+    assert independent == pytest.approx(plan.epsilon_conditional, rel=1e-3)
+    assert 0.997 * 2 < plan.epsilon_conditional <= 2.0
+    renyi = planned_epsilon(plan, plan.noise, "conditional", np.arange(2.0, 100))
+    assert renyi > 2.5
+    assert planned_epsilon(plan, plan.noise, "conditional", plan.order_conditional) == pytest.approx(renyi)
+    verify_plan(plan)
+    assert Plan.from_json(plan.to_json()) == plan
+    less = Fraction(math.floor(plan.local_variance * 2**28 * 99 / 100), 2**28)
+    with pytest.raises(InfeasiblePlan, match="exceeds the target 2"):
+        replace(plan, local_variance=less)
+
+
+def test_a_lotterys_figure_is_the_one_that_participants_find() -> None:
+    """They have no dp-accounting."""
+    plan = central("lottery")
+    assert plan.effective_noise_multiplier == pytest.approx(1.9412, abs=1e-3)
+    assert plan.epsilon_conditional == planned_epsilon(plan, plan.noise, "conditional", plan.order_conditional)
+
+
+def test_what_the_lattice_adds_is_paid_out_of_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = central("poisson")
+    z, q = plan.effective_noise_multiplier, plan.sampling_rate
+    least, most = (poisson_gaussian_epsilon(z, q, 50, share * 1e-3) for share in (1, 0.99))
+    assert least < plan.epsilon_conditional < most
+    fine, coarse = (Noise(0.1, Fraction(variance, plan.h_min)) for variance in (128, 127))
+    assert pld_epsilon(plan, fine, 50) < math.inf
+    assert pld_epsilon(plan, coarse, 50) == math.inf  # no continuous Gaussian stands for it
+    assert conditional_epsilon(plan, coarse, 2, 50) == planned_epsilon(plan, coarse, "conditional", 2)
+    monkeypatch.setattr("mechanisms.round_cost.SAMPLER_DISTANCE", 2.0**-50)
+    assert pld_epsilon(plan, plan.noise, 50) == math.inf
+
+
+def test_between_checkpoints_the_figure_is_that_of_the_next() -> None:
+    plan = central("fixed")
+    shown = [conditional_epsilon(plan, plan.noise, plan.order_conditional, rounds) for rounds in range(1, 54)]
+    assert all(before <= after for before, after in pairwise(shown))
+    assert shown[49] == plan.epsilon_conditional
+    assert all(pld_epsilon(plan, plan.noise, rounds) <= shown[rounds - 1] for rounds in (1, 10, 47, 52))
+    assert len(set(shown)) <= 12
+
+
+NO_ACCOUNTANT = """
+import sys
+sys.modules["dp_accounting"] = None
+from tests.mechanisms.test_round_cost import central
+assert 1.94 < central("fixed").effective_noise_multiplier < 1.943
+"""
+PARTICIPANT = """
+import sys
+from tests.mechanisms.test_round_cost import central
+for sampling in ("lottery", "poisson"):
+    plan = central(sampling, target="released", epsilon=20.0)
+    assert type(plan).from_json(plan.to_json()).planned_epsilon <= 20
+plan = central("lottery")
+assert not {"dp_accounting", "scipy"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize("script", [NO_ACCOUNTANT, PARTICIPANT])
+def test_without_dp_accounting_the_renyi_bound_stays_and_served_plans_never_load_it(script: str) -> None:
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=Path(__file__).parents[2])

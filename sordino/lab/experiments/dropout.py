@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from mechanisms.privacy_curves import epsilon_with_sampler_error
-from mechanisms.round_cost import coarse_orders, planned_draws, round_curve
+from mechanisms.round_cost import coarse_orders, drawn_coordinates, round_curve
 from mechanisms.statement import COORDINATOR, Statement
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
@@ -189,7 +189,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
         left = len(survivors_of(settings, cohort_of(settings, round_), round_, 1))
         fewer = replace(stated, min_survivors=left, quorum=left)
         spent += round_curve(fewer, plan.noise, left)(orders)
-    return float(epsilon_with_sampler_error(orders, spent, plan.delta, planned_draws(stated)))
+    return float(epsilon_with_sampler_error(orders, spent, plan.delta, drawn_coordinates(stated, stated.rounds)))
 
 
 def _accuracies(found: Results, sizes: Sizes) -> Table:

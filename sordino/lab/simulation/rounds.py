@@ -25,8 +25,7 @@ from mechanisms.accounting import Account, RoundCharge
 from mechanisms.clip_rule import update_norm
 from mechanisms.encoder import Decoded, Encoder, words_of_sum
 from mechanisms.plan import Plan
-from mechanisms.privacy_curves import epsilon_with_sampler_error
-from mechanisms.round_cost import reader_curve
+from mechanisms.round_cost import conditional_epsilon
 from mechanisms.statement import CONDITIONAL
 from mechanisms.wrap_monitor import WrapEstimate
 from secagg.errors import TooFewClients
@@ -296,11 +295,9 @@ class Rounds:
         """
         if not self.charges:
             return 0.0
-        order = plan.order_conditional
-        rdp = len(self.charges) * float(reader_curve(plan, plan.noise, CONDITIONAL, plan.h_min)(np.array([order]))[0])
-        draws = len(self.charges) * plan.clients * plan.padded_dim
         assert self.account is not None  # noqa: S101  # there is a plan
-        return min(self.account.epsilon_coordinator(), epsilon_with_sampler_error(order, rdp, plan.delta, draws))
+        published = conditional_epsilon(plan, plan.noise, plan.order_conditional, len(self.charges))
+        return min(self.account.epsilon_coordinator(), published)
 
 
 def _known_to_nobody_else(shards: list[Shard], survivors: int) -> dict[str, Any]:
