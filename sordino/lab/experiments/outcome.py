@@ -1,13 +1,15 @@
 """What an experiment is asked, the hyper-parameters it chooses, and its outcome: tables, figures, choices and notes.
 
-A choice is the combination of a grid with the greatest mean accuracy, on separate seeds. It uses the same held-out
-examples as the results, with other partitions, cohorts, initial weights and noise, and it looks at several private
-runs; no epsilon includes that cost, here as in the papers.
+A choice is the combination of a grid with the greatest mean accuracy, on separate seeds. Choices that are compared
+begin with the same grid, and clips and rates are extended where the best lies at an end. A choice uses the same
+held-out examples as the results, with other partitions, cohorts, initial weights and noise, and it looks at several
+private runs; no epsilon includes that cost, here as in the papers.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,10 @@ from sordino.planning.drawing import Picture, draw
 
 SEEDS: Final = (101, 102)
 """Of selections; results take others."""
+EXTENDED: Final = ("clip", "rate")
+"""Names whose values have no natural end: a grid of two or more is extended until the best is inside."""
+MOST_ADDED: Final = 4
+"""Values a side."""
 NOT_CHARGED: Final = "Hyper-parameters were chosen on seeds 101 and 102; that choice is not charged to epsilon."
 
 
@@ -31,7 +37,7 @@ class Choice:
         of, names: the labels for each of whose values there is a choice, and those that are chosen.
         chosen: the combination, for each value of ``of``; None if no run completed.
         means: of every combination: (of, names...) to the accuracy on the selection's seeds.
-        first: the first combination of the grid.
+        grids: the values tried of each name, for each value of ``of``.
     """
 
     what: str
@@ -39,11 +45,41 @@ class Choice:
     names: tuple[str, ...]
     chosen: Mapping[tuple[Any, ...], Mapping[str, Any] | None]
     means: Mapping[tuple[Any, ...], Mean]
-    first: Mapping[str, Any]
+    grids: Mapping[tuple[Any, ...], Mapping[str, Sequence[Any]]]
 
     def taken(self, *of: Any) -> Mapping[str, Any]:
         """Return the chosen combination for a value of each of ``of``; the first one if no run completed."""
-        return self.chosen.get(of) or self.first
+        return self.chosen[of] or {name: values[0] for name, values in self.grids[of].items()}
+
+    def runs(self, *of: Any) -> int:
+        """Return the number of runs among which one was chosen."""
+        return len(SEEDS) * math.prod(len(values) for values in self.grids[of].values())
+
+    def wider(self, start: Mapping[str, Sequence[Any]], *of: Any) -> dict[str, Sequence[Any]]:
+        """Return the grid, with a further value where the best lies at an end: at the ratio of the last step there.
+
+        ``start``: the grid it began with, to which up to `MOST_ADDED` values are added on each side.
+        """
+        grid = dict(self.grids[of])
+        for name, best in (self.chosen[of] or {}).items():
+            if name not in EXTENDED or len(start[name]) < 2:
+                continue
+            ends, tried = sorted(start[name]), grid[name]
+            if best == max(tried) and sum(value > ends[-1] for value in tried) < MOST_ADDED:
+                step = ends[-1] / ends[-2]
+            elif best == min(tried) and sum(value < ends[0] for value in tried) < MOST_ADDED:
+                step = ends[0] / ends[1]
+            else:
+                continue
+            grid[name] = (*tried, float(f"{best * step:.2g}"))
+        return grid
+
+    def at_end(self, *of: Any) -> str:
+        """Return the names whose best lies at the end of a grid that was extended as far as it may be, as words."""
+        grid, best = self.grids[of], self.chosen[of] or {}
+        tried = {name: grid[name] for name in EXTENDED if len(grid.get(name, ())) > 1}
+        names = [name for name, values in tried.items() if best.get(name) in (min(values), max(values))]
+        return f", {' and '.join(names)} at an end" if names else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole grid with its means, and the choice."""
@@ -52,7 +88,8 @@ class Choice:
             "what": self.what,
             "seeds": list(SEEDS),
             "chosen": [
-                dict(zip(self.of, key, strict=True)) | {"chosen": dict(found) if found else None}
+                dict(zip(self.of, key, strict=True))
+                | {"chosen": dict(found) if found else None, "runs": self.runs(*key)}
                 for key, found in self.chosen.items()
             ],
             "grid": [
@@ -67,10 +104,17 @@ class Choice:
         for key, mean in self.means.items():
             head, tail = key[: len(self.of)], key[len(self.of) :]
             found = self.chosen.get(head)
-            mark = "chosen" if found is not None and tuple(found[one] for one in self.names) == tail else ""
+            taken = found is not None and tuple(found[one] for one in self.names) == tail
+            mark = f"chosen of {self.runs(*head)} runs{self.at_end(*head)}" if taken else ""
             rows.append([*key, Share(mean), mark])
         columns = (*(epsilon if name == "epsilon" else name for name in self.of), *self.names, "accuracy, %", "")
-        return Table(name, self.what, columns, rows, NOT_CHARGED)
+        return Table(name, self.what, columns, rows, f"{NOT_CHARGED} {self.budget()}")
+
+    def budget(self) -> str:
+        """Return a sentence on the number of runs of each choice."""
+        counts = sorted({self.runs(*of) for of in self.grids})
+        numbers = " to ".join(map(str, counts[:: len(counts) - 1 or 1]))
+        return f"Each choice is of {numbers} runs: the same grid, extended where the best clip or rate lay at its end."
 
 
 def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[str] = ()) -> Choice:
@@ -85,8 +129,12 @@ def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[st
         head, tail = key[: len(of)], key[len(of) :]
         if head not in best or mean.mean > best[head]:
             best[head], chosen[head] = mean.mean, dict(zip(names, tail, strict=True))
-    first = dict(zip(names, labels_of(rows[0], *names), strict=True))
-    return Choice(what, tuple(of), tuple(names), chosen, means, first)
+    tried: dict[tuple[Any, ...], dict[str, dict[Any, None]]] = {head: {name: {} for name in names} for head in chosen}
+    for row in rows:
+        for name, value in zip(names, labels_of(row, *names), strict=True):
+            tried[labels_of(row, *of)][name][value] = None
+    grids = {head: {name: tuple(values) for name, values in grid.items()} for head, grid in tried.items()}
+    return Choice(what, tuple(of), tuple(names), chosen, means, grids)
 
 
 def combined(
@@ -116,10 +164,25 @@ class Stages:
         make: Callable[..., SimulationSettings],
         of: Mapping[str, Sequence[Any]] | None = None,
     ) -> Choice:
-        """Run a grid and choose from it; ``of``: names to the values for each of which there is a choice."""
+        """Run a grid, extended as `Choice.wider` says, and choose from it.
+
+        ``of``: names to the values for each of which there is a choice; all begin with the same grid.
+        """
         outer = dict(of or {})
-        runs = combined(outer | dict(grid), make, SEEDS, self.last)
-        return choose(what, self.pool.run(f"choosing {', '.join(grid)}", runs), tuple(grid), tuple(outer))
+        rows: dict[tuple[Any, ...], list[Row]] = {head: [] for head in itertools.product(*outer.values())}
+        wider: dict[tuple[Any, ...], Mapping[str, Sequence[Any]]] = dict.fromkeys(rows, grid)
+        while wider:
+            runs: list[Run] = []
+            for head, own in wider.items():
+                fixed = {name: (value,) for name, value in zip(outer, head, strict=True)}
+                runs += combined(fixed | dict(own), make, SEEDS, self.last)
+            rows |= {head: [] for head in wider}
+            for row in self.pool.run(f"choosing {', '.join(grid)}", runs):
+                rows[labels_of(row, *outer)].append(row)
+            choice = choose(what, list(itertools.chain(*rows.values())), tuple(grid), tuple(outer))
+            grids = {head: choice.wider(grid, *head) for head in wider}
+            wider = {head: own for head, own in grids.items() if own != choice.grids[head]}
+        return choice
 
     def results(
         self, stage: str, grid: Mapping[str, Sequence[Any]], make: Callable[..., SimulationSettings]
@@ -170,7 +233,7 @@ class Request:
     """
 
     scale: str = SMALL
-    seeds: Sequence[int] = (1, 2, 3)
+    seeds: Sequence[int] = tuple(range(1, 11))
     data: Mapping[str, str] = field(default_factory=dict)
     parts: Sequence[str] = ()
 

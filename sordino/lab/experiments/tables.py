@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from runtime.text import folded
+from sordino.lab.experiments.paired import LEVEL, detectable, holm, p_value
 from sordino.lab.experiments.runs import DONE, Row, labels_of
 
 CONDITIONAL: Final = "epsilon (conditional)"
@@ -21,6 +22,14 @@ HELD: Final = (
     "Of the epsilons the conditional one compares with papers and isn't proved for cohorts of a fixed size; "
     "epsilon_released holds for readers of the released models, epsilon_coordinator for those who know the cohorts."
 )
+PAIRED: Final = ("p", "finding")
+"""Columns after that of a difference: see `compared`."""
+TEST: Final = (
+    "Differences are points, paired by seed: equal partitions, cohorts and initial weights. p: two-sided sign-flip "
+    "test, corrected for the comparisons {of} (Holm). 'above' and 'below': p of 0.05 at most. 'Would have been': the "
+    "difference that the test finds with 80 % power."
+)
+"""Note of a table of comparisons; ``of``: its family, as "of this table"."""
 _ROUNDING: Final = 1e-14  # of a mean, relative
 
 
@@ -176,6 +185,11 @@ class Results:
         """Return the mean accuracy in percent, or the outcome of the runs if none completed."""
         return Share(self.means[key]) if key in self.means else self.why_not(*key)
 
+    def by_seed(self, *key: Any) -> dict[int, float]:
+        """Return the accuracies of the completed runs with a key."""
+        own = [row for row in self.rows if labels_of(row, *self.names) == key]
+        return {row["seed"]: share for row in own if (share := accuracy(row)) is not None}
+
     def why_not(self, *key: Any) -> str:
         """Return the outcomes of runs that did not complete."""
         found = {row["outcome"] for row in self.rows if labels_of(row, *self.names) == key} - {DONE}
@@ -190,3 +204,34 @@ class Results:
         own = [row for row in self.rows if row["outcome"] == DONE and labels.items() <= row["labels"].items()]
         found = [[row[name] for row in own if row[name] is not None] for name in SPENT]
         return [max(values) if values else None for values in found]
+
+
+def compared(found: Results, pairs: Sequence[tuple[tuple[Any, ...], tuple[Any, ...]]]) -> list[list[Cell]]:
+    """Compare accuracies, paired by seed; all ``pairs`` of keys, each a setting and its reference, are one family.
+
+    Returns for each pair the mean difference with the standard error of the differences, p corrected by Holm's method,
+    and the finding in words. A pair without a common seed says why, and doesn't count as a comparison.
+    """
+    sides = [(found.by_seed(*one), found.by_seed(*other)) for one, other in pairs]
+    differences = [[one[seed] - other[seed] for seed in one if seed in other] for one, other in sides]
+    known = [each for each in differences if each]
+    corrected = holm([p_value(each) for each in known])
+    # A difference that wasn't found had to pass the level of Holm's next step.
+    level = LEVEL / max(sum(p > LEVEL for p in corrected), 1)
+    left = iter(corrected)
+    cells: list[list[Cell]] = []
+    for (one, other), each in zip(pairs, differences, strict=True):
+        if each:
+            gain, p = Mean.of(each), next(left)
+            cells.append([Share(gain, signed=True), p, _finding(gain, p, level)])
+        else:
+            cells.append([found.why_not(*(other if one in found.means else one)), None, ""])
+    return cells
+
+
+def _finding(gain: Mean, p: float, level: float) -> str:
+    if p <= LEVEL:
+        return "above" if gain.mean > 0 else "below"
+    if gain.error is None or (size := detectable(gain.count, level)) == math.inf:
+        return "too few seeds to find any"
+    return f"no difference found; {100 * size * gain.error * math.sqrt(gain.count):.2g} would have been"
