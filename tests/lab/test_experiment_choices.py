@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from sordino.lab.experiments.outcome import SEEDS, Stages
+from sordino.lab.experiments import bits
+from sordino.lab.experiments.outcome import SEEDS, SMALL, Request, Stages
 from sordino.lab.experiments.paired import LEVEL, POWER, detectable, holm, p_value
 from sordino.lab.experiments.runs import Run
 from sordino.lab.experiments.tables import Results, Share, compared
@@ -180,3 +182,38 @@ def test_a_finding_pays_for_the_number_of_comparisons() -> None:
     size = 100 * detectable(10, LEVEL / 17) * gain.of.error * math.sqrt(10)
     assert float(words.split()[3]) == pytest.approx(size, rel=0.05)
     assert size > 2 * 100 * detectable(10, LEVEL) * gain.of.error
+
+
+# ---------------------------------------------------------------- bits
+
+
+def test_bits_tunes_each_noise_and_the_same_noise_has_the_distributed_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clip and rate for all noises would give every run the first of these clips."""
+    best = {("gaussian", 4.0): 1.0, ("gaussian", 8.0): 2.0, ("ddgauss", 4.0): 0.5, ("ddgauss", 8.0): 0.25}
+    sizes = {
+        "participants": 30,
+        "rounds": 2,
+        "cohort": 10,
+        "task": "softmax-regression",
+        "epsilons": (4.0, 8.0),
+        "bits": (10, 20),
+    }
+    small = dataclasses.replace(bits.SIZES[SMALL, "images"], **sizes, rates=(0.1,), clips=(0.25, 0.5, 1.0, 2.0))
+    monkeypatch.setitem(bits.SIZES, (SMALL, "images"), small)
+
+    def judged(labels: dict[str, Any], seed: int) -> float:
+        noise = (labels.get("mechanism", ""), labels.get("epsilon", 0.0))
+        return peak(clip=best.get(noise, 4.0))(labels, seed) if "clip" in labels else 0.5
+
+    pool = Pretended(judged)
+    outcome = bits.play(pool, Request(seeds=(1, 2), parts=("images",)))  # type: ignore[arg-type]
+    for run in pool.runs.values():
+        mechanism, epsilon = run.labels.get("mechanism", "none"), run.labels.get("epsilon")
+        if run.settings.seed not in SEEDS:
+            noise = (mechanism if mechanism == "gaussian" else "ddgauss", epsilon)
+            assert run.settings.study.privacy.clip == (4.0 if mechanism == "none" else best[noise])
+    counts = {seed: sum(run.settings.seed == seed for run in pool.runs.values()) for seed in (1, 2)}
+    assert counts == {1: 2 * (2 * 2 + 2) + 1, 2: 2 * (2 * 2 + 2) + 1}
+    *_, noised, plain = outcome.tables
+    assert "Each choice is of 8 to 10 runs" in noised.note  # a clip below 0.25 for one, one above 2 for another
+    assert "Each choice is of 12 runs" in plain.note

@@ -6,17 +6,18 @@ clip is part of the same noised sum, so all rules cost what a fixed clip costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Table
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings
-from sordino.planning.drawing import LOG, Axes, Picture, Series
+from sordino.planning.drawing import LOG, NAMES, Axes, Picture, Series
 
 NAME: Final = "clipping"
 _ADAPTIVE: Final = {"clip_update": "geometric", "clip_quantile": 0.5}
@@ -30,31 +31,46 @@ RULES: Final[Mapping[str, Mapping[str, Any]]] = {
 FIXED: Final = "fixed"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClippingSizes(Sizes):
+    """Numbers of a scale.
+
+    Attributes:
+        middle: epsilon, one of them, of the comparison of first clips.
+        first_clips: from which every rule begins there.
+    """
+
+    middle: float
+    first_clips: tuple[float, ...]
+
+
 _TRAINING: Final = {"local_epochs": 3, "batch_size": 20}
 SIZES: Final = {
-    SMALL: Sizes(
+    SMALL: ClippingSizes(
         **FASHION,
         task=POOLED_MLP,
         options=_TRAINING,
-        rounds=50,
-        epsilons=(2.0, 4.0, 8.0),
-        clips=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+        rounds=40,
+        epsilons=(2.0, 8.0),
+        clips=(0.1, 0.3, 1.0),
         rates=(0.05, 0.1, 0.2),
-        middle=4.0,
+        middle=2.0,
+        first_clips=(0.01, 0.1, 1.0, 10.0),
     ),
-    PAPER: Sizes(
+    PAPER: ClippingSizes(
         **FEMNIST,
         options=_TRAINING,
         epsilons=(2.0, 4.0, 8.0, 16.0),
-        clips=(0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0),
+        clips=(0.01, 0.03, 0.1),
         rates=(0.01, 0.03, 0.1),
         middle=8.0,
+        first_clips=(0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0),
     ),
 }
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
-    """Choose the client rate with a fixed clip, then run every rule from every first clip at every epsilon."""
+    """Choose clip and client rate for each rule and epsilon, run each, and every rule from every first clip at one."""
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)
     stages = Stages(pool, request.seeds, sizes.last)
@@ -63,85 +79,82 @@ def play(pool: RunPool, request: Request) -> Outcome:
     def settings(*, rule: str, **given: Any) -> SimulationSettings:
         return make(**given, **RULES[rule])
 
-    choice = stages.tuned(
-        f"Client rate and fixed clip at {CONDITIONAL} {sizes.middle:g}",
-        {"rate": sizes.rates, "clip": sizes.clips},
-        partial(settings, rule=FIXED, epsilon=sizes.middle),
-    )
-    rate = choice.taken()["rate"]
-    grid = {"rule": tuple(RULES), "epsilon": sizes.epsilons, "clip": sizes.clips}
-    found = stages.results("clip rules", grid, partial(settings, rate=rate))
+    grid = {"rule": tuple(RULES), "epsilon": sizes.epsilons}
+    start = {"rate": sizes.rates, "clip": sizes.clips}
+    choice = stages.tuned("First clip and client rate for each rule and noise", start, settings, of=grid)
+
+    def chosen(*, rule: str, epsilon: float, **given: Any) -> SimulationSettings:
+        return settings(rule=rule, epsilon=epsilon, **{**choice.taken(rule, epsilon), **given})
+
+    found = stages.results("clip rules", grid, chosen)
+    one = {"rule": tuple(RULES), "clip": sizes.first_clips}
+    first = stages.results("first clips", one, partial(chosen, epsilon=sizes.middle))
     notes = [
-        f"{sizes.described(data)}, client rate {rate:g}, 3 epochs of batches of 20, server momentum 0.9, Dirichlet "
-        f"{sizes.alpha:g}; distributed discrete Gaussian, 20 bits.",
+        f"{sizes.described(data)}, 3 epochs of batches of 20, server momentum 0.9, Dirichlet {sizes.alpha:g}; "
+        "distributed discrete Gaussian, 20 bits.",
         f"Accuracy is the mean of the last {sizes.last} evaluations, every {sizes.evaluate_every} rounds.",
         "By layer each of the L layers begins with the first clip / sqrt(L). Quantile 0.5, rate 0.3.",
+        choice.budget(),
         PUBLISHED,
         ENGINE,
         NOT_CHARGED,
     ]
-    tables = [_table(found, sizes, epsilon) for epsilon in sizes.epsilons]
-    tables += [_best(found, sizes), choice.table("clipping-choice")]
-    return Outcome(notes, tables, [_picture(found, sizes), _clips(found, sizes)], [choice])
+    tables = [_rules(found, choice), _first(first, sizes), choice.table("clipping-choice")]
+    return Outcome(notes, tables, [_picture(found, first, sizes), _clips(first, sizes)], [choice])
 
 
-def _table(found: Results, sizes: Sizes, epsilon: float) -> Table:
-    body: list[list[Cell]] = [
-        [rule, *(found.cell(rule, epsilon, clip) for clip in sizes.clips), *found.spent(rule=rule, epsilon=epsilon)]
-        for rule in RULES
-    ]
-    columns = ("rule", *(f"from {clip:g}" for clip in sizes.clips), *SPENT)
-    note = "Percent, mean ± standard error over seeds; columns: the first clip (the only one of 'fixed'). "
-    note += HELD
-    return Table(f"clipping-epsilon-{epsilon:g}", f"Accuracy at {CONDITIONAL} {epsilon:g}", columns, body, note)
-
-
-def _best(found: Results, sizes: Sizes) -> Table:
-    """Best and worst accuracy of a rule over its first clips."""
+def _rules(found: Results, choice: Choice) -> Table:
+    """Return every rule at the clip and rate of its choice, compared with a fixed clip at those of its own."""
+    keys = list(choice.chosen)
+    cells = compared(found, [(key, (FIXED, key[1])) for key in keys if key[0] != FIXED])
+    gains = dict(zip((key for key in keys if key[0] != FIXED), cells, strict=True))
     body: list[list[Cell]] = []
-    for epsilon in sizes.epsilons:
-        for rule in RULES:
-            own = sorted((found.means[key].mean, key[2]) for key in found.means if key[:2] == (rule, epsilon))
-            if own:
-                cells = [f"{100 * mean:.1f} from {clip:g}" for mean, clip in (own[-1], own[0])]
-                body.append([rule, epsilon, *cells, *found.spent(rule=rule, epsilon=epsilon)])
+    for key in keys:
+        taken, spent = choice.taken(*key), found.spent(rule=key[0], epsilon=key[1])
+        body.append([*key, taken["clip"], taken["rate"], found.cell(*key), *gains.get(key, (None, None, "")), *spent])
+    columns = ("rule", CONDITIONAL, "first clip", "rate", "accuracy, %", f"less {FIXED}", *PAIRED, *SPENT)
+    note = f"Mean ± standard error over seeds. {TEST.format(of='of this table')} {HELD}"
+    return Table("clipping", "Clip rules, each at its choice of clip and rate", columns, body, note)
+
+
+def _first(found: Results, sizes: ClippingSizes) -> Table:
+    body: list[list[Cell]] = [
+        [rule, *(found.cell(rule, clip) for clip in sizes.first_clips), *found.spent(rule=rule)] for rule in RULES
+    ]
+    columns = ("rule", *(f"from {clip:g}" for clip in sizes.first_clips), *SPENT)
     note = (
-        "Best and worst mean over the first clips: the best of 'fixed' is what a search over clips would have found. "
-        f"{HELD}"
+        "Percent, mean ± standard error over seeds; columns: the first clip (the only one of 'fixed'); each rule "
+        f"has the client rate of its choice. {HELD}"
     )
-    columns = ("rule", CONDITIONAL, "best", "worst", *SPENT)
-    return Table("clipping-best", "How much depends on the first clip", columns, body, note)
+    return Table("clipping-first", f"Accuracy by first clip at {CONDITIONAL} {sizes.middle:g}", columns, body, note)
 
 
-def _picture(found: Results, sizes: Sizes) -> Picture:
-    def curve(rule: str, epsilon: float) -> dict[float, Mean]:
-        return found.curve(sizes.clips, lambda clip: (rule, epsilon, clip))
+def _picture(found: Results, first: Results, sizes: ClippingSizes) -> Picture:
+    def axes(title: str, against: str, of: Results, scale: str, values: Sequence[float]) -> Axes:
+        def curve(rule: str) -> dict[float, Mean]:
+            return of.curve(values, lambda value: (rule, value))
 
-    axes = [
-        Axes(
-            f"{CONDITIONAL} {epsilon:g}",
-            "first clip",
-            "accuracy, %",
-            [Series(rule, curve(rule, epsilon), at, dashed=rule == FIXED) for at, rule in enumerate(RULES)],
-            scale=LOG,
-            ticks=sizes.clips,
-        )
-        for epsilon in sizes.epsilons
+        series = [Series(rule, curve(rule), at, dashed=rule == FIXED) for at, rule in enumerate(RULES)]
+        return Axes(title, against, "accuracy, %", series, scale=scale, ticks=values)
+
+    both = [
+        axes("Each rule at its choice", CONDITIONAL, found, NAMES, sizes.epsilons),
+        axes(f"{CONDITIONAL} {sizes.middle:g}", "first clip", first, LOG, sizes.first_clips),
     ]
     note = (
         f"{sizes.participants} participants, {sizes.cohort} a round, {sizes.rounds} rounds; mean and standard error "
         "over seeds. Dashed: the clip stays what it was."
     )
-    return Picture("clipping", axes, note, columns=len(axes), same_y=True)
+    return Picture("clipping", both, note, columns=2)
 
 
-def _clips(found: Results, sizes: Sizes) -> Picture:
+def _clips(found: Results, sizes: ClippingSizes) -> Picture:
     """Draw the course of the flat clip from each first one."""
     series = []
-    for at, clip in enumerate(sizes.clips):
+    for at, clip in enumerate(sizes.first_clips):
         clips: dict[int, list[float]] = {}
         for row in found.rows:
-            if labels_of(row, *found.names) == ("quantile, flat", sizes.middle, clip):
+            if labels_of(row, *found.names) == ("quantile, flat", clip):
                 for round_, of_round in zip(row.get("rounds", []), row.get("clips", []), strict=True):
                     clips.setdefault(round_, []).append(of_round[0])
         points = {round_: Mean.of(values) for round_, values in clips.items()}

@@ -22,7 +22,7 @@ from mechanisms.statement import COORDINATOR, Statement
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE
-from sordino.lab.experiments.tables import Cell, Mean, Results, Share, Table, accuracy, gathered
+from sordino.lab.experiments.tables import PAIRED, TEST, Cell, Mean, Results, Table, compared, gathered
 from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 from sordino.planning.drawing import Axes, Picture, Series
@@ -100,17 +100,19 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
     stages = Stages(pool, request.seeds, sizes.last)
     choice = stages.tuned(
-        "Clip and client rate, with a plan for 30 % and 10 % leaving",
+        "Clip and client rate for each plan, while none leaves",
         {"clip": sizes.clips, "rate": sizes.rates},
-        partial(settings, planned=0.3, leaving=0.1),
+        partial(settings, leaving=0.0),
+        of={"planned": sizes.planned},
     )
-    chosen = choice.taken()
+
+    def chosen(*, planned: float, **given: Any) -> SimulationSettings:
+        return settings(planned=planned, **choice.taken(planned), **given)
+
     grid = {"planned": sizes.planned, "leaving": sizes.leaving}
-    found = stages.results("plans against dropouts", grid, partial(settings, **chosen))
+    found = stages.results("plans against dropouts", grid, chosen)
     careless = {
-        leaving: Mean.of(
-            [spent_unnoticed(settings(planned=0.0, leaving=leaving, seed=seed, **chosen)) for seed in request.seeds]
-        )
+        leaving: Mean.of([spent_unnoticed(chosen(planned=0.0, leaving=leaving, seed=seed)) for seed in request.seeds])
         for leaving in sizes.leaving
     }
     notes = [
@@ -118,6 +120,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
         f"Epsilon of the coordinator, target {sizes.epsilon:g} at delta {sizes.delta:g}; none colludes; up to "
         "3 attempts at a round.",
         "Participants leave independently of each other, after the shares and before their vectors.",
+        choice.budget(),
         ENGINE,
         NOT_CHARGED,
     ]
@@ -148,22 +151,21 @@ def _surplus(data: str, sizes: Sizes, *, epsilon: float | None, noise: str, seed
 
 
 def _surplus_table(found: Results, sizes: Sizes) -> Table:
+    epsilons = [one for one in sizes.surplus if one is not None]
+    gains = compared(found, [((epsilon, TAKEN_BACK), (epsilon, STAYS)) for epsilon in epsilons])
+    gained = dict(zip(epsilons, gains, strict=True))
     body: list[list[Cell]] = []
     for epsilon in sizes.surplus:
-        by_seed: list[dict[int, float]] = []
-        for noise in (STAYS, TAKEN_BACK):
-            own = [row for row in found.rows if labels_of(row, *found.names) == (epsilon, noise)]
-            by_seed.append({row["seed"]: share for row in own if (share := accuracy(row)) is not None})
-        paired = [by_seed[1][seed] - before for seed, before in by_seed[0].items() if seed in by_seed[1]]
         rows = [row for row in found.rows if labels_of(row, *found.names) == (epsilon, TAKEN_BACK)]
         spent = [row["epsilon_coordinator"] for row in rows if row.get("epsilon_coordinator")]
-        gain = Share(Mean.of(paired), signed=True) if paired and epsilon is not None else None
+        gain = [None, None, ""] if epsilon is None else gained[epsilon]
         cells = [found.cell(epsilon, noise) for noise in (STAYS, TAKEN_BACK)]
-        body.append(["none" if epsilon is None else epsilon, *cells, gain, max(spent, default=None)])
-    columns = ("epsilon", STAYS, TAKEN_BACK, "gain, paired", "epsilon_coordinator")
+        body.append(["none" if epsilon is None else epsilon, *cells, *gain, max(spent, default=None)])
+    columns = ("epsilon", STAYS, TAKEN_BACK, "gain", *PAIRED, "epsilon_coordinator")
     note = (
         f"The demo's study: {sizes.cohort} participants of whom 30 % may leave and none does, 15 rounds. Accuracy in "
-        "percent, mean ± standard error over seeds; the last column: what was spent if surplus noise is taken back."
+        "percent, mean ± standard error over seeds; the last column: what was spent if surplus noise is taken back. "
+        + TEST.format(of="of this table")
     )
     return Table(
         "dropout-surplus", "What noise costs that more survivors than needed leave in a sum", columns, body, note

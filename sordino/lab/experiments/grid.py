@@ -28,8 +28,9 @@ _BETWEEN_LINES_S: Final = 30.0
 _option = partial(key, panel="Options")
 EXPERIMENTS: Final = {
     "clipping": (
-        "Fixed clips against clips that follow a quantile, flat and by layer: accuracy against epsilon and first clip.",
-        ("10 to 20 minutes", "four months by estimate, on the CPU"),
+        "Fixed clips against clips that follow a quantile, flat and by layer, each at its own clip and rate; accuracy "
+        "against the first clip.",
+        ("25 minutes of one core", "four months by estimate, on the CPU"),
         (),
     ),
     "blur-lus": (
@@ -40,26 +41,26 @@ EXPERIMENTS: Final = {
     ),
     "bits": (
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
-        "Gaussian, on images and on the next word of a text.",
-        ("10 to 20 minutes", "images two months, text years, by estimate on the CPU"),
+        "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text.",
+        ("images 15 minutes of one core, text half an hour", "images two months, text years, by estimate on the CPU"),
         ("images", "text"),
     ),
     "compression": (
         "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
         "parameter.",
-        ("5 to 15 minutes", "a month by estimate, on the CPU"),
+        ("20 minutes of one core", "a month by estimate, on the CPU"),
         (),
     ),
     "sampling": (
         "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
         "coordinator.",
-        ("10 minutes", "months by estimate, on the CPU"),
+        ("15 minutes of one core", "months by estimate, on the CPU"),
         (),
     ),
     "dropout": (
         "Participants that leave silently: accuracy, epsilon as planned and as spent, aborted rounds, and what a "
         "system that ignores them claims.",
-        ("1 minute", "days by estimate"),
+        ("3 minutes of one core", "days by estimate"),
         (),
     ),
 }
@@ -70,7 +71,9 @@ class GridOptions(Table):
     """Options of a grid of simulated studies."""
 
     scale: Literal["small", "paper"] = _option("small", help="small, or paper: the published size; see below")
-    seeds: str = _option("1,2,3", help="one run of each setting for each; noise is always fresh", metavar="S,S,...")
+    seeds: str = _option(
+        "1,2,3,4,5,6,7,8,9,10", help="one run of each setting for each; noise is always fresh", metavar="S,S,..."
+    )
     workers: int | None = _option(
         None, help="processes, one run in each at a time", shown="one for each core", ge=1, le=256
     )

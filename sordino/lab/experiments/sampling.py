@@ -15,11 +15,12 @@ from mechanisms.statement import participations
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import RunPool
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes
-from sordino.lab.experiments.tables import SPENT, Cell, Results, Table
+from sordino.lab.experiments.tables import PAIRED, SPENT, TEST, Cell, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings, resized
 
 NAME: Final = "sampling"
 WAYS: Final = ("none", "lottery", "epochs")
+REFERENCE: Final = "lottery"
 
 
 SIZES: Final = {
@@ -29,7 +30,6 @@ SIZES: Final = {
         rounds=100,
         delta=1e-5,
         epsilons=(2.0, 8.0),
-        middle=8.0,
         clips=(0.1, 0.3, 1.0),
         rates=(0.1, 0.3, 1.0),
     ),
@@ -38,7 +38,6 @@ SIZES: Final = {
         options={"local_epochs": 1, "batch_size": 20},
         delta=1 / 3400,
         epsilons=(4.0, 8.0, 16.0),
-        middle=8.0,
         clips=(0.01, 0.03, 0.1),
         rates=(0.03, 0.1),
     ),
@@ -74,10 +73,12 @@ def play(pool: RunPool, request: Request) -> Outcome:
         "Epsilon bounds what the coordinator learns: it knows the cohorts, so nothing is amplified. With none all "
         f"{sizes.participants} take part in each round, which costs them {sizes.participants // sizes.cohort} times "
         "the work.",
+        choice.budget(),
         ENGINE,
         NOT_CHARGED,
     ]
-    tables = [_table(found, sizes, sizes.epsilons), choice.table("sampling-choice", "epsilon (coordinator)")]
+    tables = [_table(found, sizes, sizes.epsilons), _compared(found, sizes.epsilons)]
+    tables.append(choice.table("sampling-choice", "epsilon (coordinator)"))
     return Outcome(notes, tables, [], [choice])
 
 
@@ -94,3 +95,11 @@ def _table(found: Results, sizes: Sizes, epsilons: Sequence[float]) -> Table:
         f"columns: what was spent at {epsilons[-1]:g}."
     )
     return Table("sampling", "Accuracy by who is invited to a round", columns, body, note)
+
+
+def _compared(found: Results, epsilons: Sequence[float]) -> Table:
+    keys = [(way, epsilon) for way in WAYS if way != REFERENCE for epsilon in epsilons]
+    cells = compared(found, [(key, (REFERENCE, key[1])) for key in keys])
+    body = [[*key, *one] for key, one in zip(keys, cells, strict=True)]
+    columns = ("sampling", "epsilon (coordinator)", f"less {REFERENCE}", *PAIRED)
+    return Table("sampling-compared", f"Against a {REFERENCE}", columns, body, TEST.format(of="of this table"))

@@ -45,10 +45,9 @@ class Sizes:
         data: the data set; empty if it must be named.
         options: of the task, besides the client rate.
         epsilons: of all rounds, that are compared.
-        middle: epsilon at which hyper-parameters are chosen.
         alpha: of Dirichlet.
         delta: by default 1 / participants, as published.
-        clips, rates: the grids of clip and client rate.
+        clips, rates: the grids of clip and client rate with which every choice begins.
         evaluate_every: rounds.
         last: evaluated rounds at the end whose mean accuracy counts.
     """
@@ -60,7 +59,6 @@ class Sizes:
     cohort: int
     rounds: int
     epsilons: tuple[float, ...]
-    middle: float
     alpha: float = 1.0
     delta: float | None = None
     clips: tuple[float, ...]
