@@ -117,8 +117,9 @@ def local_change(
                                                                               [CWZC22] Eq. 11, 14 and 15
         blur-lus:  both                                                       [CWZC22] Algorithm 2
 
-    Deviation: of values that tie for the last place LUS keeps the first ones, so that exactly s are kept; Eq. 14 as
-    printed keeps all that tie, the text below it exactly s.
+    Deviation: of values that tie for the last place LUS keeps those that changed most, so that exactly s are kept;
+    Eq. 14 as printed keeps all that tie, the text below it exactly s. Ties are common: of a unit that is off for all
+    examples at the end no weight matters to the loss.
 
     Args:
         start: w^t, without the axis of participants; not written to.
@@ -157,7 +158,8 @@ def local_change(
 def most_important(slopes: Any, change: Any, sparsity: float, leading: int = 0) -> Any:
     """Which values of one array LUS keeps: those whose loss would cost most, to first order.
 
-    Source: [CWZC22] Eq. 11 and 14; exactly s = max(1, round((1 - sparsity) x size)) are kept, the first ones of a tie.
+    Source: [CWZC22] Eq. 11 and 14; exactly s = max(1, round((1 - sparsity) x size)) are kept. Of a tie in importance
+    the largest changes are kept, since small ones are missed least, and of equal changes the first.
 
     Args:
         slopes: gradient of the participant's mean loss at its trained model.
@@ -167,12 +169,17 @@ def most_important(slopes: Any, change: Any, sparsity: float, leading: int = 0) 
 
     Returns bool of that shape. NaN and infinite values are kept, so that no diverged update looks small.
     """
-    importance = abs(slopes * change).reshape(*change.shape[:leading], -1)
+    shape = (*change.shape[:leading], -1)
+    importance, moved = abs(slopes * change).reshape(shape), abs(change).reshape(shape)
     importance[importance != importance] = math.inf
+    moved[moved != moved] = math.inf
     size = importance.shape[-1]
     kept = kept_values(size, sparsity)
     last = _ascending(importance, size - kept)
-    above, tied = importance > last, importance == last
+    moved[importance > last] = math.inf  # kept, whatever its change
+    moved[importance < last] = -1
+    last = _ascending(moved, size - kept)
+    above, tied = moved > last, moved == last
     room = kept - above.sum(-1)[..., None]
     return (above | (tied & (tied.cumsum(-1) <= room))).reshape(change.shape)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
+from learning.datasets import load_part
 from learning.local_training import (
     Arrays,
     Batch,
@@ -18,8 +19,10 @@ from learning.local_training import (
     side_by_side,
     steps,
 )
+from learning.make_task import make_task
 from learning.options import METHODS, OptionError, TrainingOptions
 from learning.public_random import PublicRandom
+from learning.task import BatchedTask, update_rng
 
 SHAPES = {"first": (2, 3), "second": (4,)}
 CENTRES = np.random.default_rng(3).normal(size=(11, 10))
@@ -221,11 +224,43 @@ def test_lus_keeps_one_value_of_an_array_at_least() -> None:
     assert [kept_values(size, 0.0) for size in (1, 2, 10)] == [1, 2, 10]
 
 
-def test_of_a_tie_the_first_values_are_kept() -> None:
+def test_of_a_tie_the_smallest_changes_are_removed_first() -> None:
+    slopes = np.array([2.0, 0.0, 0.0, -1.0, 0.0, 0.0])
+    moved = np.array([1.0, 0.1, -0.4, 1.0, 0.2, 0.3])
+    for sparsity, expected in [(1 / 6, [1, 0, 1, 1, 1, 1]), (0.5, [1, 0, 1, 1, 0, 0]), (5 / 6, [1, 0, 0, 0, 0, 0])]:
+        assert most_important(slopes, moved, sparsity).tolist() == [bool(value) for value in expected]
+
+
+def test_of_equal_changes_that_tie_the_first_are_kept() -> None:
     slopes = np.array([2.0, 1.0, -1.0, 1.0, 0.5, 1.0])
     moved = np.array([1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
     for sparsity, expected in [(0.5, [1, 1, 1, 0, 0, 0]), (2 / 3, [1, 1, 0, 0, 0, 0]), (0.17, [1, 1, 1, 1, 0, 1])]:
         assert most_important(slopes, moved, sparsity).tolist() == [bool(value) for value in expected]
+
+
+def test_of_units_that_are_off_only_what_never_changed_is_lost() -> None:
+    """Of a rectified network more weights matter nothing to the loss than are removed; alone and side by side alike.
+
+    Participants of one class each: in an array with enough weights that never changed, all that did are kept.
+    """
+    shared = {"hidden": 32, "local_steps": 30, "client_rate": 0.1, "batch_size": 16}
+    plain, sparse = (make_task("mlp", shared | more) for more in ({}, {"method": "lus", "sparsity": 0.1}))
+    train = load_part("fashion-mnist-subset", "train")
+    data = [train.take(np.flatnonzero(train.labels == one)[:20]) for one in range(3)]
+    start, rngs = sparse.initial_parameters(), [update_rng(0, 1, place) for place in range(3)]
+    assert isinstance(sparse, BatchedTask)
+    together = sparse.local_updates(start, data, rngs, 1.0)
+    enough = 0
+    for place, one in enumerate(data):
+        dense = plain.local_update(start, one, update_rng(0, 1, place), 1.0)
+        alone = sparse.local_update(start, one, update_rng(0, 1, place), 1.0)
+        np.testing.assert_allclose(together[place], flat(alone), atol=1e-5)
+        for name, array in dense.items():
+            removed = array.size - kept_values(array.size, 0.1)
+            if 0 < removed <= np.count_nonzero(array == 0):
+                np.testing.assert_array_equal(alone[name], array)
+                enough += 1
+    assert enough
 
 
 def test_of_no_change_exactly_as_many_zeros_are_kept() -> None:
@@ -252,7 +287,7 @@ def test_what_is_no_number_is_kept_and_so_seen() -> None:
 def test_tensors_give_the_same_as_arrays() -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
-    slopes, moved = rng.normal(size=(2, 3, 7)), rng.integers(-2, 3, (2, 3, 7)).astype(float)
+    slopes, moved = rng.integers(-1, 2, (2, 3, 7)) * rng.normal(size=(2, 3, 7)), rng.normal(size=(2, 3, 7)).round()
     for sparsity in (0.0, 0.4, 0.9):
         for leading in (0, 1):
             tensors = most_important(torch.tensor(slopes), torch.tensor(moved), sparsity, leading)
