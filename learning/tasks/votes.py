@@ -19,6 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
@@ -28,10 +29,10 @@ from learning.datasets import Dataset
 from learning.learner import Learner, State
 from learning.make_task import make_task, model_shapes, options_of
 from learning.options import OptionError, TaskOptions, require
-from learning.parameters import Parameters, Shapes, check_shapes, dimension, flatten, shapes_of
+from learning.parameters import Parameters, Shapes, check_shapes, dimension, flatten, shapes_of, views
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
-from learning.task import Classifier, Task
+from learning.task import BatchedTask, Classifier, Task
 from learning.task_names import CLASSIFIER, TASKS, VOTES, check_task_name
 from mechanisms.statement import LARGEST_DIM
 
@@ -39,10 +40,11 @@ LARGEST_QUESTIONS: Final = 1 << 26
 """Most values, float32, of all queries of one round."""
 _MOST_KEPT_BYTES: Final = 1 << 28
 """Of local models that one process keeps, so that no model is trained anew in each round."""
-_MOST_KEPT: Final = 256
+_MOST_KEPT: Final = 4096
 _NOT_USED: Final = -1
 """Label of a query whose votes were too close to call."""
 _UNREAD: Final = TaskOptions()
+_LOCAL: Final = b"local model"  # orders the examples of every participant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,7 @@ class Votes:
         self.contribution_shapes: Shapes = {"votes": (self.queries, self.classes)}
         self.dim = self.queries * self.classes
         self.l2_sensitivity = math.sqrt(self.queries)
-        self._models = _LocalModels()
+        self._models = _models_of(type(self._local), self._local.options)
 
     @classmethod
     def stated_shapes(cls, options: VoteOptions) -> Shapes:
@@ -215,6 +217,21 @@ class Votes:
         chosen = np.asarray(self._local.predict(model, queries))
         votes[np.arange(self.queries), np.clip(chosen, 0, self.classes - 1)] = 1
         return {"votes": votes}
+
+    def local_updates(
+        self,
+        parameters: Parameters,
+        data: Sequence[Dataset],
+        rngs: Sequence[Shuffler],
+        l2_clip: float = math.inf,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """As `learning.task.BatchedTask.local_updates`; models are trained at once if the classifier can do that."""
+        self._models.train(data, self._local)
+        votes = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
+        for place, (one, rng) in enumerate(zip(data, rngs, strict=True)):
+            votes[place] = self.local_update(parameters, one, rng, l2_clip)["votes"].reshape(-1)
+        return votes
 
     def learner(self, optimizer: ServerOptimizer, data: Dataset) -> VoteLearner:
         """Return the coordinator's half: the labelled queries and the model trained on them.
@@ -267,20 +284,50 @@ class _LocalModels:
     def of(self, data: Dataset, task: _TrainedClassifier) -> Parameters | None:
         """Return the task's model trained on ``data``; it is trained now if it isn't kept."""
         with self._lock:
-            found = self._kept.get(id(data))
-            if found is not None and found[0]() is data:
+            if self._keeps(data):
                 self._kept.move_to_end(id(data))
-                return found[1]
-        model = _trained(task, data, b"local model")  # not under the lock: others of this process train meanwhile
-        size = 0 if model is None else sum(array.nbytes for array in model.values())
-        most = min(_MOST_KEPT, _MOST_KEPT_BYTES // max(size, 1))
+                return self._kept[id(data)][1]
+        model = _trained(task, data, _LOCAL)  # not under the lock: others of this process train meanwhile
+        self._keep(data, model, task)
+        return model
+
+    def train(self, data: Sequence[Dataset], task: _TrainedClassifier) -> None:
+        """Train the models that aren't kept, as many as will be, at once if the task can do that."""
+        if not isinstance(task, BatchedTask):
+            return
+        with self._lock:
+            missing = [one for one in data if len(one) and not self._keeps(one)][: _most_kept(task)]
+        if not missing:
+            return
+        initial = task.initial_parameters()
+        orders = [PublicRandom(b"ae-dpfl", _LOCAL) for _ in missing]
+        models = task.local_updates(initial, missing, orders, math.inf) + flatten(initial)
+        for one, model in zip(missing, models, strict=True):
+            whole = np.isfinite(model).all()
+            self._keep(one, views(model.copy(), shapes_of(initial), writable=True) if whole else None, task)
+
+    def _keeps(self, data: Dataset) -> bool:
+        found = self._kept.get(id(data))
+        return found is not None and found[0]() is data
+
+    def _keep(self, data: Dataset, model: Parameters | None, task: _TrainedClassifier) -> None:
         with self._lock:
             self._kept[id(data)] = (weakref.ref(data), model)
+            self._kept.move_to_end(id(data))
             for key in [key for key, (reference, _) in self._kept.items() if reference() is None]:
                 del self._kept[key]
-            while len(self._kept) > most:
+            while len(self._kept) > _most_kept(task):
                 self._kept.popitem(last=False)
-        return model
+
+
+def _most_kept(task: _TrainedClassifier) -> int:
+    return min(_MOST_KEPT, max(_MOST_KEPT_BYTES // (4 * task.dim), 1))
+
+
+@lru_cache(maxsize=2)
+def _models_of(classifier: type, options: TaskOptions) -> _LocalModels:
+    """Shared by the studies of this process that train the same models: simulations differ in queries and noise."""
+    return _LocalModels()
 
 
 class VoteLearner(Learner):

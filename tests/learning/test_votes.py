@@ -21,7 +21,7 @@ from learning.options import OptionError
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.task import ModelTask
-from learning.tasks.softmax_regression import SoftmaxOptions
+from learning.tasks.softmax_regression import SoftmaxOptions, SoftmaxRegression
 from mechanisms.encoder import Encoder, mean_stddev
 from tests.support.rounds_in_memory import learner_of, plan_of, run_round, run_without_noise
 
@@ -249,6 +249,7 @@ def test_local_models_are_kept_and_let_go(monkeypatch: pytest.MonkeyPatch) -> No
     trained, train = list[int](), votes_module._trained  # ids: what is trained on must be free to go
     monkeypatch.setattr(votes_module, "_trained", lambda task, *more: trained.append(id(more[0])) or train(task, *more))
     monkeypatch.setattr(votes_module, "_MOST_KEPT", 3)
+    votes_module._models_of.cache_clear()
     task = task_of()
     queries = PUBLIC.features[:QUERIES]
     for data in [*PEOPLE[:3]] * 2:
@@ -262,6 +263,25 @@ def test_local_models_are_kept_and_let_go(monkeypatch: pytest.MonkeyPatch) -> No
     gc.collect()
     votes_of(task, queries, clusters(6, 98))
     assert all(reference() is not None for reference, _ in list(task._models._kept.values())[:-1])
+
+
+def test_many_at_once_vote_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also who can't: one without examples, and one whose training diverges. Studies that differ in queries share."""
+    wild = Dataset(np.full((4, 3), 1e30, dtype=np.float32), np.arange(4) % 3)
+    data = [*PEOPLE[:4], PUBLIC.take([]), wild]
+    orders = [PublicRandom(bytes([place])) for place in range(len(data))]
+    queries = {"queries": PUBLIC.features[:QUERIES]}
+    votes_module._models_of.cache_clear()
+    alone = [flatten(task_of().local_update(queries, one, rng)) for one, rng in zip(data, orders, strict=True)]
+    votes_module._models_of.cache_clear()
+    monkeypatch.setattr(votes_module, "_trained", None)
+    together = task_of().local_updates(queries, data, orders)
+    np.testing.assert_array_equal(together, alone)
+    assert together.sum(axis=1).tolist() == [QUERIES] * 4 + [0, 0]
+    monkeypatch.setattr(SoftmaxRegression, "local_updates", None)
+    fewer = {"queries": PUBLIC.features[: QUERIES - 1]}
+    voted = task_of(queries=QUERIES - 1).local_updates(fewer, data, orders)
+    np.testing.assert_array_equal(voted, together[:, : voted.shape[1]])
 
 
 def test_options_of_both_are_written_and_read_again() -> None:
