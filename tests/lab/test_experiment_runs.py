@@ -22,22 +22,12 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
-from mechanisms.pld import poisson_gaussian_epsilon
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
 from sordino.lab.experiments.grid import EXPERIMENTS
 from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, Stages, choose
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import (
-    FILE,
-    ExperimentError,
-    RunPool,
-    Standing,
-    central_epsilon,
-    figures_of,
-    noise_multiplier,
-    play,
-)
+from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
 from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
@@ -80,15 +70,6 @@ def test_with_noise_the_row_holds_the_account() -> None:
     assert row["epsilon_conditional"] < row["epsilon_coordinator"]
     assert noise_multiplier(row) == pytest.approx(settings.plan().noise_multiplier, rel=0.01)
     assert json.dumps(figures_of(result, 1)["survivors"]) == "[10, 10]"
-
-
-def test_a_central_gaussian_of_the_same_noise_spends_less() -> None:
-    row = {"plan": tiny(epsilon=4.0).plan().to_json()}
-    noise = noise_multiplier(row)
-    assert noise is not None
-    assert central_epsilon(row) == poisson_gaussian_epsilon(noise, 10 / 30, 2, 1 / 30)
-    assert 0 < (central_epsilon(row) or 0) < 3.6
-    assert central_epsilon({"plan": None}) is None
 
 
 def test_an_infeasible_run_is_a_row_too() -> None:

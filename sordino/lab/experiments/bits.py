@@ -39,7 +39,6 @@ CENTRAL, SAME_NOISE, NO_NOISE = "gaussian", "gaussian, same noise", "none"
 REFERENCES: Final = {SAME_NOISE: "central, same noise", CENTRAL: "central, same epsilon"}
 MOST_BITS: Final = 24
 """Of the central Gaussian, whose grid should not count."""
-_CLOSE, _TRIES = 1e-3, 12  # of a noise multiplier, relative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,24 +189,12 @@ def _epsilon_of_noise(begin: Callable[..., SimulationSettings], mechanism: str, 
     None if that mechanism has no plan there. ``begin``: settings by mechanism and epsilon.
     """
 
-    def plan_of(mechanism: str, epsilon: float) -> StudyPlan:
-        plan = begin(mechanism=mechanism, epsilon=epsilon).plan()
-        assert plan is not None  # noqa: S101  # these have noise
-        return plan
-
     try:
-        plan = plan_of(mechanism, epsilon)
+        plan = begin(mechanism=mechanism, epsilon=epsilon).plan()
     except InfeasiblePlan:
         return None
-    multiplier = plan.noise_multiplier
-    for _ in range(_TRIES):
-        found = poisson_gaussian_epsilon(multiplier, plan.sampling_rate, plan.rounds, plan.delta)
-        # A plan whose accountant is looser than this figure has more noise: aim lower by as much.
-        off = plan_of(CENTRAL, found).noise_multiplier / plan.noise_multiplier
-        if abs(off - 1) < _CLOSE:
-            return found
-        multiplier /= off
-    raise ExperimentError(f"no plan of the central Gaussian has the noise of {mechanism} at epsilon {epsilon:g}")
+    assert plan is not None  # noqa: S101  # it has noise
+    return poisson_gaussian_epsilon(plan.noise_multiplier, plan.sampling_rate, plan.rounds, plan.delta)
 
 
 _KEYS: Final = ("mechanism", "bits", "epsilon")

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mechanisms.pld import poisson_gaussian_epsilon
 from runtime.durable import replace_durably
 from runtime.processes import end_with_parent, one_thread_each
 from runtime.settings_keys import settings_keys
@@ -134,18 +133,6 @@ def noise_multiplier(row: Row) -> float | None:
     clip = float(sum(value * value for value in plan["clipping"]["clips"]) ** 0.5)
     variance = float(Fraction(plan["local_variance"]) * plan["clients"])
     return float(plan["granularity"]) * math.sqrt(variance) / clip
-
-
-def central_epsilon(row: Row) -> float | None:
-    """Return the conditional epsilon of a central Gaussian with the same `noise_multiplier`, by privacy loss
-    distributions; None without noise, and where it can't be stated.
-    """
-    multiplier, plan = noise_multiplier(row), row.get("plan")
-    if multiplier is None or plan is None:
-        return None
-    rate = plan["clients"] / plan["population"]
-    epsilon = poisson_gaussian_epsilon(multiplier, rate, plan["rounds"], plan["delta"])
-    return epsilon if epsilon < math.inf else None
 
 
 def _mean(values: Sequence[float]) -> float | None:
