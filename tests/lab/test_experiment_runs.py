@@ -342,7 +342,16 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {**one, "cohort": 10, "evaluate_every": 1, "task": "softmax-regression", "rates": (0.1,)}
     large_clip = {**small, "clips": (1.0,)}
     left = {**one, "cohort": 20, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
-    steps = {"batch_size": 8, "steps": 2, "step_counts": (1,), "cohorts": (10,), "queries": (5,)}
+    steps = {"batch_size": 8, "steps": 2, "step_counts": (1,), "cohorts": (10,), "round_counts": (2,)}
+    steps |= {
+        "queries": (5,),
+        "voter_steps": (2,),
+        "voter_rates": (0.1,),
+        "labelled_epochs": 2,
+        "labelled_rates": (0.1,),
+        "full_rates": (0.1,),
+        "full_clips": (1.0,),
+    }
     methods = {"alphas": (1.0,), "weights": (0.4,), "sparsities": (0.3,), "table_sparsities": (0.5,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
         (dropout, SMALL, {**left, "surplus": (4.0, None)}),
@@ -393,7 +402,26 @@ def _a_plan_for_no_dropout_aborts_and_the_other_goes_on(folder: Path) -> None:
     assert float(second["spent, ignoring"]) > 1.2 * float(second["claimed, ignoring"])
 
 
-FOUND = {"bits": _bits_say_where_no_plan_holds, "dropout": _a_plan_for_no_dropout_aborts_and_the_other_goes_on}
+def _votes_and_averaging_cost_the_coordinator_the_same(folder: Path) -> None:
+    """Everybody is in each round, of which votes have one; both methods have what was asked for, and no sampling."""
+    lines = list(csv.DictReader((folder / "blur-lus-votes.csv").open()))
+    assert [float(line["epsilon_coordinator"]) for line in lines] == pytest.approx([2, 8], rel=1e-3)
+    assert [float(line["epsilon (coordinator)"]) for line in lines] == [2, 8]
+    rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    voted = [row for row in rows if row["settings"]["study"]["task"] == "votes"]
+    assert voted
+    assert all((row["survivors"], row["settings"]["study"]["sampling"]) == ([30], "none") for row in voted)
+    (beyond, *_) = csv.DictReader((folder / "blur-lus-bound.csv").open())
+    assert float(beyond["shorter by at most, %"]) == pytest.approx(0.4 * 0.03 / 2)  # of two steps, of equal gradients
+    assert 0 < float(beyond["shorter by, %"]) < 0.01
+    assert 0.99 < float(beyond["cosine to the plain update"]) <= 1
+
+
+FOUND = {
+    "bits": _bits_say_where_no_plan_holds,
+    "dropout": _a_plan_for_no_dropout_aborts_and_the_other_goes_on,
+    "blur-lus": _votes_and_averaging_cost_the_coordinator_the_same,
+}
 
 
 @pytest.mark.usefixtures("miniature")
@@ -408,7 +436,10 @@ FOUND = {"bits": _bits_say_where_no_plan_holds, "dropout": _a_plan_for_no_dropou
         (
             "blur-lus",
             (),
-            ("blur-lus-epsilon", "blur-lus-gain", "blur-lus-alpha", "blur-lus-sparsity", "blur-lus-own-rates"),
+            (
+                *("blur-lus-epsilon", "blur-lus-gain", "blur-lus-votes", "blur-lus-votes-gain", "blur-lus-alpha"),
+                *("blur-lus-sparsity", "blur-lus-own-rates", "blur-lus-bound", "blur-lus-votes-choice-4"),
+            ),
             ("blur-lus-epsilon", "blur-lus-norms", "blur-lus-steps", "blur-lus-active", "blur-lus-rates"),
         ),
     ],
@@ -461,7 +492,7 @@ def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
 
     def begin(queries: int) -> None:
         voted = make_task("votes", {"queries": queries})
-        VoteLearner(voted, load_part(data, "test")).prepare(sizes.rounds)
+        VoteLearner(voted, load_part(data, "test")).prepare(1)
 
     asked = blur_lus._asked(sizes, data)
     for queries in sizes.queries:

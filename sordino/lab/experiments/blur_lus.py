@@ -1,9 +1,12 @@
-"""BLUR and LUS against DP-FedAvg, AE-DPFL and the distributed discrete Gaussian: Tables 1 to 3 and figures of [CWZC22].
+"""BLUR and LUS against DP-FedAvg, the distributed discrete Gaussian and AE-DPFL: Tables 1 to 3 and figures of [CWZC22].
 
 The published protocol uses one local rate, batch size and number of local steps for all methods; the clip S from a grid
 for DP-FedAvg, at each epsilon; lambda and c from grids, with that S. The paper doesn't say how it chose the local rate;
 here it is the best one of federated averaging without noise and clip, which favours none of the private methods. Added
 to the paper: accuracy against the local rate, and every method at its best rate.
+
+AE-DPFL is compared apart, in the part ``votes``. It needs one round, in which everybody votes: nothing is sampled, so
+nothing is amplified, and the epsilon that is proved against the coordinator is the one to compare at.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 from learning.datasets import load_labels
 from learning.tasks.votes import VoteOptions
+from sordino.lab.experiments.blur_lus_bound import Case, bound_table
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, Run, RunPool, labels_of
@@ -25,9 +29,12 @@ from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, NAMES, Axes, Band, Picture, Series
 
 FEDAVG, VOTES, DDGAUSS, OURS = "DP-FedAvg", "AE-DPFL", "DDGauss", "BLUR + LUS"
-METHODS: Final = (FEDAVG, VOTES, DDGAUSS, OURS)
+METHODS: Final = (FEDAVG, DDGAUSS, OURS)
 BLUR, LUS = "BLUR", "LUS"
 _NO_CLIP: Final = 1e6  # no update is as long
+COORDINATOR: Final = "epsilon (coordinator)"
+_PUBLISHED: Final = (("[CWZC22], EMNIST", 0.03, 0.03), ("[CWZC22], CIFAR-10", 0.1, 0.3))
+"""Local rate and S of the paper, which has 30 local steps; lambda is 0.4, and 0.8 at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +42,13 @@ class BlurLusSizes(Sizes):
     """Numbers of a scale.
 
     Attributes:
-        middle: epsilon of the choices of lambda, c and queries, and of all but Table 1.
+        middle: epsilon of the choices of lambda and c, and of all but Table 1.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.
-        queries: grid of AE-DPFL's queries per round, limited by the coordinator's public examples.
+        queries: grid of AE-DPFL's queries, limited by the coordinator's public examples.
+        voter_steps, voter_rates: grids of its voters' training.
+        labelled_epochs, labelled_rates: passes in which its model is trained on the labels, and a grid of their rate.
+        round_counts, full_rates, full_clips: grids of DP-FedAvg beside it, with everybody in each round.
     """
 
     batch_size: int
@@ -53,6 +63,13 @@ class BlurLusSizes(Sizes):
     step_counts: tuple[int, ...]
     cohorts: tuple[int, ...]
     queries: tuple[int, ...]
+    voter_steps: tuple[int, ...] = (100, 200, 400)
+    voter_rates: tuple[float, ...] = (0.03, 0.1, 0.3)
+    labelled_epochs: int = 60
+    labelled_rates: tuple[float, ...] = (0.003, 0.01, 0.03)
+    round_counts: tuple[int, ...]
+    full_rates: tuple[float, ...]
+    full_clips: tuple[float, ...]
 
 
 SIZES: Final = {
@@ -69,7 +86,10 @@ SIZES: Final = {
         sparsities=(0.1, 0.3, 0.7),
         step_counts=(5, 10, 30, 60),
         cohorts=(20, 40, 80),
-        queries=(2, 5, 20),
+        queries=(500, 1000, 2000),
+        round_counts=(10, 30, 60),
+        full_rates=(0.1, 0.3),
+        full_clips=(0.3, 1.0),
         evaluate_every=3,
         last=3,
     ),
@@ -86,7 +106,10 @@ SIZES: Final = {
         sparsities=(0.1, 0.3, 0.5, 0.7, 0.9),
         step_counts=(10, 20, 30, 40, 50),
         cohorts=(68, 136, 204, 272),
-        queries=(1, 5, 20),
+        queries=(1000, 3000, 10000),
+        round_counts=(30, 100, 300),
+        full_rates=(0.03, 0.1),
+        full_clips=(0.03, 0.1, 0.3),
         evaluate_every=10,
         last=5,
         options={"classes": 62},
@@ -111,7 +134,6 @@ class Setup:
     clips: Mapping[float, float]  # by epsilon
     weight: float
     sparsity: float
-    queries: int
 
     def clip(self, epsilon: float) -> float:
         """Return S at an epsilon: the choice at the nearest one."""
@@ -135,17 +157,21 @@ class Plays:
         seed: int,
         weight: float = 0.4,
         sparsity: float = 0.7,
-        queries: int = 20,
+        labelling: Mapping[str, float] | None = None,
         **changed: Any,
     ) -> SimulationSettings:
-        """Return one run; ``changed``: numbers of the scale that it has otherwise."""
+        """Return one run.
+
+        ``labelling``: options of AE-DPFL's labels, and of the model trained on them; ``changed``: numbers of the scale
+        that the run has otherwise.
+        """
         sizes = replace(self.sizes, **changed)
         if method == VOTES:
-            sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options})
+            sizes = replace(sizes, task="votes", options={"of": sizes.task, **sizes.options, **(labelling or {})})
         options = {
             "batch_size": sizes.batch_size,
             "local_steps": sizes.steps,
-            **_method_options(method, weight, sparsity, queries),
+            **_method_options(method, weight, sparsity),
         }
         return sizes.settings(
             data=self.data,
@@ -160,7 +186,7 @@ class Plays:
 
     def compare(self, stage: str, methods: Sequence[str], setup: Setup, over: Mapping[str, Sequence[Any]]) -> list[Row]:
         """Compare methods over the values of one name; everything else is as chosen."""
-        chosen = {name: getattr(setup, name) for name in ("rate", "weight", "sparsity", "queries")}
+        chosen = {name: getattr(setup, name) for name in ("rate", "weight", "sparsity")}
 
         def make(**labels: Any) -> SimulationSettings:
             given = {"epsilon": self.sizes.middle} | chosen | labels
@@ -190,21 +216,14 @@ class Plays:
             {"weight": weights, "sparsity": sizes.sparsities},
             partial(self.settings, method=OURS, epsilon=sizes.middle, rate=rate, clip=found[sizes.middle]),
         )
-        votes = tune(
-            f"Queries of AE-DPFL a round at {CONDITIONAL} {sizes.middle:g}",
-            {"queries": _asked(sizes, self.data)},
-            partial(self.settings, method=VOTES, epsilon=sizes.middle, rate=rate, clip=1.0),
-        )
         pair = both.taken()
-        setup = Setup(rate, found, pair["weight"], pair["sparsity"], votes.taken()["queries"])
-        return setup, [rates, clips, both, votes]
+        return Setup(rate, found, pair["weight"], pair["sparsity"]), [rates, clips, both]
 
     def own_rates(self, setup: Setup) -> tuple[list[Row], list[Choice]]:
         """Run every method at its best local rate and S, at the middle epsilon."""
         sizes, rows, choices = self.sizes, [], []
-        rest: dict[str, Any] = {"sparsity": setup.sparsity, "queries": setup.queries, "epsilon": sizes.middle}
+        rest: dict[str, Any] = {"sparsity": setup.sparsity, "epsilon": sizes.middle}
         for method in METHODS:
-            clips = (1.0,) if method == VOTES else sizes.clips
 
             def one(*, seed: int, rate: float, clip: float, method: str = method) -> SimulationSettings:
                 below = {"weight": min(setup.weight, 0.9 / rate)}  # lambda below 1 / rate (Lemma 2)
@@ -212,7 +231,7 @@ class Plays:
 
             choice = self.stages.tuned(
                 f"Local rate and S of {method} at {CONDITIONAL} {sizes.middle:g}",
-                {"rate": sizes.rates, "clip": clips},
+                {"rate": sizes.rates, "clip": sizes.clips},
                 one,
             )
             own = choice.taken()
@@ -221,27 +240,88 @@ class Plays:
             choices.append(choice)
         return rows, choices
 
+    def votes(self) -> tuple[list[Row], list[Choice]]:
+        """Run AE-DPFL, and DP-FedAvg with everybody in each round, at the same epsilon against the coordinator.
+
+        AE-DPFL as strong as it can be made: local steps and rate of the voters, then at each epsilon the queries and
+        rate at which their labels are learnt. DP-FedAvg: rate and S, then at each epsilon rounds and S; its runs take
+        longer, so its grids are smaller.
+        """
+        sizes, tune = self.sizes, self.stages.tuned
+        whole: dict[str, Any] = {"cohort": sizes.participants}
+        middle = f"at {COORDINATOR} {sizes.middle:g}"
+
+        def voting(*, queries: int, server_rate: float, **given: Any) -> SimulationSettings:
+            labelling = {"queries": queries, "server_rate": server_rate, "server_epochs": sizes.labelled_epochs}
+            return self.settings(method=VOTES, clip=1.0, rounds=1, labelling=labelling, **whole, **given)
+
+        def averaging(*, rounds: int, **given: Any) -> SimulationSettings:
+            """Judged by the last model, as AE-DPFL's only one is."""
+            return self.settings(method=FEDAVG, rounds=rounds, evaluate_every=rounds, **whole, **given)
+
+        asked, rates, counts = _asked(sizes, self.data), sizes.labelled_rates, sizes.round_counts
+        voters = tune(
+            f"Local steps and rate of AE-DPFL's voters {middle}",
+            {"steps": sizes.voter_steps, "rate": sizes.voter_rates},
+            partial(voting, epsilon=sizes.middle, queries=asked[len(asked) // 2], server_rate=rates[len(rates) // 2]),
+        )
+        voting_well = partial(voting, **voters.taken())
+        labels = tune(
+            "Queries of AE-DPFL, and the rate at which their labels are learnt",
+            {"queries": asked, "server_rate": rates},
+            voting_well,
+            of={"epsilon": sizes.epsilons},
+        )
+        pair = tune(
+            f"Local rate and S of DP-FedAvg, everybody in each of {counts[len(counts) // 2]} rounds, {middle}",
+            {"rate": sizes.full_rates, "clip": sizes.full_clips},
+            partial(averaging, epsilon=sizes.middle, rounds=counts[len(counts) // 2]),
+        )
+        averaging_well = partial(averaging, rate=pair.taken()["rate"])
+        rounds = tune(
+            "Rounds and S of DP-FedAvg, everybody in each round",
+            {"rounds": counts, "clip": sizes.full_clips},
+            averaging_well,
+            of={"epsilon": sizes.epsilons},
+        )
+
+        def make(*, method: str, epsilon: float, seed: int) -> SimulationSettings:
+            found, one = (labels, voting_well) if method == VOTES else (rounds, averaging_well)
+            return one(epsilon=epsilon, seed=seed, **found.taken(epsilon))
+
+        over = {"method": (VOTES, FEDAVG), "epsilon": sizes.epsilons}
+        return self.stages.results("votes", over, make).rows, [voters, labels, pair, rounds]
+
+    def bound_cases(self, setup: Setup, seed: int) -> list[Case]:
+        """BLUR at the papers' defaults and as it was chosen here."""
+        cases = []
+        for name, rate, weight, clip in (
+            *((name, rate, weight, clip) for name, rate, clip in _PUBLISHED for weight in (0.4, 0.8)),
+            ("chosen here", setup.rate, setup.weight, setup.clip(self.sizes.middle)),
+        ):
+            make = partial(self.settings, epsilon=None, rate=rate, clip=clip, seed=seed, weight=weight)
+            cases.append(Case(name, weight, rate, self.sizes.steps, clip, make(method=BLUR), make(method=FEDAVG)))
+        return cases
+
 
 def _asked(sizes: BlurLusSizes, data: str) -> tuple[int, ...]:
-    """Return the grid of queries, as far as the coordinator has public examples for all rounds."""
-    most = math.floor(VoteOptions().pool * len(load_labels(data, "test"))) // sizes.rounds
+    """Return the grid of queries, as far as the coordinator has public examples for them."""
+    most = math.floor(VoteOptions().pool * len(load_labels(data, "test")))
     return tuple(one for one in sizes.queries if one <= most) or (max(most, 1),)
 
 
-def _method_options(method: str, weight: float, sparsity: float, queries: int) -> dict[str, Any]:
+def _method_options(method: str, weight: float, sparsity: float) -> dict[str, Any]:
     if method == OURS:
         return {"method": "blur-lus", "blur_weight": weight, "sparsity": sparsity}
     if method == BLUR:
         return {"method": "blur", "blur_weight": weight}
     if method == LUS:
         return {"method": "lus", "sparsity": sparsity}
-    if method == VOTES:
-        return {"queries": queries}
-    return {"method": "dp-fedavg"}
+    return {} if method == VOTES else {"method": "dp-fedavg"}
 
 
 NAME: Final = "blur-lus"
-PARTS: Final = ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates")
+PARTS: Final = ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "own-rates", "bound")
 _COLOURED: Final = ("alpha", "steps", "active")
 """Parts that take CIFAR-10 at the papers' size."""
 _PAIR: Final = (FEDAVG, OURS)
@@ -268,7 +348,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
         if colour is None:
             raise ExperimentError(
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
-                "cifar10:PATH, or leave them out with --parts epsilon,sparsity,rates,own-rates"
+                "cifar10:PATH, or leave them out with --parts epsilon,votes,sparsity,rates,own-rates,bound"
             )
         second = Plays(pool, request, replace(sizes, **COLOUR), colour)
         second_setup, more = second.choose()
@@ -276,6 +356,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     tables: list[Table] = []
     pictures: list[Picture] = []
     extra: list[Choice] = []
+    proved: list[Choice] = []
     for part in filter(request.wants, PARTS):
         if part == "sparsity":
             without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
@@ -283,8 +364,16 @@ def play(pool: RunPool, request: Request) -> Outcome:
             tables.append(_sparsity_table(without, rows, sizes.table_sparsities))
             continue
         if part == "own-rates":
-            own, extra = main.own_rates(setup)
+            own, more = main.own_rates(setup)
+            extra += more
             tables.append(_rates_table(own))
+            continue
+        if part == "votes":
+            rows, proved = main.votes()
+            tables += [_votes_table(rows), _gain_table("blur-lus-votes-gain", rows, VOTES, (FEDAVG,), COORDINATOR)]
+            continue
+        if part == "bound":
+            tables.append(bound_table(main.bound_cases(setup, request.seeds[0]), sizes.cohort))
             continue
         plays, taken = (second, second_setup) if part in _COLOURED else (main, setup)
         values = {
@@ -300,11 +389,12 @@ def play(pool: RunPool, request: Request) -> Outcome:
         tables.append(_method_table(name, f"Accuracy against {by_table}", rows, label, methods))
         pictures.append(_by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
         if part == "epsilon":
-            tables.append(_gain_table(rows))
+            tables.append(_gain_table("blur-lus-gain", rows, OURS, _OTHERS, CONDITIONAL))
             pictures.append(_norms_picture(rows, sizes.middle, setup.clip(sizes.middle)))
     every = [*choices, *extra]
     tables += [choice.table(f"blur-lus-choice-{at}") for at, choice in enumerate(every, start=1)]
-    return Outcome(_notes(main, setup, request), tables, pictures, every)
+    tables += [choice.table(f"blur-lus-votes-choice-{at}", COORDINATOR) for at, choice in enumerate(proved, start=1)]
+    return Outcome(_notes(main, setup, request), tables, pictures, [*every, *proved])
 
 
 def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
@@ -315,10 +405,10 @@ def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
         f"{sizes.cohort / sizes.participants:g}), {sizes.rounds} rounds, Q = {sizes.steps} local steps of "
         f"{sizes.batch_size} examples, Dirichlet {sizes.alpha:g}, server rate 1, delta 1 / {sizes.participants}.",
         f"Chosen: local rate {setup.rate:g} for all; S by {CONDITIONAL}: {clips}; lambda = {setup.weight:g}, "
-        f"c = {setup.sparsity:g}; {setup.queries} queries a round.",
+        f"c = {setup.sparsity:g}.",
         "DP-FedAvg, BLUR and LUS: central Gaussian; DDGauss: DP-FedAvg with distributed discrete Gaussian, 20 bits; "
-        "AE-DPFL: noised votes on the coordinator's own examples, their labels dropped, judged on the rest of them.",
-        f"All but the first table and its gains: {CONDITIONAL} {sizes.middle:g}.",
+        "AE-DPFL: central Gaussian, votes on the coordinator's own examples, their labels dropped, judged on the rest.",
+        f"All but the tables by epsilon: {CONDITIONAL} {sizes.middle:g}.",
         PUBLISHED,
         ENGINE,
         NOT_CHARGED,
@@ -327,7 +417,7 @@ def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
 
 _NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
 _OF_ALL: Final = "Epsilons are the largest of a line's methods."
-_COLOURS: Final = {FEDAVG: 0, VOTES: 2, DDGAUSS: 1, OURS: 3}
+_COLOURS: Final = {FEDAVG: 0, DDGAUSS: 1, OURS: 3}
 _WORDS: Final = {
     "epsilon": CONDITIONAL,
     "alpha": "alpha of Dirichlet",
@@ -350,27 +440,38 @@ def _method_table(name: str, title: str, rows: Sequence[Row], label: str, method
     return Table(name, title, columns, body, f"{_NOTE} {_OF_ALL} {HELD}" if label == "epsilon" else _NOTE)
 
 
-def _gain_table(rows: Sequence[Row]) -> Table:
-    """Return the gain of BLUR + LUS at each epsilon, paired by seed: equal partition, cohorts and initial weights."""
+def _votes_table(rows: Sequence[Row]) -> Table:
+    """Return AE-DPFL and DP-FedAvg at each epsilon against the coordinator, and what it was."""
+    found = Results(rows, "method", "epsilon")
+    body: list[list[Cell]] = []
+    for value in dict.fromkeys(row["labels"]["epsilon"] for row in rows):
+        body.append([value, *(found.cell(one, value) for one in (VOTES, FEDAVG)), found.spent(epsilon=value)[-1]])
+    note = f"{_NOTE} Everybody takes part: in one round of votes, and in each round of {FEDAVG}."
+    columns = (COORDINATOR, VOTES, FEDAVG, SPENT[-1])
+    return Table("blur-lus-votes", f"{VOTES} and {FEDAVG} at one proved epsilon", columns, body, note)
+
+
+def _gain_table(name: str, rows: Sequence[Row], ours: str, others: Sequence[str], epsilon: str) -> Table:
+    """Return the gain of a method at each epsilon, paired by seed: equal partition, cohorts and initial weights."""
     known = {(*labels_of(row, "method", "epsilon"), row["seed"]): accuracy(row) for row in rows}
     body: list[list[Cell]] = []
     for value in dict.fromkeys(row["labels"]["epsilon"] for row in rows):
         line: list[Cell] = [value]
-        for other in _OTHERS:
+        for other in others:
             pairs = [
-                (known.get((OURS, value, row["seed"])), known.get((other, value, row["seed"])))
+                (known.get((ours, value, row["seed"])), known.get((other, value, row["seed"])))
                 for row in rows
-                if labels_of(row, "method", "epsilon") == (OURS, value)
+                if labels_of(row, "method", "epsilon") == (ours, value)
             ]
             gains = [found - beside for found, beside in pairs if found is not None and beside is not None]
             gain = Mean.of(gains) if gains else None
             line += [None if gain is None else Share(gain, signed=True), "" if gain is None else _verdict(gain)]
         body.append(line)
-    columns = [CONDITIONAL]
-    for other in _OTHERS:
+    columns = [epsilon]
+    for other in others:
         columns += [f"less {other}", "above by more than its error"]
     note = "Points of accuracy, paired by seed: mean ± standard error of the differences."
-    return Table("blur-lus-gain", f"{OURS} against the others", tuple(columns), body, note)
+    return Table(name, f"{ours} against {' and '.join(others)}", tuple(columns), body, note)
 
 
 def _verdict(gain: Mean) -> str:
@@ -398,8 +499,7 @@ def _rates_table(rows: Sequence[Row]) -> Table:
         own = [row for row in rows if row["labels"]["method"] == method]
         found = [value for row in own if (value := accuracy(row)) is not None]
         labels = own[0]["labels"] if own else {"rate": None, "clip": None}
-        clip = "" if method == VOTES else f"{labels['clip']:g}"
-        body.append([method, labels["rate"], clip, Share(Mean.of(found)) if found else "not run"])
+        body.append([method, labels["rate"], labels["clip"], Share(Mean.of(found)) if found else "not run"])
     title = "Every method with a local rate and S of its own"
     return Table("blur-lus-own-rates", title, ("method", "local rate", "S", "accuracy, %"), body, _NOTE)
 
@@ -412,14 +512,9 @@ def _by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: S
     def curve(method: str) -> dict[Any, Mean]:
         return found.curve(values, lambda value: (method, value))
 
-    series = [
-        Series(method, curve(method), _COLOURS.get(method, 4), dashed=method in (DDGAUSS, VOTES)) for method in methods
-    ]
+    series = [Series(method, curve(method), _COLOURS.get(method, 4), dashed=method == DDGAUSS) for method in methods]
     axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
-    others = [one for one in series if one.name != VOTES]
-    if len(others) < len(series):
-        axes.append(replace(axes[0], title=f"Without {VOTES}", series=others))
-    return Picture(name, axes, "Mean and standard error over seeds.", columns=len(axes))
+    return Picture(name, axes, "Mean and standard error over seeds.")
 
 
 def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:

@@ -34,10 +34,10 @@ EXPERIMENTS: Final = {
         (),
     ),
     "blur-lus": (
-        "DP-FedAvg, AE-DPFL, the distributed discrete Gaussian and BLUR + LUS: accuracy against epsilon, "
+        "DP-FedAvg, the distributed discrete Gaussian, BLUR + LUS and AE-DPFL: accuracy against epsilon, "
         "heterogeneity, sparsity, local steps, active participants and local rate; norms before clipping.",
-        ("15 to 40 minutes", "half a year by estimate, on the CPU: see --device and --parts"),
-        ("epsilon", "alpha", "sparsity", "steps", "active", "rates", "own-rates"),
+        ("45 to 90 minutes", "half a year by estimate, on the CPU: see --device and --parts"),
+        ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "own-rates", "bound"),
     ),
     "bits": (
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
