@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -219,6 +220,30 @@ def test_the_samplers_distance_is_paid_for() -> None:
     assert naive + (1 + math.exp(plain)) * draws * SAMPLER_DISTANCE > 1e-5
     assert epsilon_with_sampler_error(4.0, 2.0, 1e-5, 10 * draws) == math.inf
     assert epsilon_with_sampler_error(4.0, 1e4, 1e-5, 1) == math.inf
+
+
+@pytest.mark.parametrize(
+    "orders", [1.0, 1.01, 4.0, 1e5, np.append(order_grid()[::99], 1.0)], ids=["1", "low", "4", "high", "grid"]
+)
+def test_the_samplers_distance_is_left_out_only_where_no_double_shows_it(orders: Any) -> None:
+    """The same to the last bit as what is always converted twice, for any number of draws."""
+
+    def twice(rdp: Any, delta: float, draws: int) -> float:
+        loose = rdp_to_epsilon(orders, rdp, delta / 2)
+        cost = (1 + math.exp(min(loose, 600))) * draws * SAMPLER_DISTANCE * (1 + 1e-12)
+        return rdp_to_epsilon(orders, rdp, delta - cost) if loose <= 600 and cost <= delta / 2 else math.inf
+
+    draws = [0, *(10**power for power in range(0, 40, 3))]
+    cases = [
+        (rdp * orders, delta, count)
+        for rdp in (1e-6, 0.1, 3.0, 60.0)
+        for delta in (1e-12, 1e-5, 0.9)
+        for count in draws
+    ]
+    found = [epsilon_with_sampler_error(orders, *case) for case in cases]
+    assert found == [twice(*case) for case in cases]
+    free = [rdp_to_epsilon(orders, rdp, delta) for rdp, delta, _ in cases]
+    assert 0 < sum(paid != plain for paid, plain in zip(found, free, strict=True)) < len(cases)
 
 
 def test_where_all_noise_stays_more_survivors_cost_less(demo_plan: Plan) -> None:
