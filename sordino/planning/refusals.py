@@ -42,6 +42,14 @@ def works(again: Again, **changed: Any) -> bool:
     return figures is not None and figures.abort_probability <= MOSTLY
 
 
+def _keeps(again: Again, clients: int, dropout: float, survivors: int, **changed: float) -> bool:
+    """`works` with that many ``min_survivors``. Of most that are tried the attempts alone rule a plan out, at once."""
+    from secagg.parameters import probability_below
+
+    enough = probability_below(clients, dropout, survivors) <= MOSTLY
+    return enough and works(again, min_survivors=survivors, **changed)
+
+
 def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None) -> None:
     """Check clients, min_survivors and quorum against each other, before the noise is computed.
 
@@ -78,12 +86,13 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
             None if found is None else "use " + (more or f"{option} {{}}").format(found),
         )
     if survivors is not None and survivors < threshold:
-        least = next((n for n in range(threshold, clients + 1) if works(again, min_survivors=n)), None)
+        dropout = chosen["max_dropout"]
+        least = next((n for n in range(threshold, clients + 1) if _keeps(again, clients, dropout, n)), None)
         raise Failure(
             ExitCode.INFEASIBLE,
             f"--min-survivors {survivors} is below the threshold {threshold} of {clients} participants of whom "
             f"{sharing_colluders(clients, colluders)} may collude",
-            _fewer_leave(again, chosen["max_dropout"], threshold) if least is None else f"use --min-survivors {least}",
+            _fewer_leave(again, clients, dropout, threshold) if least is None else f"use --min-survivors {least}",
         )
     fewest = default_min_survivors(clients, colluders, chosen["max_dropout"]) if survivors is None else survivors
     if quorum is not None and quorum < fewest:
@@ -115,10 +124,10 @@ def check_aborts(figures: PlanFigures, again: Again) -> None:
         return
     found = []
     for survivors in range(figures.min_survivors - 1, figures.threshold - 1, -1):
-        if works(again, min_survivors=survivors):
+        if _keeps(again, figures.clients, max_dropout, survivors):
             found.append(f"--min-survivors {survivors}")
             break
-    if dropout := _dropout_that_works(again, max_dropout, figures.min_survivors):
+    if dropout := _dropout_that_works(again, figures.clients, max_dropout, figures.min_survivors):
         found.append(f"--max-dropout {dropout} with --min-survivors {figures.min_survivors}")
     raise Failure(
         ExitCode.INFEASIBLE,
@@ -128,17 +137,17 @@ def check_aborts(figures: PlanFigures, again: Again) -> None:
     )
 
 
-def _dropout_that_works(again: Again, max_dropout: float, survivors: int) -> str:
+def _dropout_that_works(again: Again, clients: int, max_dropout: float, survivors: int) -> str:
     """The largest share below ``max_dropout`` with which this number survives often enough; empty if none."""
     hundredth = int(100 * max_dropout)
     for dropout in (part / 100 for part in range(hundredth, -1, -1 if hundredth <= 30 else -2)):
-        if dropout < max_dropout and works(again, max_dropout=dropout, min_survivors=survivors):
+        if dropout < max_dropout and _keeps(again, clients, dropout, survivors, max_dropout=dropout):
             return f"{dropout:g}"
     return ""
 
 
-def _fewer_leave(again: Again, max_dropout: float, survivors: int) -> str | None:
-    dropout = _dropout_that_works(again, max_dropout, survivors)
+def _fewer_leave(again: Again, clients: int, max_dropout: float, survivors: int) -> str | None:
+    dropout = _dropout_that_works(again, clients, max_dropout, survivors)
     return f"use --min-survivors {survivors} with --max-dropout {dropout}" if dropout else None
 
 
