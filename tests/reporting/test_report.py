@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from server.events import (
     StudyStarted,
 )
 from server.study_view import StudyView
+from sordino.reporting import figures
 from sordino.reporting.closing_lines import finding_lines
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
@@ -168,15 +170,25 @@ def test_a_plan_of_another_version_is_left_out(events: Events) -> None:
 ROUND = RoundCompleted(round=1, attempt=1, u3=7, epsilon_coordinator=3.0, epsilon_released=3.0)
 
 
+@cache
+def phases_and_dropouts() -> dict[str, str]:
+    """The figures of a study with one round in which nobody left, drawn once: most of a page's time is theirs."""
+    view = StudyView().apply_all([StudyStarted(study="s", participants=10, rounds=3), ROUND])
+    return {name: getattr(figures, name)(view) for name in ("phase_figure", "dropout_figure")}
+
+
 def page_of(mechanism: str, *further: Event, **planned: Any) -> str:
-    """A study with one round, or with others, as text."""
+    """A study with one round, or with others, as text; the figures that no plan changes are `phases_and_dropouts`."""
     plan = plan_study(
         **{"mechanism": mechanism, "clients": 10, "dim": 20, "bits": 20, "clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
         | {"rounds": 3, "max_dropout": 0.2, "adversarial": 0.2}
         | planned
     )
     start = StudyStarted(study="s", participants=10, rounds=3, epsilon_target=8.0, delta=1e-5, plan=plan.to_json())
-    return " ".join(Page(render(StudyView().apply_all([start, *(further or (ROUND,))]), Extras())).text.split())
+    with pytest.MonkeyPatch.context() as patch:
+        for name, drawn_once in phases_and_dropouts().items():
+            patch.setattr(figures, name, lambda _, svg=drawn_once: svg)
+        return " ".join(Page(render(StudyView().apply_all([start, *(further or (ROUND,))]), Extras())).text.split())
 
 
 def test_a_trusted_coordinator_is_named_wherever_epsilon_is() -> None:
@@ -222,10 +234,10 @@ def test_a_curious_coordinator_is_named_wherever_epsilon_is() -> None:
         "it follows the protocol and reads all it receives; the survivor sets are not signed",
     )
     assert "honest participants stop" not in text
-    assert "honest participants stop" in page_of("ddgauss")
-    assert "doesn't lie" not in page_of("ddgauss")
     assert "nobody alone" not in text
-    assert "nobody alone: each of h_min honest" in page_of("ddgauss")
+    against_lies = page_of("ddgauss")
+    says(against_lies, "honest participants stop", "nobody alone: each of h_min honest")
+    assert "doesn't lie" not in against_lies
 
 
 def test_local_noise_is_replace_one_for_any_colluders() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,20 @@ def test_what_the_figures_are_over() -> None:
     assert "had a value" not in " ".join(about(noisy))  # all may have had one
 
 
+@cache
+def other_figures() -> dict[str, str]:
+    """Those that no statistic changes, drawn once: they would take most of the time."""
+    view = with_released(make_events(), MEAN)
+    return {name: getattr(figures, name)(view) for name in ("epsilon_figure", "dropout_figure", "phase_figure")}
+
+
+@pytest.fixture
+def its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, drawn_once in other_figures().items():
+        monkeypatch.setattr(figures, name, lambda _, svg=drawn_once: svg)
+
+
+@pytest.mark.usefixtures("its_own_figure")
 @pytest.mark.parametrize("released", STATISTICS)
 def test_report(events: Events, released: dict[str, Any]) -> None:
     view = with_released(events, released)
@@ -132,13 +147,6 @@ def test_report(events: Events, released: dict[str, Any]) -> None:
     says(source, title(released), *(part for row in table_rows(released) for part in row[:2]))
     ids = [part.partition('"')[0] for part in source.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
-
-
-@pytest.fixture
-def its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report's other figures take most of the time, and are in `test_report`."""
-    for name in ("epsilon_figure", "dropout_figure", "phase_figure"):
-        monkeypatch.setattr(figures, name, lambda _: "")
 
 
 @pytest.mark.usefixtures("its_own_figure")
@@ -181,6 +189,7 @@ def test_a_quantile_that_fails_says_why(events: Events) -> None:
             assert f"<th>{name}</th><td>{value}</td>" in source
 
 
+@pytest.mark.usefixtures("its_own_figure")
 def test_report_of_votes_keeps_its_accuracy(events: Events) -> None:
     changed = [replace(event, released=VOTES) if isinstance(event, RoundCompleted) else event for event in events]
     source = render(StudyView().apply_all(changed), Extras())
