@@ -239,7 +239,5 @@ def _no_less(orders: Floats | float, rdp: Floats | float, delta: float) -> float
     where delta is at most e^(-(epsilon / mu - mu / 2)^2 / 2), R + 2 sqrt(R ln(1 / delta)).
     """
     alpha, bound = np.asarray(orders, dtype=np.float64), np.asarray(rdp, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        price = -math.log(delta) / (alpha - 1)
-    exact = 2 * np.sqrt(-math.log(delta) * bound)
+    price, exact = -math.log(delta) / np.maximum(alpha - 1, 2**-60), 2 * np.sqrt(-math.log(delta) * bound)
     return float((bound + np.where(alpha == GAUSSIAN_ORDER, exact, price)).min()) * (1 + 2**-20)

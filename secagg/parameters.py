@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from secagg.errors import InvalidParameters
@@ -134,6 +135,7 @@ def signatures_needed(u1: int, colluders: int) -> int:
     return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
 
 
+@lru_cache(maxsize=64)  # a search for a plan asks again and again
 def default_min_survivors(cohort: int, colluders: int, dropout: float) -> int:
     """The largest min_survivors that independent dropouts miss with probability at most 0.0015.
 
