@@ -155,7 +155,7 @@ def test_differences_are_paired() -> None:
     assert isinstance(gain, Share)
     assert gain.of.mean == pytest.approx(0.01045)
     assert gain.of.error == pytest.approx(0.0001 * math.sqrt(55 / 6) / math.sqrt(10))
-    assert (found.means[more].minus(found.means[less]).error or 0) > 0.03
+    assert math.hypot(found.means[more].error or 0, found.means[less].error or 0) > 0.03
     assert (p, words) == (2 / 1024, "above")
     assert compared(found, [(less, more)])[0][2] == "below"
     assert compared(found, [(("few",), less)])[0][2] == "too few seeds to find any"

@@ -186,9 +186,6 @@ def test_means_and_errors() -> None:
     assert found.error == pytest.approx(0.1 / math.sqrt(3))
     assert Mean.of([0.5]) == Mean(0.5, None, 1)
     assert Mean.of([0.1 + 0.2, 0.3]).error == 0
-    gain = found.minus(Mean(0.5, 0.03, 3))
-    assert gain.mean == pytest.approx(0.1)
-    assert gain.error == pytest.approx(math.hypot(found.error or 0, 0.03))
 
 
 def test_a_table_in_three_forms() -> None:

@@ -27,7 +27,6 @@ from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TES
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import NAMES, Axes, Picture, Series
-from sordino.planning.study_plan import StudyPlan
 
 NAME: Final = "bits"
 IMAGES, TEXT = "images", "text"

@@ -24,7 +24,20 @@ from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, O
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, Run, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import CONDITIONAL, HELD, SPENT, Cell, Mean, Results, Share, Table, accuracy
+from sordino.lab.experiments.tables import (
+    CONDITIONAL,
+    HELD,
+    PAIRED,
+    SPENT,
+    TEST,
+    Cell,
+    Mean,
+    Results,
+    Share,
+    Table,
+    accuracy,
+    compared,
+)
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, NAMES, Axes, Band, Picture, Series
 
@@ -453,43 +466,25 @@ def _votes_table(rows: Sequence[Row]) -> Table:
 
 def _gain_table(name: str, rows: Sequence[Row], ours: str, others: Sequence[str], epsilon: str) -> Table:
     """Return the gain of a method at each epsilon, paired by seed: equal partition, cohorts and initial weights."""
-    known = {(*labels_of(row, "method", "epsilon"), row["seed"]): accuracy(row) for row in rows}
-    body: list[list[Cell]] = []
-    for value in dict.fromkeys(row["labels"]["epsilon"] for row in rows):
-        line: list[Cell] = [value]
-        for other in others:
-            pairs = [
-                (known.get((ours, value, row["seed"])), known.get((other, value, row["seed"])))
-                for row in rows
-                if labels_of(row, "method", "epsilon") == (ours, value)
-            ]
-            gains = [found - beside for found, beside in pairs if found is not None and beside is not None]
-            gain = Mean.of(gains) if gains else None
-            line += [None if gain is None else Share(gain, signed=True), "" if gain is None else _verdict(gain)]
-        body.append(line)
-    columns = [epsilon]
-    for other in others:
-        columns += [f"less {other}", "above by more than its error"]
-    note = "Points of accuracy, paired by seed: mean ± standard error of the differences."
-    return Table(name, f"{ours} against {' and '.join(others)}", tuple(columns), body, note)
-
-
-def _verdict(gain: Mean) -> str:
-    return "one seed" if gain.error is None else "yes" if gain.mean > gain.error else "no"
+    values = list(dict.fromkeys(row["labels"]["epsilon"] for row in rows))
+    pairs = [((ours, value), (other, value)) for value in values for other in others]
+    gains = iter(compared(Results(rows, "method", "epsilon"), pairs))
+    body: list[list[Cell]] = [[value, *(cell for _ in others for cell in next(gains))] for value in values]
+    columns = (epsilon, *(column for other in others for column in (f"less {other}", *PAIRED)))
+    return Table(name, f"{ours} against {' and '.join(others)}", columns, body, TEST.format(of="of this table"))
 
 
 def _sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequence[float]) -> Table:
     """Return Table 3: LUS and BLUR + LUS by sparsity, with their gain over DP-FedAvg; ``without``: runs without LUS."""
-    means = Results(rows, "method", "sparsity").means
-    plain = {(*key, 0.0): mean for key, mean in Results(without, "method").means.items()}
-    base = plain.get((FEDAVG, 0.0))
-    body: list[list[Cell]] = []
-    for key in [(FEDAVG, 0.0), (BLUR, 0.0), *((method, value) for method in (LUS, OURS) for value in values)]:
-        found = plain.get(key) or means.get(key)
-        gain = Share(found.minus(base), signed=True) if found and base and key[0] != FEDAVG else None
-        body.append([*key, None if found is None else Share(found), gain])
-    columns = ("method", "sparsity c", "accuracy, %", f"gain over {FEDAVG}")
-    return Table("blur-lus-sparsity", "Accuracy against the sparsity of LUS", columns, body, _NOTE)
+    plain = [{**row, "labels": {**row["labels"], "sparsity": 0.0}} for row in without]
+    found, base = Results([*plain, *rows], "method", "sparsity"), (FEDAVG, 0.0)
+    others = [(BLUR, 0.0), *((method, value) for method in (LUS, OURS) for value in values)]
+    gains = compared(found, [(key, base) for key in others])
+    body: list[list[Cell]] = [[*base, found.cell(*base), None, None, ""]]
+    body += [[*key, found.cell(*key), *gain] for key, gain in zip(others, gains, strict=True)]
+    columns = ("method", "sparsity c", "accuracy, %", f"less {FEDAVG}", *PAIRED)
+    note = f"{_NOTE} {TEST.format(of='of this table')}"
+    return Table("blur-lus-sparsity", "Accuracy against the sparsity of LUS", columns, body, note)
 
 
 def _rates_table(rows: Sequence[Row]) -> Table:

@@ -51,11 +51,6 @@ class Mean:
         variance = math.fsum(one * one for one in spread) / (count - 1)
         return cls(mean, math.sqrt(variance / count), count)
 
-    def minus(self, other: Mean) -> Mean:
-        """The difference, its error as of independent means."""
-        error = None if self.error is None or other.error is None else math.hypot(self.error, other.error)
-        return Mean(self.mean - other.mean, error, min(self.count, other.count))
-
 
 @dataclass(frozen=True)
 class Share:
