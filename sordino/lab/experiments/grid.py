@@ -30,7 +30,7 @@ EXPERIMENTS: Final = {
     "clipping": (
         "Fixed clips against clips that follow a quantile, flat and by layer, each at its own clip and rate; accuracy "
         "against the first clip.",
-        ("25 minutes of one core", "four months by estimate, on the CPU"),
+        ("40 minutes of one core", "four months by estimate, on the CPU"),
         (),
     ),
     "blur-lus": (
@@ -42,13 +42,13 @@ EXPERIMENTS: Final = {
     "bits": (
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
         "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text.",
-        ("images 15 minutes of one core, text half an hour", "images two months, text years, by estimate on the CPU"),
+        ("images 25 minutes of one core, text half an hour", "images two months, text years, by estimate on the CPU"),
         ("images", "text"),
     ),
     "compression": (
         "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
         "parameter.",
-        ("20 minutes of one core", "a month by estimate, on the CPU"),
+        ("40 minutes of one core", "a month by estimate, on the CPU"),
         (),
     ),
     "sampling": (
@@ -60,7 +60,7 @@ EXPERIMENTS: Final = {
     "dropout": (
         "Participants that leave silently: accuracy, epsilon as planned and as spent, aborted rounds, and what a "
         "system that ignores them claims.",
-        ("3 minutes of one core", "days by estimate"),
+        ("7 minutes of one core", "days by estimate"),
         (),
     ),
 }
