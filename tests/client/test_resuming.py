@@ -40,7 +40,8 @@ from wire.transport import frame
 SAID = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
 TOLD = ("round_start", "cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "unmasking_request")
 ARRIVED = "all of an upload but its end"
-MOMENTS = (*SAID, "upload", ARRIVED, *TOLD)  # one in each round
+SENDING = "sending"  # a participant's message isn't written yet: it is surely lost, others by chance
+MOMENTS = (*SAID, "upload", ARRIVED, *TOLD, SENDING)  # one in each round
 PIECE = 64  # of a vector, so that it has many
 
 
@@ -127,6 +128,7 @@ class Breaks:
                 phase = message.phase
                 key = session.of, phase.round, phase.attempt, phase.WhichOneof("message")
                 self.sent[key].append(message.SerializeToString())
+                self.reach(phase.round, SENDING)
             await raw(session, message)
 
         opened = client.participant_host.open_session
