@@ -79,8 +79,7 @@ class Decoded:
     measured: MeanMetrics | None = None
 
 
-# The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous
-# (`mechanisms.gaussian_exact.discretisation_distance`).
+# The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous.
 _FINE_STDDEV_BITS: Final = 25
 _ROOM_BITS: Final = 61
 

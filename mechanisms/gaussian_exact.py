@@ -1,4 +1,4 @@
-"""The Gaussian mechanism's exact privacy, and how close a fine integer grid comes to it.
+"""The Gaussian mechanism's exact privacy.
 
 Adjacency: any change that moves the mean by at most the sensitivity (content against zero, if the sensitivity is the
 clip); both directions, which are equal. Trust: the party that adds the noise.
@@ -101,55 +101,6 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if gaussian_delta(middle, epsilon) <= delta else (middle, high)
     return high
-
-
-def discretisation_distance(stddev_grid: float, draws: int = 1) -> float:
-    """Total variation between discrete Gaussians and continuous ones rounded to the nearest integer.
-
-    For ``draws`` independent draws of each, all taken together; standard deviation s on the integer grid. What
-    is published is x + noise with integers x, and rounding x + N(0, s^2) is then x + the rounded noise. So a
-    mechanism that draws on a fine grid may claim the continuous law's exact (epsilon, delta) after adding
-    (1 + e^epsilon) times this distance to delta (and the sampler's own distance to the discrete Gaussian).
-    ``draws`` counts all noise coordinates of all rounds: what is published, adaptive rounds included, is a
-    function of them and of things that have the same law in both worlds.
-
-    Proof. With p(k) = e^(-k^2 / 2 s^2) / Z and r(k) the rounded law, r / p = (1 + h) g(k), where
-    g(k) = E e^(-(2 k u + u^2) / 2 s^2) for u uniform on [-1/2, 1/2], and 1 + h = Z / (s sqrt(2 pi)) with
-    0 < h <= 2.01 e^(-2 pi^2 s^2) for s >= 1, by Poisson summation.
-
-    1. Any s: pairing u with -u, g(k) >= E e^(-u^2 / 2 s^2) >= 1 - E u^2 / 2 s^2 = 1 - 1 / (24 s^2), so
-       TV = sum p (1 - r / p)_+ <= 1 / (24 s^2) for each draw, and draws add up.
-    2. s >= 1: sum p g^2 is the mean, over independent u and v, of e^(-(u^2 + v^2) / 2 s^2) E_p e^(-k (u + v) / s^2).
-       The last factor is at most e^((u + v)^2 / 2 s^2) (Poisson summation again: shifting the grid's Gaussian sum
-       only lowers it), so sum p g^2 <= E e^(u v / s^2) = E cosh(u v / s^2) <= 1 + 1.002 / (288 s^4), since
-       E u^2 v^2 / 2 = 1 / 288 and the higher terms add less than 0.2 %. Hence
-       sum p (r / p)^2 <= e^(1.003 / (288 s^4)), h included. The sum for n independent draws is the n-th power, and
-       TV <= sqrt(sum p (r / p)^2 - 1) / 2 by Cauchy-Schwarz. It grows with the root of the draws only.
-
-    The exact distance of one draw is 0.0202 / s^2 for large s; this returns 0.0296 / s^2.
-
-    Args:
-        stddev_grid: s, in steps of the grid, > 0.
-        draws: how many coordinates of noise are drawn in all, >= 0.
-
-    Returns an upper bound in [0, 1].
-
-    Raises ValueError: a standard deviation that is not finite and positive, or a negative count.
-    """
-    if not 0 < stddev_grid < math.inf or draws < 0:
-        raise ValueError("a finite standard deviation > 0 and draws >= 0 must be given")
-    if draws == 0:
-        return 0.0
-    inverse_square = (1 / stddev_grid) ** 2 if stddev_grid > 1e-100 else math.inf
-    bound = min(1.0, draws * inverse_square / 24)
-    if stddev_grid >= 1:
-        # sqrt(e^x - 1) = sqrt(x) sqrt((e^x - 1) / x), so that a tiny x does not vanish when squared.
-        root = math.sqrt(draws * 1.003 / 288) * inverse_square
-        if root < 1:
-            squared = root * root
-            growth = math.expm1(squared) / squared if squared > 1e-30 else 1.0
-            bound = min(bound, root * math.sqrt(growth) / 2)
-    return min(1.0, bound * (1 + 2**-48))
 
 
 def _check_noise_multiplier(noise_multiplier: float) -> None:

@@ -1,16 +1,14 @@
-"""The exact Gaussian against high precision, and a fine grid's distance against sums over the grid."""
+"""The exact Gaussian against high precision."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from functools import cache
 
 import mpmath
 import numpy as np
 import pytest
 
-from mechanisms.gaussian_exact import discretisation_distance, gaussian_delta, gaussian_epsilon
+from mechanisms.gaussian_exact import gaussian_delta, gaussian_epsilon
 from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
 
 MULTIPLIERS = (1e-3, 0.01, 0.1, 0.5, 1.0, 1.9, 2.0, 2.1, 7.0, 100.0, 1e4, 1e6)
@@ -126,66 +124,3 @@ def test_bad_arguments_are_refused() -> None:
     for epsilon in (-1e-9, math.inf, math.nan):
         with pytest.raises(ValueError, match="epsilon"):
             gaussian_delta(1.0, epsilon)
-
-
-# ----------------------------------------------------------------------------------- the fine grid
-
-
-@cache
-def laws(stddev: float) -> tuple[tuple[mpmath.mpf, ...], tuple[mpmath.mpf, ...]]:
-    """(discrete Gaussian, rounded Gaussian) on the integers within 14 deviations, 40 digits."""
-    with mpmath.workdps(40):
-        s, reach = mpmath.mpf(stddev), int(14 * stddev) + 6
-        weights = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * s * s)) for k in range(-reach, reach + 1)]
-        total = mpmath.fsum(weights)
-        edges = [mpmath.ncdf((mpmath.mpf(k) - 0.5) / s) for k in range(-reach, 1)]
-        left = [high - low for low, high in itertools.pairwise(edges)]
-        middle = 1 - 2 * edges[-1]
-        return tuple(w / total for w in weights), (*left, middle, *reversed(left))
-
-
-@pytest.mark.parametrize("stddev", [0.2, 0.5, 1.0, 1.25, 3.0, 10.0, 40.0])
-def test_one_draw_is_within_the_stated_distance(stddev: float) -> None:
-    with mpmath.workdps(40):
-        discrete, rounded = laws(stddev)
-        assert abs(1 - mpmath.fsum(rounded)) < mpmath.mpf("1e-35")
-        exact = mpmath.fsum(abs(p - r) for p, r in zip(discrete, rounded, strict=True)) / 2
-        assert exact <= discretisation_distance(stddev)
-        if stddev >= 3:
-            assert float(exact) * stddev**2 == pytest.approx(0.0202, abs=5e-4)
-            assert discretisation_distance(stddev) * stddev**2 == pytest.approx(0.0295, abs=2e-4)
-
-
-@pytest.mark.parametrize("stddev", [1.0, 1.25, 3.0, 10.0, 40.0])
-def test_the_second_moment_of_the_ratio_is_within_the_proofs_bound(stddev: float) -> None:
-    with mpmath.workdps(40):
-        discrete, rounded = laws(stddev)
-        moment = mpmath.fsum(r * r / p for p, r in zip(discrete, rounded, strict=True))
-        assert moment <= mpmath.exp(mpmath.mpf("1.003") / (288 * mpmath.mpf(stddev) ** 4))
-
-
-def test_several_draws_together_are_within_the_stated_distance() -> None:
-    """The exact distance of products, on all pairs and triples of a coarse grid."""
-    p, r = (np.array([float(x) for x in law]) for law in laws(1.0))
-    products = [(p, r)]
-    for _ in range(2):
-        last_p, last_r = products[-1]
-        products.append((np.multiply.outer(last_p, p), np.multiply.outer(last_r, r)))
-    for draws, (joint_p, joint_r) in enumerate(products, start=1):
-        exact = float(np.abs(joint_p - joint_r).sum()) / 2
-        assert exact <= discretisation_distance(1.0, draws) <= 2 * exact
-
-
-def test_the_distance_grows_with_the_root_of_the_draws() -> None:
-    fine = 2.0**26
-    assert discretisation_distance(fine, 10**10) == pytest.approx(1e5 * discretisation_distance(fine), rel=1e-9, abs=0)
-    # A billion coordinates at epsilon = 8 cost delta less than 1e-9; adding single distances up would cost 1e-5.
-    assert (1 + math.exp(8)) * discretisation_distance(fine, 10**9) < 1e-9
-    assert (1 + math.exp(8)) * 10**9 * 0.0202 / fine**2 > 1e-5
-    assert discretisation_distance(fine, 0) == 0.0
-    assert discretisation_distance(0.01) == discretisation_distance(1.0, 10**9) == 1.0
-    assert 0 <= discretisation_distance(1e300, 10**18) < 1e-300
-    assert discretisation_distance(5e-324) == 1.0
-    for stddev, draws in ((0.0, 1), (-1.0, 1), (math.inf, 1), (math.nan, 1), (1.0, -1)):
-        with pytest.raises(ValueError, match="standard deviation"):
-            discretisation_distance(stddev, draws)
