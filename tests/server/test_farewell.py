@@ -74,17 +74,16 @@ async def test_who_was_told_is_remembered(folder: Path, tmp_path: Path) -> None:
     state, file = tmp_path / "state.sqlite", tmp_path / "told.json"
 
     async def served(heard_by: slice, terms: str = "ab", connect_s: float = PATIENCE_S) -> float:
-        """Serve it, until the farewell is over; returns how long that took."""
+        """Serve it, until the farewell is over; returns how long that took once those who come had heard."""
         async with coordinator(folder, state, deadlines={"connect_s": connect_s}) as where:
             where.study.farewell.remember(file, terms)
             where.start()
             await where.finish()
-            began = asyncio.get_running_loop().time()
-            waiting = asyncio.create_task(where.study.farewell.wait())
             for peer in where.peers()[heard_by]:
                 assert await heard(peer) == ROUNDS_DONE
+            began = asyncio.get_running_loop().time()
             async with asyncio.timeout(PATIENCE_S):
-                await waiting
+                await where.study.farewell.wait()
             return asyncio.get_running_loop().time() - began
 
     await played(folder, state, away=0)
