@@ -197,14 +197,20 @@ class MerkleForest:
     def clear(self, row: int) -> None:
         self._nodes[row * self._size : (row + 1) * self._size] = 0
 
-    def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> list[bytes]:
-        """The joined path (`MerkleTree.path`) of one leaf in each of these trees; shape (m,) each, from 0."""
-        longest = HASH_BYTES * self._siblings.shape[1]
+    def paths(self, rows: NDArray[np.intp], leaves: NDArray[np.intp]) -> tuple[bytes, NDArray[np.intp]]:
+        """The joined paths (`MerkleTree.path`) of one leaf in each of these trees; shape (m,) each, from 0.
+
+        Returns them in one row, all as long as the longest path of the tree, and how many hashes of each are its own:
+        for `split_paths`.
+        """
         at = (rows * self._size)[:, None] + self._siblings[leaves]
-        paths = np.take(self._nodes, at, axis=0).tobytes()
-        starts = range(0, longest * len(rows), longest) if longest else [0] * len(rows)
-        ends = (HASH_BYTES * self._lengths[leaves]).tolist()
-        return [paths[start : start + end] for start, end in zip(starts, ends, strict=True)]
+        return np.take(self._nodes, at, axis=0).tobytes(), self._lengths[leaves]
+
+
+def split_paths(row: bytes, lengths: NDArray[np.intp]) -> list[bytes]:
+    """The joined path of each leaf, of what `MerkleForest.paths` returns."""
+    longest, ends = len(row) // max(1, len(lengths)), (HASH_BYTES * lengths).tolist()
+    return [row[longest * at : longest * at + end] for at, end in enumerate(ends)]
 
 
 def _nodes(leaves: int) -> int:

@@ -7,7 +7,7 @@ hides them in repr.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -215,9 +215,19 @@ def to_bitmap(members: frozenset[int], u1: tuple[int, ...]) -> bytes:
 class Messages(Mapping[int, Message], Generic[Message]):
     """Receiver -> message, each made when it is read: all of them at once could fill the memory."""
 
-    def __init__(self, receivers: tuple[int, ...], make: Callable[[int], Message]) -> None:
-        """Args: receivers, ascending; makes the message for one of them, here or in another process."""
-        self._receivers, self.make = dict.fromkeys(receivers), make
+    def __init__(
+        self,
+        receivers: tuple[int, ...],
+        make: Callable[[int], Message],
+        only: Callable[[Collection[int]], Callable[[int], Message]] | None = None,
+    ) -> None:
+        """
+        Args:
+            receivers: ascending.
+            make: makes the message for one of them, here or in another process.
+            only: gives what makes the messages for some of them, without what only others need; where that is much.
+        """
+        self._receivers, self.make, self.only = dict.fromkeys(receivers), make, only
 
     def __getitem__(self, receiver: int) -> Message:
         if receiver not in self._receivers:

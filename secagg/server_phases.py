@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.commitments import MerkleForest, MerkleTree, pair_nodes, wrapped_node
+from secagg.commitments import MerkleForest, MerkleTree, pair_nodes, split_paths, wrapped_node
 from secagg.context import RoundConfig, cohort_context, set_of
 from secagg.errors import InvalidMessage, ProtocolError, TooFewClients
 from secagg.graph import graph_of
@@ -235,7 +236,7 @@ class ShareKeys(ServerPhase):
         dealings = dict(sorted(self._dealings.items()))
         shares = _SharesFor(self.cohort, dealings, self._ciphertexts, self._trees, to_bitmap(members, self.cohort.u1))
         del self._ciphertexts, self._trees
-        return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares)
+        return MaskedInputCollection(self.cohort, dealings), Messages(tuple(dealings), shares, shares.only)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,26 +250,66 @@ class _SharesFor:
     u2: bytes
 
     def __call__(self, receiver: int) -> NeighbourShares:
-        graph, positions, dealings = self.cohort.graph, self.cohort.positions, self.dealings
+        return self.only((receiver,))(receiver)
+
+    def only(self, receivers: Collection[int]) -> _SharesOf:
+        """What these get."""
+        parts = {receiver: self._part(receiver) for receiver in receivers}
+        dealers = np.unique(np.concatenate([part.dealers for part in parts.values()])).tolist()
+        dealings = [self.dealings[dealer] for dealer in dealers]
+        public = [(one.root, one.seed_commitment, one.signature) for one in dealings]
+        return _SharesOf(parts, dict(zip(dealers, public, strict=True)), self.ciphertexts.shape[1], self.u2)
+
+    def _part(self, receiver: int) -> _SharesOfOne:
+        graph, dealings = self.cohort.graph, self.dealings
         places = graph.places(receiver)
         dealers = [dealer for dealer in places if dealer in dealings and dealer != receiver]
-        rows = np.array([positions[dealer] for dealer in dealers], dtype=np.intp)
-        among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
-        # On the complete graph a dealer is one of its holders, but not one of its neighbours.
-        columns = among_holders - (rows < positions[receiver]) if graph.complete else among_holders
-        sealed = np.take(self.ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
-        public = [dealings[dealer] for dealer in dealers]
         hybrid = self.cohort.config.parameters.hybrid
         seeds = [dealings[who].seed_for(receiver, places[who]) for who in dealers] if hybrid else []
+        rows = np.searchsorted(self._u1, dealers)
+        among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
+        # On the complete graph a dealer is one of its holders, but not one of its neighbours.
+        columns = among_holders - (rows < graph.position(receiver)) if graph.complete else among_holders
+        sealed = np.take(self.ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
+        return _SharesOfOne(self._u1[rows], sealed, *self.trees.paths(rows, among_holders), seeds)
+
+    @cached_property
+    def _u1(self) -> NDArray[np.int64]:
+        return np.array(self.cohort.u1, dtype=np.int64)
+
+
+class _SharesOfOne(NamedTuple):
+    """What one participant gets from its dealers: in a row each the ciphertexts and paths, with hybrid keys seeds."""
+
+    dealers: NDArray[np.int64]
+    sealed: bytes
+    paths: bytes
+    path_lengths: NDArray[np.intp]
+    seeds: list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, eq=False)
+class _SharesOf:
+    """What some participants get, with roots, commitments and signatures of their dealers."""
+
+    parts: Mapping[int, _SharesOfOne] = field(repr=False)
+    public: Mapping[int, tuple[bytes, bytes, bytes]] = field(repr=False)
+    ciphertext_bytes: int
+    u2: bytes
+
+    def __call__(self, receiver: int) -> NeighbourShares:
+        part = self.parts[receiver]
+        dealers = part.dealers.tolist()
+        public = [self.public[dealer] for dealer in dealers]
         shares = map(
             DealtShare,
             dealers,
-            struct.unpack(f"{self.ciphertexts.shape[1]}s" * len(dealers), sealed),
-            [one.root for one in public],
-            self.trees.paths(rows, among_holders),
-            [one.seed_commitment for one in public],
-            [one.signature for one in public],
-            *zip(*seeds, strict=True),
+            struct.unpack(f"{self.ciphertext_bytes}s" * len(dealers), part.sealed),
+            [root for root, _, _ in public],
+            split_paths(part.paths, part.path_lengths),
+            [commitment for _, commitment, _ in public],
+            [signature for _, _, signature in public],
+            *zip(*part.seeds, strict=True),
         )
         return NeighbourShares(tuple(shares), self.u2)
 

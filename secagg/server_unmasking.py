@@ -62,13 +62,13 @@ class _ReplyCheck:
     """Of shares and seeds; makes of them: dealers whose shares are held, dealers without, the shares' bytes, seeds."""
 
     cohort: ServerCohort
-    dealings: Mapping[int, Dealing] = field(repr=False)
+    leaves: Mapping[int, bytes] = field(repr=False)  # of each dealer of u2
     u3: frozenset[int]
     released: tuple[int, ...]
     uploads: Uploaded = field(repr=False)
 
     def __call__(self, sender: int, message: UnmaskingReply) -> tuple[list[int], list[int], bytes, tuple[bytes, ...]]:
-        dealers = self.cohort.graph.dealers(sender, self.dealings)
+        dealers = self.cohort.graph.dealers(sender, self.leaves)
         if len(message.shares) != len(dealers):
             raise InvalidMessage(UNMASKING, sender, "there must be one entry for each dealer of u2 it holds from")
         self._check_noise(sender, message.noise_seeds)
@@ -95,7 +95,7 @@ class _ReplyCheck:
         )
         for dealer, kind, leaf in zip(held, kinds, leaves, strict=True):
             at = HASH_BYTES * (2 * places[dealer] + kind)
-            if self.dealings[dealer].leaves[at : at + HASH_BYTES] != leaf:
+            if self.leaves[dealer][at : at + HASH_BYTES] != leaf:
                 raise InvalidMessage(UNMASKING, sender, f"its share of {dealer} doesn't match the commitment")
         joined = b"".join(written)
         # A dealer can commit to anything in its own share. A symbol outside the field would otherwise be found only
@@ -137,7 +137,8 @@ class Unmasking(ServerPhase):
         self.cohort, self._dealings, self._uploads, self._accumulator = cohort, dealings, uploads, accumulator
         self._signed, self.u3 = signed, frozenset(uploads)
         released = cohort.config.parameters.released_seeds(len(uploads))
-        self.check = _ReplyCheck(cohort, dealings, self.u3, released, uploads)
+        leaves = {dealer: dealing.leaves for dealer, dealing in dealings.items()}
+        self.check = _ReplyCheck(cohort, leaves, self.u3, released, uploads)
         self._noise_seeds: dict[int, tuple[bytes, ...]] = {}
         self.u2 = frozenset(dealings)
         # A row for each dealer, ascending, and a column for each of its holders, ascending.

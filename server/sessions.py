@@ -52,8 +52,11 @@ def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
 class Far(Protocol):
     """Another process in which streams of sessions end (`server.engine`)."""
 
-    def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
-        """Send each its own message: ``written`` is pickled, a function from a participant to serialised bytes."""
+    async def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
+        """Send each its own message: ``written`` is pickled, a function from a participant to serialised bytes.
+
+        Returns once the other process can take more.
+        """
 
 
 @dataclass(eq=False)

@@ -16,6 +16,7 @@ Content = TypeVar("Content")
 
 # To hand a message to gRPC takes about 0.1 ms, and everything that is ready runs before the loop listens again.
 AT_ONCE: Final = 16
+FAR_AT_ONCE: Final = 32  # participants of which another process gets what their messages are made of
 
 
 @dataclass
@@ -107,11 +108,23 @@ class Outgoing:
                 here.append(who)
             elif who in self._alive:
                 far.setdefault(session.far, []).append(session)
-        if far:
+        only = contents.only if isinstance(contents, Messages) else None
+
+        def written(make: Callable[[int], Content]) -> bytes:
+            return pickle.dumps(Written(write, make), pickle.HIGHEST_PROTOCOL)
+
+        async def send_parts(process: Far, sessions: list[Session], only: Callable[[list[int]], Any]) -> None:
+            for at in range(0, len(sessions), FAR_AT_ONCE):
+                few = sessions[at : at + FAR_AT_ONCE]
+                part = await self._compute(lambda few: written(only([one.participant for one in few])), few)
+                await process.send_each(part, few)
+
+        if only is not None:
+            await asyncio.gather(*(send_parts(process, sessions, only) for process, sessions in far.items()))
+        elif far:
             make = contents.make if isinstance(contents, Messages) else contents.__getitem__
-            written = await self._compute(pickle.dumps, Written(write, make), pickle.HIGHEST_PROTOCOL)
-            for process, sessions in far.items():
-                process.send_each(written, sessions)
+            whole = await self._compute(written, make)
+            await asyncio.gather(*(process.send_each(whole, sessions) for process, sessions in far.items()))
         return here
 
     async def again(self, participant: int) -> bool:

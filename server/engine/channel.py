@@ -14,6 +14,7 @@ import ipaddress
 import pickle
 import secrets
 import ssl
+import struct
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ SILENT_S: Final = 10.0
 """After so long without a word the other side counts as gone."""
 _AHEAD_BYTES: Final = 1 << 24  # that are read before they are asked for
 _TOKEN_BYTES: Final = 32
-_HEADER_BYTES: Final = 8
+_NUMBER_BYTES: Final = 8
 _NAME: Final = "sordino-engine"
 
 
@@ -48,17 +49,27 @@ class CallChannel:
             await asyncio.sleep(BEAT_S)
 
     def send(self, calls: Calls) -> None:
-        """Queue calls; on a connection that has ended they are lost, and `receive` shows that."""
+        """Queue calls; on a connection that has ended they are lost, and `receive` shows that.
+
+        What is a `pickle.PickleBuffer`, or an array, isn't copied; the other side gets the bytes.
+        """
         if not self._writer.is_closing():
-            data = pickle.dumps(calls, pickle.HIGHEST_PROTOCOL)
-            self._writer.write(len(data).to_bytes(_HEADER_BYTES, "little"))
-            self._writer.write(data)
+            buffers: list[pickle.PickleBuffer] = []
+            data = pickle.dumps(calls, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+            raw = [one.raw() for one in buffers]
+            sizes = [1 + len(raw), len(data), *map(len, raw)]
+            self._writer.write(struct.pack(f"<{len(sizes)}Q", *sizes) + data)
+            for one in raw:
+                self._writer.write(one)
 
     async def receive(self) -> Calls:
         """The next calls; none of them is a sign of life. Raises OSError, EOFError, TimeoutError: the other is gone."""
+        read = self._reader.readexactly
         async with asyncio.timeout(SILENT_S):
-            size = int.from_bytes(await self._reader.readexactly(_HEADER_BYTES), "little")
-        calls: Calls = pickle.loads(await self._reader.readexactly(size))
+            number = int.from_bytes(await read(_NUMBER_BYTES), "little")
+        sizes = struct.unpack(f"<{number}Q", await read(number * _NUMBER_BYTES))
+        data, *buffers = [await read(size) for size in sizes]
+        calls: Calls = pickle.loads(data, buffers=buffers)
         return calls
 
     async def drain(self) -> None:
@@ -67,8 +78,9 @@ class CallChannel:
             await self._writer.drain()
 
     def close(self) -> None:
+        """End it at once, whatever the other side still takes."""
         self._beating.cancel()
-        self._writer.close()
+        self._writer.transport.abort()
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,9 @@ class FarGateway:
 
     def hear(self, calls: Calls) -> None:
         self._connected.send(calls)
+
+    def room(self) -> Awaitable[None]:
+        return self._connected.drain()
 
     async def said(self) -> Calls:
         return await self._connected.receive()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -42,9 +43,10 @@ from wire.codec import MalformedMessage
 
 log = structlog.get_logger()
 
-TOGETHER_S: Final = 0.003
-"""Calls within this time travel together."""
+TOGETHER_S: Final = 0.02
+"""From one message between the two sides to the next, so that calls travel together; what comes alone doesn't wait."""
 GATHER_S: Final = 0.1
+_MEMORY_S: Final = 1.0  # between two looks at the memory of the process
 _DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
 
 
@@ -112,11 +114,12 @@ class Gateway:
         self._check: _Check | None = None
         self._unchecked: list[tuple[_Call, Session, pb.PhaseMessage, int]] = []
         self._checking: asyncio.Task[None] | None = None
-        self._filled = asyncio.Event()
+        self._filled, self._said_at = asyncio.Event(), 0.0
         self._documents: dict[bytes, bytes] = {}  # by request
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
         self._vectors: VectorsOfGateway | None = None
         self._port: SessionPort | None = None
+        self._memory = (-_MEMORY_S, 0.0)  # when it was read, monotonic, and MB
 
     # ------------------------------------------------------------ for the coordinator
 
@@ -144,13 +147,16 @@ class Gateway:
         while not self._calls or not self._calls[0].name:
             self._filled.clear()
             await self._filled.wait()
-            await asyncio.sleep(TOGETHER_S)
+            await asyncio.sleep(self._said_at + TOGETHER_S - time.monotonic())
+        self._said_at = time.monotonic()
         calls: Calls = []
         while self._calls and self._calls[0].name:
             one = self._calls.popleft()
             calls.append((one.name, one.arguments))
         traffic = self.sessions.traffic
-        figures = (resident_mb(), self.refused_calls.count, len(self.sessions))
+        if self._said_at > self._memory[0] + _MEMORY_S:
+            self._memory = self._said_at, resident_mb()
+        figures = (self._memory[1], self.refused_calls.count, len(self.sessions))
         calls.append(("figures", (vars(traffic).copy(), *figures)))
         return calls
 

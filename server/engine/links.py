@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self, cast
@@ -42,6 +43,8 @@ class Process(Protocol):
     def start(self) -> Awaitable[str]: ...
 
     def hear(self, calls: Calls) -> None: ...  # in the order of the calls; a failure shows in `said`
+
+    def room(self) -> Awaitable[None]: ...  # until it can be told more, or is gone
 
     def said(self) -> Awaitable[Calls]: ...
 
@@ -81,7 +84,7 @@ class Link:
     def __init__(self, far: Process, study: Study) -> None:
         self._far, self._study = far, study
         self._calls: Calls = []
-        self._flushing = False
+        self._flushing, self._flushed_at = False, 0.0
         self._unread: dict[bytes, Session] = {}  # sessions that have ended with a message in gRPC's hands
         self.uploads: UploadsAtGateways | None = None  # of the attempt under way
         self.alive = True
@@ -92,14 +95,18 @@ class Link:
         self._calls.append((name, arguments))
         if not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_later(TOGETHER_S, self._flush)
+            wait = self._flushed_at + TOGETHER_S - time.monotonic()
+            asyncio.get_running_loop().call_later(max(wait, 0), self._flush)
 
-    def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
+    async def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
         """Of `server.sessions.Far`."""
-        self.call("send_each", written, {one.token: one.participant for one in sessions if not one.closed})
+        here = {one.token: one.participant for one in sessions if not one.closed}
+        self.call("send_each", pickle.PickleBuffer(written), here)
+        self._flush()
+        await self._far.room()
 
     def _flush(self) -> None:
-        self._flushing, calls = False, self._calls
+        self._flushing, self._flushed_at, calls = False, time.monotonic(), self._calls
         self._calls = []
         if calls and self.alive:
             self._far.hear(calls)
@@ -398,7 +405,7 @@ class Gateways:
     async def check_there(self, step: Step, number: tuple[int, int], compute: Callable[..., Awaitable[Any]]) -> None:
         """Of `server.sessions.Elsewhere`."""
         check = await compute(pickle.dumps, step.phase.check, pickle.HIGHEST_PROTOCOL)
-        self._check = number, step.name, check, step.kept
+        self._check = number, step.name, pickle.PickleBuffer(check), step.kept
         for link in self.links():
             link.call("check", *self._check)
 

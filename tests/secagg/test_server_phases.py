@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -72,6 +73,21 @@ def test_one_that_leaves_before_the_phase_ends_is_left_out(name: str) -> None:
     before = freeze(following)
     phase.drop(6)
     assert freeze(following) == before
+
+
+def test_what_makes_the_shares_of_some_has_no_others() -> None:
+    """Another process gets it, and the tables of a large cohort are its largest messages."""
+    phase, messages = reach(SHARE)
+    for who, message in messages.items():
+        phase.receive(who, message)
+    _, shares = phase.close()
+    written = pickle.dumps(shares.only((0, 1)))
+    make = pickle.loads(written)
+    assert [make(who) for who in (0, 1)] == [shares[who] for who in (0, 1)]
+    assert shares[1].shares[0].ciphertext in written
+    assert shares[2].shares[0].ciphertext not in written
+    with pytest.raises(KeyError):
+        make(2)
 
 
 def test_a_participant_that_left_may_advertise_the_same_keys_again() -> None:

@@ -15,6 +15,7 @@ import pytest
 import server.engine.channel
 import tests.support.study_in_process
 from client.behaviour import Behaviour, Encoding, Words
+from server.attempt import outgoing
 from server.attempt.steps import PHASE_FIELDS
 from server.engine.gateway import Gateway
 from server.engine.links import Link
@@ -94,6 +95,7 @@ async def play(
 async def test_sums_with_a_gateway_that_ends(
     kind: str, study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(outgoing, "FAR_AT_ONCE", 2)
     sums = sums_of(monkeypatch)
     story, where, killed = await play(study_folder, tmp_path, kind)
     assert story.ended == 0
@@ -143,7 +145,7 @@ async def test_an_address_that_does_not_answer_is_left_for_the_next(study_folder
 async def test_a_gateway_that_is_cut_off(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing reaches it and nothing comes from it any more; both sides end its sessions by themselves."""
     monkeypatch.setattr(server.engine.channel, "BEAT_S", 0.2)
-    monkeypatch.setattr(server.engine.channel, "SILENT_S", 1.5)
+    monkeypatch.setattr(server.engine.channel, "SILENT_S", 3.0)
     monkeypatch.setattr(tests.support.study_in_process, "near_gateways", partial(near_gateways, kind=DistantGateway))
     story, where, killed = await play(study_folder, tmp_path, "upload")
     assert (story.ended, len(killed), len(where.gateways)) == (0, 1, 3)

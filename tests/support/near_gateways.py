@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,7 +37,10 @@ class NearGateway:
         return self.address
 
     def hear(self, calls: Calls) -> None:
-        self._heard.put_nowait(pickle.loads(pickle.dumps(calls)))
+        self._heard.put_nowait(pickle.loads(pickle.dumps(calls, pickle.HIGHEST_PROTOCOL)))
+
+    async def room(self) -> None:
+        """Always."""
 
     async def _hear_all(self) -> None:
         while True:
@@ -105,6 +108,9 @@ class DistantGateway(NearGateway):
 
     def hear(self, calls: Calls) -> None:
         self._far.hear(calls)
+
+    def room(self) -> Awaitable[None]:
+        return self._far.room()
 
     async def said(self) -> Calls:
         return await self._far.said()
