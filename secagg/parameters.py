@@ -13,7 +13,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from secagg.errors import InvalidParameters
@@ -237,7 +237,7 @@ class RoundParameters:
         """A in the threshold rule at the largest u1."""
         return sharing_colluders(self.cohort, self.colluders)
 
-    @property
+    @cached_property
     def noise_seeds(self) -> int:
         """Seeds of noise that each participant commits to with its upload."""
         return max(self.released, default=0).bit_length()

@@ -64,21 +64,25 @@ class RecentLag:
         """One wake-up, on the monotonic clock."""
         if not self._parts or now - self._parts[-1][0] >= MEMORY_S / 10:
             self._parts.append((now, 0.0))
+            self._forget(now)
         began, largest = self._parts[-1]
-        self._parts[-1] = (began, max(largest, late_s))
-        self.largest_s(now)
+        if late_s > largest:
+            self._parts[-1] = (began, late_s)
 
     def largest_s(self, now: float) -> float:
         """In seconds; 0 where nothing was measured."""
+        self._forget(now)
+        return max((largest for _, largest in self._parts), default=0.0)
+
+    def _forget(self, now: float) -> None:
         while self._parts and now - self._parts[0][0] > MEMORY_S:
             self._parts.popleft()
-        return max((largest for _, largest in self._parts), default=0.0)
 
 
 class LoopLag:
     """Measures the loop that `run` runs on.
 
-    A loop that stops for a second misses two hundred due times, and each of them counts with its own lateness: the
+    A loop that stops for a second misses fifty due times, and each of them counts with its own lateness: the
     quantiles are those of a message that arrives at any time, also while the loop is busy.
     """
 

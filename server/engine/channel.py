@@ -32,7 +32,7 @@ SILENT_S: Final = 10.0
 """After so long without a word the other side counts as gone."""
 _AHEAD_BYTES: Final = 1 << 24  # that are read before they are asked for
 _TOKEN_BYTES: Final = 32
-_NUMBER_BYTES: Final = 8
+_HEADER: Final = struct.Struct("<QQ")  # length of the pickle, and number of parts behind it
 _NAME: Final = "sordino-engine"
 
 
@@ -41,12 +41,17 @@ class CallChannel:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._waited: int | None = None  # beats without the other side's word, while that is waited for
         self._beating = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
         while True:
             self.send([])
             await asyncio.sleep(BEAT_S)
+            if self._waited is not None:  # not a timeout of each message: they are many
+                self._waited += 1
+                if self._waited * BEAT_S >= SILENT_S:
+                    self._reader.set_exception(TimeoutError("the other side is silent"))
 
     def send(self, calls: Calls) -> None:
         """Queue calls; on a connection that has ended they are lost, and `receive` shows that.
@@ -57,18 +62,20 @@ class CallChannel:
             buffers: list[pickle.PickleBuffer] = []
             data = pickle.dumps(calls, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
             raw = [one.raw() for one in buffers]
-            sizes = [1 + len(raw), len(data), *map(len, raw)]
-            self._writer.write(struct.pack(f"<{len(sizes)}Q", *sizes) + data)
+            sizes = struct.pack(f"<{len(raw)}Q", *map(len, raw))
+            self._writer.write(_HEADER.pack(len(data), len(raw)) + data + sizes)
             for one in raw:
                 self._writer.write(one)
 
     async def receive(self) -> Calls:
         """The next calls; none of them is a sign of life. Raises OSError, EOFError, TimeoutError: the other is gone."""
         read = self._reader.readexactly
-        async with asyncio.timeout(SILENT_S):
-            number = int.from_bytes(await read(_NUMBER_BYTES), "little")
-        sizes = struct.unpack(f"<{number}Q", await read(number * _NUMBER_BYTES))
-        data, *buffers = [await read(size) for size in sizes]
+        self._waited = 0
+        length, parts = _HEADER.unpack(await read(_HEADER.size))
+        self._waited = None
+        data = await read(length)
+        sizes = struct.unpack(f"<{parts}Q", await read(8 * parts))
+        buffers = [await read(size) for size in sizes]
         calls: Calls = pickle.loads(data, buffers=buffers)
         return calls
 

@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 TOGETHER_S: Final = 0.02
 """From one message between the two sides to the next, so that calls travel together; what comes alone doesn't wait."""
-GATHER_S: Final = 0.1
+GATHER_S: Final = 0.25
 _MEMORY_S: Final = 1.0  # between two looks at the memory of the process
 _DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
 

@@ -20,7 +20,7 @@ from server.study import Study
 from server.study_file import StudyConfiguration
 
 COUNT = int(os.environ.get("SORDINO_TEST_GATEWAYS", "0"))
-"""Of every coordinator that tests serve in their own process."""
+"""Of every coordinator that tests serve in their own process, and in processes of `running_study` (of Ray there)."""
 
 
 class NearGateway:

@@ -29,6 +29,7 @@ from server.journal import read_events
 from tests.support.card_of_a_study import authority_of
 from tests.support.databases import query
 from tests.support.forked_commands import Forked, commands
+from tests.support.near_gateways import COUNT
 from tests.support.signed_rosters import put
 from wire.records.ledger import find_ledger
 from wire.records.ledger_rows import LedgerEntry
@@ -219,6 +220,7 @@ def running_study(folder: Path, *, together: Sequence[int] = range(7), **options
         "quorum": 5,
         "server_momentum": 0.0,
         "listen": f"127.0.0.1:{free_port()}",
+        **({"coordinator_engine": "ray", "gateways": COUNT} if COUNT else {}),
     } | options
     study = make_local_study(folder, new_study(**chosen))
     put_on_one_host(folder, {load_host(study.hosts[home]).host.name for home in together})
