@@ -124,6 +124,7 @@ load-short: .venv-demo/.stamp ## every scenario of sordino/lab/loadtest/scenario
 
 scale-test: .venv/.stamp ## gateways, nodes and workers that are killed, cheats and thousands of thin participants behind gateways (Docker, root; an hour)
 	@SORDINO_TEST_GATEWAYS=2 .venv/bin/python -m pytest -n $(WORKERS) -q tests/adversary/test_scripts.py -k test_the_real_side_keeps_every_promise
+	@SORDINO_TEST_GATEWAYS=2 .venv/bin/python -m pytest -n $(WORKERS) -q tests/processes/test_stopped_coordinator.py tests/server/test_coordinator_ledger.py
 	@.venv/bin/python -m sordino loadtest --scenario sordino/lab/loadtest/scenarios/gateways.toml $(LOAD_ARGS)
 	@.venv/bin/python -m tests.deploy.scale_test
 	@.venv/bin/python -m sordino loadtest --thin --clients 1000 --processes 2 --dim 100000 --rounds 3 --gateways 2 --workers 2
