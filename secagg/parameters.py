@@ -237,12 +237,12 @@ class RoundParameters:
         """A in the threshold rule at the largest u1."""
         return sharing_colluders(self.cohort, self.colluders)
 
-    @cached_property
+    @property
     def noise_seeds(self) -> int:
         """Seeds of noise that each participant commits to with its upload."""
         return max(self.released, default=0).bit_length()
 
-    @property
+    @cached_property
     def upload_size(self) -> int:
         """Bytes of an upload: the packed vector and the commitments to the noise seeds."""
         return packed_size(self.dim, self.bits) + COMMITMENT_BYTES * self.noise_seeds

@@ -265,13 +265,13 @@ class _SharesFor:
         places = graph.places(receiver)
         dealers = [dealer for dealer in places if dealer in dealings and dealer != receiver]
         hybrid = self.cohort.config.parameters.hybrid
-        seeds = [dealings[who].seed_for(receiver, places[who]) for who in dealers] if hybrid else []
+        wrapped = [dealings[who].seed_for(receiver, places[who]) for who in dealers] if hybrid else []
         rows = np.searchsorted(self._u1, dealers)
         among_holders = np.array([places[dealer] for dealer in dealers], dtype=np.intp)
         # On the complete graph a dealer is one of its holders, but not one of its neighbours.
         columns = among_holders - (rows < graph.position(receiver)) if graph.complete else among_holders
         sealed = np.take(self.ciphertexts, rows * graph.degree + columns, axis=0).tobytes()
-        return _SharesOfOne(self._u1[rows], sealed, *self.trees.paths(rows, among_holders), seeds)
+        return _SharesOfOne(self._u1[rows], sealed, *self.trees.paths(rows, among_holders), wrapped)
 
     @cached_property
     def _u1(self) -> NDArray[np.int64]:
@@ -279,13 +279,13 @@ class _SharesFor:
 
 
 class _SharesOfOne(NamedTuple):
-    """What one participant gets from its dealers: in a row each the ciphertexts and paths, with hybrid keys seeds."""
+    """What one participant gets from its dealers: ciphertexts and paths in a row each, wrapped seeds if hybrid."""
 
     dealers: NDArray[np.int64]
     sealed: bytes
     paths: bytes
     path_lengths: NDArray[np.intp]
-    seeds: list[tuple[bytes, bytes]]
+    wrapped: list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +309,7 @@ class _SharesOf:
             split_paths(part.paths, part.path_lengths),
             [commitment for _, commitment, _ in public],
             [signature for _, _, signature in public],
-            *zip(*part.seeds, strict=True),
+            *zip(*part.wrapped, strict=True),
         )
         return NeighbourShares(tuple(shares), self.u2)
 
