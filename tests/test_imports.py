@@ -59,7 +59,9 @@ RAY_ENGINE = "runtime/ray_start.py"
 # The one module beside the tasks that imports torch: a simulation loads it where such a task trains on an accelerator.
 DEVICE_ENCODER = "sordino/lab/simulation/device_encoder.py"
 # Scripts that an environment of their own runs: they import what its requirements name.
-PEERS_RUNNERS = {f"sordino/lab/bench/peers/{one}.py" for one in ("flower_secagg", "flower_rounds", "opendp_noise")}
+PEERS_RUNNERS = {
+    f"sordino/lab/bench/peers/{one}.py" for one in ("flower_secagg", "flower_app", "flower_rounds", "opendp_noise")
+}
 PEERS_REQUIREMENTS = ROOT / "sordino" / "lab" / "bench" / "peers" / "requirements.txt"
 # The fuzzer lies in an environment of its own too; what else uses the targets never imports it.
 FUZZ_RUNNER = "tests/fuzz/run.py"

@@ -12,6 +12,7 @@ Prints one JSON object.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import logging
@@ -31,9 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.client import NumPyClient
+from flwr.app import ArrayRecord, Context
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters
@@ -43,59 +42,12 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from torch import nn
 
-NODES, IMAGES, BATCH = 10, 4_000, 32  # images of one node: 50,000 in ten parts, of which four fifths train
+from sordino.lab.bench.peers.flower_app import IMAGES, at_home, dimension, legacy_client, network, train_here
+
+NODES = 10
 WAYS = ("plain", "secagg+", "sordino")
 LONGEST_S = 300.0  # for one run
-
-
-def network() -> nn.Module:
-    """62,006 values: that of the quickstart, for images 3 x 32 x 32."""
-    torch.set_num_threads(1)
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-    )
-
-
-def dimension() -> int:
-    return sum(one.numel() for one in network().state_dict().values())
-
-
-def train(model: nn.Module) -> None:
-    """One epoch."""
-    optimizer, loss = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9), nn.CrossEntropyLoss()
-    images, labels = torch.rand(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
-    for _ in range(IMAGES // BATCH):
-        optimizer.zero_grad()
-        loss(model(images), labels).backward()
-        optimizer.step()
-
-
-def client_app(*mods: Any) -> ClientApp:
-    app = ClientApp(mods=list(mods))
-
-    @app.train()
-    def train_here(message: Message, context: Context) -> Message:
-        model = network()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        train(model)
-        metrics = MetricRecord({"num-examples": IMAGES})
-        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
-
-    return app
-
-
-class LegacyClient(NumPyClient):
-    """The same training in the legacy API."""
-
-    def fit(self, parameters: Any, config: Any) -> Any:
-        model = network()
-        names = list(model.state_dict())
-        model.load_state_dict({name: torch.from_numpy(one) for name, one in zip(names, parameters, strict=True)})
-        train(model)
-        return [one.numpy() for one in model.state_dict().values()], IMAGES, {}
 
 
 def server_app(rounds: int, looks: list[float], wrap: Callable[[Any], Any] = lambda one: one) -> ServerApp:
@@ -138,25 +90,19 @@ def legacy_server_app(rounds: int, looks: list[float]) -> ServerApp:
 def round_seconds(way: str, rounds: int, study: Path) -> list[float]:
     looks: list[float] = []
     if way == "secagg+":
-        client: Any = ClientApp(client_fn=lambda context: LegacyClient().to_client(), mods=[secaggplus_mod])
+        client = ClientApp(client_fn=legacy_client, mods=[secaggplus_mod])
         server = legacy_server_app(rounds, looks)
     elif way == "plain":
-        client, server = client_app(), server_app(rounds, looks)
+        client, server = ClientApp(), server_app(rounds, looks)
     else:
-        from sordino.flower import SecureAggregation, secure_aggregation_mod
+        from sordino.flower import SecureAggregation
 
         new_study(study, rounds)
 
-        def at_home(message: Message, context: Context, call_next: Any) -> Message:
-            number = int(context.node_config["partition-id"])
-            home = {"sordino-home": str(study / "hosts" / f"host-{number + 1:02d}")}
-            here = Context(context.run_id, context.node_id, context.node_config | home, context.state, {})
-            answer = secure_aggregation_mod(message, here, call_next)
-            context.state = here.state
-            return answer
-
-        client = client_app(at_home)
+        client = ClientApp(mods=[functools.partial(at_home, study)])
         server = server_app(rounds, looks, lambda one: SecureAggregation(one, study=study))
+    if way != "secagg+":
+        client.train()(train_here)
     run_simulation(server, client, NODES, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
     if len(looks) != rounds + 1:
         raise RuntimeError(f"{way} ended after {len(looks) - 1} of {rounds} rounds")
