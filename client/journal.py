@@ -56,11 +56,12 @@ class AlreadyJoined(Exception):
 class ClientJournal:
     """The client process's durable memory."""
 
-    def __init__(self, path: Path, ledger: Path) -> None:
+    def __init__(self, path: Path, ledger: Path, known: Found | None = None) -> None:
         """
         Args:
             path: of the journal.
             ledger: of the participants' charges; both are created if neither exists.
+            known: `wire.records.ledger.Ledger.left` of it, from an earlier opening in this process.
 
         Raises runtime.durable.StorageError: one of the two can't be used; nothing is written then.
         """
@@ -68,8 +69,10 @@ class ClientJournal:
 
         def open_ledger() -> None:
             end = _NotedEnd(path, ledger)
-            create = end.head is None
-            opened.append(Ledger(ledger, About(PARTICIPANT), create=create, visit=end.meet, check=end.check))
+            create, before = end.head is None, end.among(known)
+            opened.append(
+                Ledger(ledger, About(PARTICIPANT), create=create, visit=end.meet, check=end.check, known=before)
+            )
             noted.append(end.head)
 
         opened: list[Ledger] = []
@@ -237,6 +240,14 @@ class _NotedEnd:
         self._journal, self._ledger = journal, ledger
         self.head = _noted(journal)
         self._met: Head | None = None
+
+    def among(self, known: Found | None) -> Found | None:
+        """Rows that were read before, if the end is not before theirs."""
+        if known is None or self.head is None or self.head.rows < known[1].rows:
+            return None
+        if self.head.rows == known[1].rows:
+            self._met = known[1]
+        return known
 
     def meet(self, row: Row) -> None:
         """A row of the ledger, in order."""

@@ -49,6 +49,7 @@ from secagg.encoding import encode
 from secagg.errors import ProtocolError
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
+from wire.records.ledger import Found
 from wire.round_model import RoundModel, write_model
 from wire.transport import NONCE_BYTES
 
@@ -64,6 +65,8 @@ class Home:
     settings: HostSettings
     identity: IdentityKey = field(repr=False)
     states: Path
+    ledgers: list[Found] = field(default_factory=list, repr=False, compare=False)
+    """Of the ledger, what the last visit left in it: a study's rows are read once in a process, not for each visit."""
 
     @property
     def trainings(self) -> Path:
@@ -166,7 +169,8 @@ def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, be
 
 async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, behaviour: Behaviour) -> Answer:
     settings = home.settings
-    journal = ClientJournal(settings.host.journal, settings.host.ledger)
+    known = home.ledgers.pop() if home.ledgers else None
+    journal = ClientJournal(settings.host.journal, settings.host.ledger, known)
     try:
         with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
             participant = Visitor(home, journal, states, executor, train, behaviour)
@@ -178,6 +182,8 @@ async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: 
         raise VisitRefused(str(error)) from error
     finally:
         journal.close()
+        if journal.ledger.left is not None:
+            home.ledgers[:] = [journal.ledger.left]
 
 
 class _Trainer(Executor):

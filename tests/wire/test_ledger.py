@@ -28,7 +28,9 @@ from wire.records.ledger import (
     PARTICIPANT,
     About,
     ChangedLedger,
+    Found,
     Head,
+    Ledger,
     LedgerError,
     Row,
     head_file,
@@ -73,6 +75,38 @@ def test_it_goes_on_where_it_ended(path: Path) -> None:
     assert ledger.append(entry(ROWS + 1)).result().number == ROWS + 1
     ledger.close()
     assert read_ledger(path)[1].rows == ROWS + 1
+
+
+def left_in(path: Path) -> Found:
+    ledger = open_(path, create=False)
+    ledger.close()
+    assert ledger.left is not None
+    return ledger.left
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_rows_that_were_read_before_are_not_read_again(path: Path, more: int) -> None:
+    known, rows = left_in(path), list[Row]()
+    fill(path, range(ROWS + 1, ROWS + 1 + more))
+    ledger = Ledger(path, known[0], create=False, visit=rows.append, known=known)
+    ledger.close()
+    assert [row.number for row in rows] == [*range(ROWS + 1, ROWS + 1 + more)]
+    about, head, totals = read_ledger(path)
+    assert ledger.left is not None
+    assert (*ledger.left[:2], ledger.left[2].studies) == (about, head, totals.studies)
+
+
+def test_rows_that_were_read_before_have_to_be_there(path: Path) -> None:
+    """Even an older copy of everything on the disk is found by a process that knows the end."""
+    older = path.parent.parent / "older"
+    shutil.copytree(path.parent, older)
+    fill(path, range(ROWS + 1, ROWS + 3))
+    known = left_in(path)
+    for name in (path.name, head_file(path).name):
+        shutil.copy(older / name, path.parent / name)
+    assert left_in(path)[1].rows == ROWS
+    with pytest.raises(ChangedLedger, match=f"row {ROWS + 2} isn't the one that was read here before"):
+        Ledger(path, known[0], create=False, known=known)
 
 
 def test_rows_of_many_callers_keep_their_order(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def beside_copy(path: Path) -> dict[str, bytes]:
     return {head_file(path).name: _head_bytes(about, head)}
 
 
-def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> Found | None:
+def _read(path: Path, beside: _HeadFile | None, visit: Visit | None, known: Found | None = None) -> Found | None:
     """None if there is no ledger, or one whose making a crash interrupted."""
     began = beside is None or beside.heads[0].rows == 0 == beside.heads[-1].rows
     if not path.exists():
@@ -250,7 +250,7 @@ def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> Found | 
                 if not began or (filled and connection.execute("SELECT count(*) FROM rows").fetchone()[0]):
                     raise ChangedLedger(path, "its beginning is missing")
                 return None
-            about, head, totals = _read_rows(connection, path, about_rows[0][0], visit)
+            about, head, totals = _read_rows(connection, path, about_rows[0][0], visit, known)
     except DAMAGED as error:
         if path.is_dir():
             raise LedgerError(path, "is a folder: name a ledger's file") from error
@@ -265,8 +265,8 @@ def _read(path: Path, beside: _HeadFile | None, visit: Visit | None) -> Found | 
 
 
 def _read_rows(
-    connection: sqlite3.Connection, path: Path, beginning: object, visit: Visit | None
-) -> tuple[About, Head, Totals]:
+    connection: sqlite3.Connection, path: Path, beginning: object, visit: Visit | None, known: Found | None = None
+) -> Found:
     try:
         if not isinstance(beginning, bytes):  # SQLite keeps any type in any column
             raise TypeError
@@ -274,6 +274,11 @@ def _read_rows(
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChangedLedger(path, "its beginning was changed") from error
     head, totals = about.beginning(), Totals()
+    if known is not None and known[0] == about:
+        _, head, totals = known
+        same = connection.execute("SELECT hash FROM rows WHERE number = ?", (head.rows,)).fetchall() == [(head.hash,)]
+        if head.rows and not same:
+            raise ChangedLedger(path, f"row {head.rows} isn't the one that was read here before", head.rows)
     for row in _checked(connection, path, head):
         try:
             about.check(row.entry)
@@ -291,9 +296,10 @@ def _read_rows(
 
 
 def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator[Row]:
-    """All rows; checks that each follows the one before it."""
+    """All rows, or those after one that was read before; checks that each follows the one before it."""
+    after = "WHERE number > ?" if head.rows else ""  # else also those that have no place before the first
     for row, previous, hash_, body in connection.execute(
-        "SELECT number, previous, hash, body FROM rows ORDER BY number"
+        f"SELECT number, previous, hash, body FROM rows {after} ORDER BY number", (head.rows,) if after else ()
     ):
         expected = head.rows + 1
         if row != expected:
@@ -353,6 +359,7 @@ class Ledger:
         create: bool,
         visit: Visit | None = None,
         check: Callable[[Found | None], None] = lambda found: None,
+        known: Found | None = None,
     ) -> None:
         """Check the whole ledger, and open it or make a new one.
 
@@ -361,6 +368,7 @@ class Ledger:
             create: whether to make a new one where there is no ledger and no sign of one.
             visit: called with each row in order.
             check: called with what was found (None: no ledger) before anything is written; may raise LedgerError.
+            known: what this process ``left`` of it before: rows after it alone are read, and ``visit`` sees only those.
 
         Raises LedgerError: it can't be used, was changed, is missing, or in use; nothing was written.
         """
@@ -368,10 +376,12 @@ class Ledger:
         self._found: Found | None = None
         self._turn, self._pending = threading.Lock(), list[tuple[Row, bytes, Future[Row]]]()
         self._broken: StorageError | None = None
+        self.left: Found | None = None
+        """What stands in it, once it is closed; None before, and where a row could not be written."""
 
         def check_all() -> None:
             beside = _read_head_file(path)
-            self._found = _read(path, beside, visit)
+            self._found = _read(path, beside, visit, known)
             check(self._found)
             if self._found is None:
                 if not create:
@@ -445,6 +455,7 @@ class Ledger:
         """Write all rows that were appended and close the file."""
         self._writer.shutdown()
         with self._turn:
+            self.left = None if self._broken else (self.about, self.head, self.totals)
             self._broken = self._broken or LedgerError(self.path, "is closed")
         self._store.close()
 
