@@ -69,9 +69,11 @@ class ClientJournal:
 
         def open_ledger() -> None:
             end = _NotedEnd(path, ledger)
-            create, before = end.head is None, end.among(known)
+            if known is not None:
+                end.begin(known[1])
+            create = end.head is None
             opened.append(
-                Ledger(ledger, About(PARTICIPANT), create=create, visit=end.meet, check=end.check, known=before)
+                Ledger(ledger, About(PARTICIPANT), create=create, visit=end.meet, check=end.check, known=known)
             )
             noted.append(end.head)
 
@@ -241,13 +243,10 @@ class _NotedEnd:
         self.head = _noted(journal)
         self._met: Head | None = None
 
-    def among(self, known: Found | None) -> Found | None:
-        """Rows that were read before, if the end is not before theirs."""
-        if known is None or self.head is None or self.head.rows < known[1].rows:
-            return None
-        if self.head.rows == known[1].rows:
-            self._met = known[1]
-        return known
+    def begin(self, known: Head) -> None:
+        """Rows up to there were read before; an end before it was one of them."""
+        if self.head is not None and self.head.rows <= known.rows:
+            self._met = known if self.head.rows == known.rows else self.head
 
     def meet(self, row: Row) -> None:
         """A row of the ledger, in order."""

@@ -49,7 +49,7 @@ from secagg.encoding import encode
 from secagg.errors import ProtocolError
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
-from wire.records.ledger import Found
+from wire.records.ledger import ChangedLedger, Found
 from wire.round_model import RoundModel, write_model
 from wire.transport import NONCE_BYTES
 
@@ -170,7 +170,11 @@ def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, be
 async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, behaviour: Behaviour) -> Answer:
     settings = home.settings
     known = home.ledgers.pop() if home.ledgers else None
-    journal = ClientJournal(settings.host.journal, settings.host.ledger, known)
+    try:
+        journal = ClientJournal(settings.host.journal, settings.host.ledger, known)
+    except ChangedLedger:
+        home.ledgers.extend(filter(None, [known]))  # else the next visit would take an older copy
+        raise
     try:
         with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
             participant = Visitor(home, journal, states, executor, train, behaviour)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from runtime.failure import InputFailure
 from secagg.keys import session_statement
 from secagg.signatures import verify_signature
 from tests.support.study_in_process import make_folder
+from tests.wire.made_ledgers import own_row
 from wire import coordinator_pb2 as pb
 
 STUDY: dict[str, Any] = {"participants": 9, "hosts": 9, "min_survivors": 6, "quorum": 6, "dataset": "own"}
@@ -74,3 +77,30 @@ def test_a_message_of_no_attempt_and_a_study_of_another_kind(folder: Path, tmp_p
     other = make_folder(tmp_path / "other", **STUDY, task="mean", task_options={"high": 1.0})
     with pytest.raises(InputFailure, match="a Flower node is one participant of a study with the task external"):
         Home.open(other / "hosts" / "host-01")
+
+
+async def test_an_older_copy_of_the_ledger_is_refused_by_a_process_that_knows_more(
+    folder: Path, tmp_path: Path
+) -> None:
+    home = Home.open(folder / "hosts" / "host-03")
+    place, older = home.settings.host.journal.parent, tmp_path / "older"
+
+    async def charged(round_: int) -> None:
+        journal = ClientJournal(home.settings.host.journal, home.settings.host.ledger)
+        await journal.charge(own_row(round_))
+        journal.close()
+
+    def visit() -> None:
+        answer(home, Visit(b"", bytes(32), bytes(32), []), b"", b"", untrained)
+
+    await charged(1)
+    shutil.copytree(place, older)
+    await charged(2)
+    with ThreadPoolExecutor(1) as other:
+        for told in ("a document that was announced", "row 2 isn't the one", "row 2 isn't the one"):
+            with pytest.raises(Exception, match=told):
+                await asyncio.get_running_loop().run_in_executor(other, visit)
+            shutil.copytree(older, place, dirs_exist_ok=True)
+        home.ledgers.clear()  # as a new process would
+        with pytest.raises(VisitRefused, match="a document that was announced"):
+            await asyncio.get_running_loop().run_in_executor(other, visit)

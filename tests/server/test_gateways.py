@@ -142,12 +142,16 @@ async def test_an_address_that_does_not_answer_is_left_for_the_next(study_folder
             assert not task.done()
 
 
-async def test_a_gateway_that_is_cut_off(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["masked_input", "upload"])  # the first while shares are still handed out
+async def test_a_gateway_that_is_cut_off(
+    kind: str, study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing reaches it and nothing comes from it any more; both sides end its sessions by themselves."""
+    monkeypatch.setattr(outgoing, "FAR_AT_ONCE", 1)
     monkeypatch.setattr(server.engine.channel, "BEAT_S", 0.2)
     monkeypatch.setattr(server.engine.channel, "SILENT_S", 3.0)
     monkeypatch.setattr(tests.support.study_in_process, "near_gateways", partial(near_gateways, kind=DistantGateway))
-    story, where, killed = await play(study_folder, tmp_path, "upload")
+    story, where, killed = await play(study_folder, tmp_path, kind)
     assert (story.ended, len(killed), len(where.gateways)) == (0, 1, 3)
     assert story.of("participant_dropped") == []
     assert [one["u3"] for one in story.of("round_completed")] == [7, 7]
